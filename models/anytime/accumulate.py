@@ -1,0 +1,252 @@
+"""From rows to moments: one pass, in float64 whatever comes in, by threads over parts of the table.
+
+A part is read in chunks that fit the cache. Each chunk is copied into a buffer less a shift (the mean of the part's first chunk,
+so that a column with mean 1e8 and deviation 1 keeps its digits), and one symmetric product adds it up. Missing values are
+stored as `fill` and marked in indicator columns (see `anytime.moments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+from numpy.typing import NDArray
+from scipy import sparse
+
+from anytime.arrays import Float, Index
+from anytime.errors import TableError
+from anytime.moments import Moments
+from anytime.threads import single_blas_thread
+
+__all__ = ["Block", "accumulate", "fold_moments_of", "moments_of"]
+
+MAX_PART_ROWS = 65_536
+"""Rows that one task adds up in memory before its moments are merged; longer sums would lose digits to their shift."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a table.
+
+    Attributes
+    ----------
+    X : (rows, D) features of any numeric dtype, or scipy sparse; NaN where missing.
+    Y : (rows, P) responses, none missing.
+    weights : (rows,) or None for weight 1.
+    folds : (rows,) fold of each row, or None when there is one.
+    """
+
+    X: Any
+    Y: NDArray[Any]
+    weights: Float | None = None
+    folds: Index | None = None
+
+
+def moments_of(
+    X: Any, Y: Any, weights: Any = None, *, n_jobs: int | None = None, chunk_rows: int | None = None
+) -> Moments:
+    """Moments of a table in memory, which is not changed.
+
+    Parameters
+    ----------
+    X : (n, D) array of any numeric dtype, or scipy sparse matrix; NaN where missing.
+    Y : (n,) or (n, P).
+    weights : (n,) weights of the rows, or None.
+    n_jobs : threads, as joblib counts them; None is one, unless a `joblib.parallel_config` says otherwise.
+    chunk_rows : rows in a chunk; None fits the cache.
+
+    Raises
+    ------
+    TableError
+        An infinite value, or one too large to square.
+    """
+    return fold_moments_of(X, Y, weights, n_jobs=n_jobs, chunk_rows=chunk_rows)[0]
+
+
+def fold_moments_of(
+    X: Any,
+    Y: Any,
+    weights: Any = None,
+    folds: Index | None = None,
+    count: int = 1,
+    *,
+    n_jobs: int | None = None,
+    chunk_rows: int | None = None,
+) -> list[Moments]:
+    """Moments of each of `count` folds; `folds` (n,) tells each row's. Otherwise as `moments_of`."""
+    X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    Y = np.asarray(Y).reshape(len(Y), -1)
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
+    jobs = effective_n_jobs(n_jobs)
+    parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
+    edges = np.linspace(0, len(Y), parts + 1).astype(int)
+    blocks = (
+        Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b])
+        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        if b > a
+    )
+    return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
+
+
+def accumulate(
+    blocks: Iterable[Block], count: int = 1, *, n_jobs: int | None = None, chunk_rows: int | None = None
+) -> list[Moments]:
+    """Moments of each of `count` folds of the rows of all blocks (at least one), merged in the order of the blocks."""
+    iterator = iter(blocks)
+    first = next(iterator, None)
+    if first is None:
+        raise TableError("there are no rows to learn from; expected at least one with a target")
+    fill = _first_means(first)
+
+    def chained() -> Iterator[Block]:
+        yield first
+        yield from iterator
+
+    if effective_n_jobs(n_jobs) == 1:
+        return _merged((_part(block, fill, count, chunk_rows) for block in chained()), count)
+    with single_blas_thread():
+        parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
+        return _merged(parallel(delayed(_part)(block, fill, count, chunk_rows) for block in chained()), count)
+
+
+def _merged(parts: Iterable[list[Moments]], count: int) -> list[Moments]:
+    """Fold by fold, while the parts come in."""
+    iterator = iter(parts)
+    total = next(iterator)
+    for part in iterator:
+        total = [total[f].merge(part[f]) for f in range(count)]
+    return total
+
+
+def _first_means(block: Block) -> Float:
+    """(D,) means of the features over a first few rows that have them, 0 where none has: near enough to centre by."""
+    X = _dense(block.X[:1024])
+    present = np.isfinite(X)
+    count = present.sum(axis=0)
+    return np.where(present, X, 0.0).sum(axis=0) / np.maximum(count, 1)
+
+
+def _dense(X: Any) -> Float:
+    dense = X.toarray() if sparse.issparse(X) else X
+    return np.asarray(dense, dtype=np.float64)
+
+
+def _part(block: Block, fill: Float, count: int, chunk_rows: int | None) -> list[Moments]:
+    """Moments of each fold of one block."""
+    moments = []
+    for fold in range(count):
+        rows = None if block.folds is None else np.flatnonzero(block.folds == fold)
+        size = block.Y.shape[0] if rows is None else len(rows)
+        if size == 0:
+            moments.append(Moments.empty(block.X.shape[1], block.Y.shape[1], fill))
+            continue
+        sums = _Sums(block, fill, size, chunk_rows)
+        for start in range(0, size, sums.chunk_rows):
+            stop = min(start + sums.chunk_rows, size)
+            sums.add(block, slice(start, stop) if rows is None else rows[start:stop])
+        moments.append(sums.moments())
+    return moments
+
+
+class _Sums:
+    """Shifted sums and cross-products of [X, Y, U] over chunks of one block."""
+
+    def __init__(self, block: Block, fill: Float, size: int, chunk_rows: int | None) -> None:
+        self.features, self.responses = block.X.shape[1], block.Y.shape[1]
+        self.fill = fill
+        self.missing: list[int] = []
+        self.rows, self.weight = 0, 0.0
+        width = self.features + self.responses
+        # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
+        self.chunk_rows = min(chunk_rows or int(np.clip(2**20 // width, 512, 8192)), size)
+        self.shift = np.zeros(width)
+        self._resize(width)
+
+    def _resize(self, width: int) -> None:
+        """Room for `width` columns; sums so far keep their place."""
+        old = self.rows and (self.total, self.scatter)
+        self.buffer = np.empty((self.chunk_rows, width))
+        self.product, self.scatter, self.total = np.empty((width, width)), np.zeros((width, width)), np.zeros(width)
+        if old:
+            known = len(old[0])
+            self.total[:known], self.scatter[:known, :known] = old
+        self.shift = np.concatenate([self.shift, np.zeros(width - len(self.shift))])
+
+    def add(self, block: Block, rows: slice | Index) -> None:
+        """Add a chunk of the block's rows, at most `chunk_rows` of them."""
+        X = block.X[rows].toarray() if sparse.issparse(block.X) else block.X[rows]
+        Y = block.Y[rows]
+        if self.rows == 0:
+            self._choose_shift(X, Y)
+        B = self._shifted(X, Y)
+        total = B.sum(axis=0)
+        if not np.isfinite(total).all():
+            B = self._with_missing(X, Y)
+            total = B.sum(axis=0)
+        if block.weights is None:
+            self.total += total
+            self.weight += len(B)
+        else:
+            root = np.sqrt(block.weights[rows])
+            B *= root[:, np.newaxis]
+            self.total += root @ B
+            self.weight += float(root @ root)
+        # numpy sees B'B and calls the symmetric product, and lets other threads run meanwhile; scipy's dsyrk does not.
+        np.matmul(B.T, B, out=self.product)
+        self.scatter += self.product
+        self.rows += len(B)
+
+    def _choose_shift(self, X: NDArray[Any], Y: NDArray[Any]) -> None:
+        means = np.concatenate([X.mean(axis=0, dtype=np.float64), Y.mean(axis=0, dtype=np.float64)])
+        width = self.features + self.responses
+        self.shift[:width] = np.where(np.isfinite(means), means, np.concatenate([self.fill, np.zeros(self.responses)]))
+
+    def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
+        D, P = self.features, self.responses
+        B = self.buffer[: len(Y)]
+        np.subtract(X, self.shift[:D], out=B[:, :D])
+        np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
+        B[:, D + P :] = 0.0
+        return B
+
+    def _with_missing(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
+        """The chunk with `fill` where a feature is NaN, marked in its indicator column."""
+        X = np.asarray(X, dtype=np.float64)
+        infinite = np.isinf(X)
+        if infinite.any():
+            i, j = np.argwhere(infinite)[0]
+            raise TableError(f"{int(infinite.sum())} infinite values, the first in feature number {j}; expected finite ones")
+        gaps = np.isnan(X)
+        new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
+        if new:
+            self.missing += new
+            self._resize(self.features + self.responses + len(self.missing))
+        B = self._shifted(X, Y)
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            B[gaps[:, j], j] = self.fill[j] - self.shift[j]
+            B[gaps[:, j], column] = 1.0
+        return B
+
+    def moments(self) -> Moments:
+        """What has been added, centred."""
+        mean = self.total / self.weight if self.weight > 0 else self.total
+        scatter = self.scatter - np.outer(self.total, mean)
+        if not np.isfinite(np.diagonal(scatter)).all():
+            j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
+            what = f"feature number {j}" if j < self.features else "the target"
+            raise TableError(f"{what} has values too large to square; rescale the column")
+        width = self.features + self.responses
+        place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]
+        return Moments(
+            self.features,
+            self.responses,
+            self.rows,
+            self.weight,
+            (self.shift + mean)[place],
+            scatter[np.ix_(place, place)] if self.missing else scatter,
+            self.fill,
+            tuple(sorted(self.missing)),
+        )

@@ -1,0 +1,115 @@
+"""The penalty: one that orders the groups, and one for the coefficients of each prefix.
+
+The order is learned at every penalty of the grid; the penalty whose curve of cross-validated error has the least area over the
+cost axis orders. On that order each prefix then takes the penalty with the least error of its own. Errors hold the order
+fixed, and the order has seen every row, so they are optimistic; `nested` errors learn the order anew in every fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Float
+from anytime.cross_validation import Errors, Fold, prefix_errors
+from anytime.gram import Gram
+from anytime.sequencing import Sequence
+
+__all__ = ["GRID", "Choice", "choose", "nested_errors"]
+
+GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
+"""Penalties that are tried: 20 values from 1e-7 to 10."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What cross-validation chose.
+
+    Attributes
+    ----------
+    alpha : the penalty that ordered the groups.
+    sequence : the order at that penalty.
+    alphas : (steps + 1,) the penalty of each prefix.
+    errors : (steps + 1,) cross-validated error of each prefix at its penalty.
+    """
+
+    alpha: float
+    sequence: Sequence
+    alphas: Float
+    errors: Float
+
+
+def choose(folds: Many[Fold], grid: Many[float], order: Callable[[float], Sequence], one_se: bool) -> Choice:
+    """Choose the penalties from a grid (ascending; one value is no choice, but has errors).
+
+    Parameters
+    ----------
+    order : learns the sequence at a penalty, on all folds together.
+    one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
+    """
+    sequences = [order(alpha) for alpha in grid]
+    known: dict[bytes, dict[int, Float]] = {}  # order of the columns -> index of a penalty -> errors (K, steps + 1)
+    for i, sequence in enumerate(sequences):
+        _learn(known, folds, sequence, grid, [i])
+    weights = np.array([fold.held.weight for fold in folds])
+    areas = Errors(np.stack([_area(s, known[s.columns.tobytes()][i]) for i, s in enumerate(sequences)], axis=1), weights)
+    best = int(_pick(areas, one_se))
+    chosen = sequences[best]
+    _learn(known, folds, chosen, grid, range(len(grid)))
+    of_order = known[chosen.columns.tobytes()]
+    errors = Errors(np.stack([of_order[i] for i in range(len(grid))], axis=1), weights)
+    own = _pick(errors, one_se)
+    return Choice(grid[best], chosen, np.asarray(grid)[own], errors.mean[own, np.arange(len(own))])
+
+
+def _learn(
+    known: dict[bytes, dict[int, Float]], folds: Many[Fold], sequence: Sequence, grid: Many[float], wanted: Many[int]
+) -> None:
+    """Add the errors of an order at some penalties, unless an equal order has them already."""
+    of_order = known.setdefault(sequence.columns.tobytes(), {})
+    new = [i for i in wanted if i not in of_order]
+    if new:
+        errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
+        of_order.update({i: errors[:, j] for j, i in enumerate(new)})
+
+
+def _area(sequence: Sequence, errors: Float) -> Float:
+    """Mean over the cost axis of the error that an interrupted client sees, (K,)."""
+    widths = np.diff(sequence.costs)
+    total = widths.sum()
+    if total == 0:
+        return errors[:, -1]
+    area: Float = errors[:, :-1] @ widths / total
+    return area
+
+
+def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
+    """Index of the best penalty, the first axis of the mean; with `one_se` the largest within a standard error of it."""
+    mean = errors.mean
+    best = mean.argmin(axis=0)
+    if not one_se:
+        return np.asarray(best)
+    limit = np.take_along_axis(mean + errors.standard_error, np.expand_dims(best, 0), axis=0)
+    within = mean <= limit
+    return np.asarray(len(mean) - 1 - within[::-1].argmax(axis=0))
+
+
+def nested_errors(
+    folds: Many[Fold], order: Callable[[Gram], Sequence], sequence: Sequence, alphas: Float
+) -> Float:
+    """Errors (steps + 1,) when each fold learns its own order on its training part.
+
+    A fold's own prefixes end at other costs, so that the error at a prefix of `sequence` is that of the longest prefix
+    of the fold's order within the same cost, at the penalty of the prefix of `sequence`.
+    """
+    values, place = np.unique(alphas, return_inverse=True)
+    total = np.zeros(len(alphas))
+    for fold in folds:
+        own = order(fold.train)
+        errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
+        reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
+        total += fold.held.weight * errors[place, reached]
+    return total / sum(fold.held.weight for fold in folds)

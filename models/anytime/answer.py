@@ -1,0 +1,70 @@
+"""An answer: the best prediction at hand, and how good it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Answer", "Expected", "Policy", "Reason"]
+
+Policy = Literal["prefix", "arrived"]
+Reason = Literal["deadline", "budget", "end", "complete", "draining"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How good a prefix was in training.
+
+    Attributes
+    ----------
+    cv_error : cross-validated mean squared error in target units, averaged over responses; None where not measured.
+    explained_variance : F on the standardised training data, at most half the number of responses.
+    r2 : the same as a share of the largest possible.
+    """
+
+    cv_error: float | None
+    explained_variance: float
+    r2: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction and what it rests on; every field is JSON as it stands.
+
+    Attributes
+    ----------
+    model, version : which model answered.
+    prediction : a number, a vector (several responses) or a class; a list of them when there are several rows.
+    probabilities : for classification, one per class in the model's order; a list per row when there are several rows.
+        Least squares on one-hot classes can leave [0, 1]; what is told is clipped to it and scaled to sum to one.
+    prefix : complete steps used, 0 being the base rate.  steps : how many the model has.
+    groups : groups used, in sequence order.  cost : their joint cost, in the model's cost unit.
+    budget : as asked.  complete : every step that the budget allows was used.
+    missing : groups of the budget's prefix that were not received.
+    imputed : features that came as null, filled by their training means.
+    reason : why the answer was given now.
+    policy : the policy that the answer follows; `note` says why where another was asked for.
+    expected : how good the groups used were in training.
+    interval : where the model is calibrated.
+    elapsed_ms : from begin to answer.  late_groups : groups that came after the deadline, before the answer left.
+    """
+
+    model: str
+    version: str
+    prediction: Any
+    probabilities: Any
+    prefix: int
+    steps: int
+    groups: tuple[str, ...]
+    cost: float
+    budget: float | None
+    complete: bool
+    missing: tuple[str, ...]
+    imputed: tuple[str, ...]
+    reason: Reason
+    policy: Policy
+    expected: Expected
+    interval: Any = None
+    elapsed_ms: float = 0.0
+    late_groups: tuple[str, ...] = ()
+    note: str | None = None

@@ -1,0 +1,63 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anytime.errors import TrainingError
+
+__all__ = [
+    "Alpha",
+    "AsJson",
+    "Data",
+    "Drop",
+    "DropMissing",
+    "Folds",
+    "GroupsFile",
+    "Jobs",
+    "ModelFile",
+    "Query",
+    "Seed",
+    "TargetColumns",
+    "Weights",
+    "parsed_alpha",
+    "workers",
+]
+
+Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.", show_default=False)]
+ModelFile = Annotated[Path, typer.Argument(help="Model file.", show_default=False)]
+GroupsFile = Annotated[Path, typer.Option("--groups", help="Groups file, JSON or YAML.", show_default=False)]
+TargetColumns = Annotated[
+    list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
+]
+Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
+Folds = Annotated[int, typer.Option(help="Folds of the cross-validation; 0 measures no error and needs a fixed --alpha.")]
+Query = Annotated[
+    str | None, typer.Option(help="Column that names a row's query: its rows share a fold, and NDCG is told.")
+]
+Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
+Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Seed of the folds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def parsed_alpha(text: str) -> float | Literal["cv"]:
+    """The value of --alpha."""
+    if text == "cv":
+        return "cv"
+    try:
+        return float(text)
+    except ValueError:
+        raise TrainingError(f"--alpha is {text!r}; expected a number, 0 or more, or 'cv'") from None
+
+
+def workers(jobs: int | None) -> int:
+    """The value of --n-jobs for joblib: all cores unless told."""
+    if jobs == 0:
+        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
+    return -1 if jobs is None else jobs

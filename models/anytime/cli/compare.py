@@ -1,0 +1,138 @@
+"""`anytime compare`: the methods side by side on one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from anytime.cli.arguments import (
+    Alpha,
+    AsJson,
+    Data,
+    Drop,
+    DropMissing,
+    Folds,
+    GroupsFile,
+    Jobs,
+    Query,
+    Seed,
+    TargetColumns,
+    Weights,
+    parsed_alpha,
+    workers,
+)
+
+__all__ = ["compare"]
+
+
+def compare(
+    data: Data,
+    groups: GroupsFile,
+    target: TargetColumns,
+    task: Annotated[
+        Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
+    ] = "auto",
+    test: Annotated[Path | None, typer.Option("--test", help="Table to measure on.", show_default=False)] = None,
+    alpha: Alpha = "cv",
+    folds: Folds = 5,
+    level: Annotated[
+        float | None, typer.Option(help="Stop at this share of the final value; the plateau's by default.")
+    ] = None,
+    query: Query = None,
+    weights: Weights = None,
+    drop: Drop = None,
+    drop_missing_target: DropMissing = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Picture to write: png, svg or pdf.")] = None,
+    json: AsJson = False,
+    n_jobs: Jobs = None,
+    seed: Seed = 0,
+) -> None:
+    """Compare the methods: explained variance against cost, and timeliness up to the plateau.
+
+    All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
+    """
+    from anytime import comparison  # noqa: PLC0415  (keeps `anytime --help` quick)
+    from anytime.cli.console import print_json, remark, results  # noqa: PLC0415
+    from anytime.cli.learning import open_source  # noqa: PLC0415
+    from anytime.cli.output import check_directory  # noqa: PLC0415
+    from anytime.dataset import Dataset, scan_target  # noqa: PLC0415
+    from anytime.errors import TrainingError  # noqa: PLC0415
+    from anytime.moments import Moments  # noqa: PLC0415
+    from anytime.plotting import plot_comparison  # noqa: PLC0415
+    from anytime.tables import open_table  # noqa: PLC0415
+    from anytime.training import Options, fit  # noqa: PLC0415
+
+    options = Options("omp", alpha=parsed_alpha(alpha))
+    options.check()
+    if level is not None and not 0 < level <= 1:
+        raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
+    if plot is not None:
+        check_directory(plot)
+    source = open_source(
+        data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
+    )
+    held = None
+    if test is not None:
+        table = open_table(test)
+        scan_target(table, target, source.scan.target.task, drop_missing=drop_missing_target)
+        dataset = Dataset(table, source.dataset.groups, source.scan.target, drop_missing=drop_missing_target)
+        dataset.check()
+        held = Moments.merged(dataset.moments(n_jobs=workers(n_jobs)))
+    fitted = fit(source.moments(folds, seed, workers(n_jobs)), source.dataset.groups, options)
+    beside = None if held is None else fitted.gram.beside(held)
+    compared = comparison.compare(fitted.gram, source.dataset.groups, fitted.alpha, beside, level)
+    unit = source.dataset.groups.cost_unit
+    if plot is not None:
+        plot_comparison(compared, unit, plot)
+        remark(f"wrote {plot}")
+    if json:
+        print_json(_values(compared, unit))
+        return
+    console = results()
+    console.print(_table(compared))
+    console.print(
+        f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
+        f"{compared.level:g} of its final training value",
+        markup=False,
+    )
+
+
+def _table(compared: Any) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method")
+    sides = {"train": compared.train, "test": compared.test}
+    for side, curves in sides.items():
+        if curves:
+            for name in ("timeliness", "step", "final F"):
+                table.add_column(f"{side} {name}", justify="right")
+    for name in compared.train:
+        found = (curves[name] for curves in sides.values() if curves)
+        cells = ((c.timeliness, c.timeliness_step, c.explained_variance[-1]) for c in found)
+        table.add_row(name, *(f"{value:.4f}" for three in cells for value in three))
+    return table
+
+
+def _values(compared: Any, unit: str) -> dict[str, Any]:
+    def measured(curve: Any) -> dict[str, Any]:
+        return {
+            "timeliness": curve.timeliness,
+            "timeliness_step": curve.timeliness_step,
+            "cost": curve.costs.tolist(),
+            "explained_variance": curve.explained_variance.tolist(),
+        }
+
+    sides = {"train": compared.train, "test": compared.test}
+    methods = [
+        {"name": name} | {side: measured(curves[name]) for side, curves in sides.items() if curves}
+        for name in compared.train
+    ]
+    return {
+        "alpha": compared.alpha,
+        "level": compared.level,
+        "stop": compared.stop,
+        "cost_unit": unit,
+        "methods": methods,
+    }

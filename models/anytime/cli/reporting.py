@@ -1,0 +1,132 @@
+"""Models, evaluations and comparisons as tables for people and as values for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from anytime.arrays import Float
+from anytime.errors import listed
+from anytime.evaluation import Evaluation
+from anytime.guarantee import doubling_bound
+from anytime.model import AnytimeModel
+
+__all__ = ["described", "evaluation_table", "evaluation_values", "steps_table", "summary"]
+
+
+def described(model: AnytimeModel) -> dict[str, Any]:
+    """What `show --json` prints: the manifest, less the features of the groups."""
+    values = model.manifest.model_dump(mode="json")
+    values["cost_unit"] = model.groups.cost_unit
+    values["features"] = len(model.groups.features)
+    values["moments"] = model.moments is not None
+    return values
+
+
+def _table(model: AnytimeModel, *more: str) -> Table:
+    """An empty table of prefixes."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("step", "cost", "total", "r2", "cv error", "alpha", *more):
+        table.add_column(name, justify="right")
+    table.add_column(f"adds (cost in {model.groups.cost_unit})", overflow="fold")
+    return table
+
+
+def steps_table(model: AnytimeModel) -> Table:
+    """The prefixes of a model, a row each."""
+    table = _table(model)
+    for cells, adds in _rows(model):
+        table.add_row(*cells, adds)
+    return table
+
+
+def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
+    """The prefixes of a model, with what they reach on a table of rows."""
+    measures: dict[str, Float] = {"test r2": evaluated.r2, "test mse": evaluated.mse}
+    if evaluated.accuracy is not None:
+        measures["accuracy"] = evaluated.accuracy
+    if evaluated.ndcg is not None:
+        measures["NDCG@5"] = evaluated.ndcg
+    table = _table(model, *measures)
+    for k, (cells, adds) in enumerate(_rows(model)):
+        table.add_row(*cells, *(f"{values[k]:.4g}" for values in measures.values()), adds)
+    return table
+
+
+def _rows(model: AnytimeModel) -> list[tuple[list[str], str]]:
+    """Cells of each prefix, the base rate first, and the groups that it adds."""
+    prior = model.manifest.prior_error
+    rows = [(["0", "0", "0", "0", _number(prior), ""], "(base rate)")]
+    for k, step in enumerate(model.manifest.steps, start=1):
+        cells = [
+            str(k),
+            f"{step.cost:.4g}",
+            f"{step.cumulative_cost:.4g}",
+            f"{step.r2:.4f}",
+            _number(step.cv_error),
+            f"{step.alpha:.2g}",
+        ]
+        rows.append((cells, " + ".join(step.adds)))
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def summary(model: AnytimeModel) -> str:
+    """What else there is to say of a model, in lines."""
+    manifest = model.manifest
+    origin = manifest.provenance
+    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    used = len(model.groups.features) - len(manifest.redundant.constant) - len(manifest.redundant.collinear)
+    lines = [
+        f"model {model.name} {model.version}".rstrip() + f": {manifest.task} by {kind}, alpha {manifest.alpha:.3g}",
+        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something"
+        f", {len(manifest.redundant.constant)} constant, {len(manifest.redundant.collinear)} collinear with earlier ones",
+    ]
+    if manifest.redundant.constant:
+        lines.append(f"constant: {listed(manifest.redundant.constant, 20)}")
+    if manifest.redundant.collinear:
+        lines.append(f"collinear: {listed(manifest.redundant.collinear, 20)}")
+    if origin.imputed:
+        lines.append(f"missing values imputed by the training mean: {listed(origin.imputed, 20)}")
+    lines.append(f"guarantee: {_promise(model)}")
+    return "\n".join(lines)
+
+
+def _promise(model: AnytimeModel) -> str:
+    promised = model.manifest.guarantee
+    if promised.gamma is not None:
+        return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F(any set of cost K)"
+    if promised.doubling_until is None:
+        return f"none ({promised.why})"
+    until = f"up to step {promised.doubling_until} of {model.steps}"
+    if promised.doubling_gamma is None:
+        return f"cost at most doubles {until} ({promised.why})"
+    share = doubling_bound(promised.doubling_gamma)
+    return f"F(within any budget B) > {share:.3g} F(any set of cost B/4), {until} (gamma {promised.doubling_gamma:.3g})"
+
+
+def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:
+    """What `evaluate --json` prints."""
+    values: dict[str, Any] = {
+        "rows": evaluated.rows,
+        "stop": evaluated.stop,
+        "timeliness": evaluated.timeliness,
+        "timeliness_step": evaluated.timeliness_step,
+    }
+    arrays = {
+        "cost": evaluated.costs,
+        "explained_variance": evaluated.explained_variance,
+        "r2": evaluated.r2,
+        "mse": evaluated.mse,
+        "accuracy": evaluated.accuracy,
+        "ndcg@5": evaluated.ndcg,
+    }
+    columns = {name: array.tolist() for name, array in arrays.items() if array is not None}
+    values["prefixes"] = [
+        {"prefix": k} | {name: column[k] for name, column in columns.items()} for k in range(len(evaluated.costs))
+    ]
+    return values

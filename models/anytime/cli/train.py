@@ -1,0 +1,97 @@
+"""`anytime train`: from a table to a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anytime.cli.arguments import (
+    Alpha,
+    Data,
+    Drop,
+    DropMissing,
+    Folds,
+    GroupsFile,
+    Jobs,
+    Query,
+    Seed,
+    TargetColumns,
+    Weights,
+    parsed_alpha,
+    workers,
+)
+from anytime.cli.console import remark, results
+from anytime.cli.output import Out, check_out
+from anytime.manifest import Method
+
+__all__ = ["train"]
+
+Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
+
+
+def train(
+    data: Data,
+    groups: GroupsFile,
+    target: TargetColumns,
+    out: Out,
+    task: Annotated[
+        Literal["auto", "regression", "binary", "multiclass"],
+        typer.Option(help="auto: floats and most integers regression, two values binary, text multiclass."),
+    ] = "auto",
+    method: Annotated[Method, typer.Option(help="Selection criterion.")] = "fr",
+    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Forget costs in selection.")] = False,
+    doubling: Annotated[
+        bool, typer.Option("--doubling", help="Take no step dearer than all before it: a bound at every budget.")
+    ] = False,
+    alpha: Alpha = "cv",
+    folds: Folds = 5,
+    one_se: Annotated[
+        bool, typer.Option("--one-se", help="Take the largest penalty within one standard error of the best.")
+    ] = False,
+    nested: Annotated[bool, typer.Option("--nested", help="Measure errors with the order learned in each fold.")] = False,
+    query: Query = None,
+    weights: Weights = None,
+    drop: Drop = None,
+    test: Testing = None,
+    drop_missing_target: DropMissing = False,
+    no_moments: Annotated[
+        bool, typer.Option("--no-moments", help="Smaller file, without re-sequencing and the policy 'arrived'.")
+    ] = False,
+    n_jobs: Jobs = None,
+    seed: Seed = 0,
+) -> None:
+    """Order the feature groups of a table, fit every prefix, and write the model.
+
+    Values missing in a feature are imputed by its training mean, exactly, in the same pass.
+    """
+    from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
+    from anytime.cli.learning import open_source  # noqa: PLC0415
+    from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
+    from anytime.tables import open_table  # noqa: PLC0415
+    from anytime.training import Options, fit, provenance  # noqa: PLC0415
+
+    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested)
+    options.check()
+    check_out(out)
+    source = open_source(
+        data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
+    )
+    testing = None if test is None else open_table(test)
+    found = source.scan.target
+    remark(f"task: {found.task}" + (f", classes {', '.join(map(str, found.classes))}" if found.classes else ""))
+    fitted = fit(source.moments(folds, seed, workers(n_jobs)), source.dataset.groups, options)
+    origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
+    model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
+    evaluated = None
+    if testing is not None:
+        evaluated = evaluation.evaluate(
+            model, testing, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
+        )
+    model = model.save(out)
+    console = results()
+    console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))
+    console.print(summary(model), markup=False)
+    console.print(f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)", markup=False)
+

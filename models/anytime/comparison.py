@@ -1,0 +1,123 @@
+"""The methods side by side on one problem: who explains what at which cost (the paper's tables and figures, section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Float
+from anytime.curve import plateau_level, stopping_cost, timeliness
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups
+from anytime.manifest import Method
+from anytime.prefixes import staircase
+from anytime.sequencing import Sequence, oracle_order, sequence
+from anytime.threads import single_blas_thread
+
+__all__ = ["VARIANTS", "Comparison", "Measured", "Variant", "compare"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method as the paper names it, and the options that make it."""
+
+    name: str
+    method: Method
+    cost_blind: bool = False
+    doubling: bool = False
+    oracle: bool = False
+
+
+VARIANTS = (
+    Variant("CS-G-FR", "fr"),
+    Variant("CS-G-OMP", "omp"),
+    Variant("Single", "single"),
+    Variant("No-Whiten", "no-whiten"),
+    Variant("G-OMP", "omp", cost_blind=True),
+    Variant("Doubling", "fr", doubling=True),
+    Variant("FR Oracle", "fr", oracle=True),
+    Variant("OMP Oracle", "omp", oracle=True),
+)
+"""What is compared. An oracle is a line to compare with, not a model: a curve's own gains, sorted by gain per cost."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A curve on one table: cumulative costs and F of each prefix (steps + 1,), and its timeliness in both shapes."""
+
+    costs: Float
+    explained_variance: Float
+    timeliness: float
+    timeliness_step: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All variants on the training table and, where given, on a test table.
+
+    Attributes
+    ----------
+    alpha : the penalty of every variant.
+    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness counts up to there.
+    train, test : curves by variant name; `test` is empty without a test table.
+    """
+
+    alpha: float
+    level: float
+    stop: float
+    train: dict[str, Measured]
+    test: dict[str, Measured]
+
+
+def compare(
+    gram: Gram, groups: FeatureGroups, alpha: float, held: Gram | None = None, level: float | None = None
+) -> Comparison:
+    """Order the groups by every variant and measure the curves.
+
+    Parameters
+    ----------
+    gram : the training problem.  held : a test table's second moments in its units (`Gram.beside`).
+    level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
+    """
+    learned: dict[tuple[Method, bool, bool], Sequence] = {}
+    for variant in VARIANTS:
+        key = (variant.method, variant.cost_blind, variant.doubling)
+        if key not in learned:
+            learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
+    reference = learned["omp", False, False]
+    level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
+    stop = stopping_cost(reference.costs, reference.explained_variance, level)
+    train: dict[str, Measured] = {}
+    test: dict[str, Measured] = {}
+    for variant in VARIANTS:
+        order = learned[variant.method, variant.cost_blind, variant.doubling]
+        risk = 0.5 * float(gram.yy.sum())
+        train[variant.name] = _measured(variant, order, order.explained_variance, stop, risk)
+        if held is not None:
+            explained = _explained(order, held)
+            test[variant.name] = _measured(variant, order, explained, stop, 0.5 * float(held.yy.sum()))
+    return Comparison(alpha, level, stop, train, test)
+
+
+def _explained(order: Sequence, held: Gram) -> Float:
+    """F of each prefix on a held-out table, q'w - 1/2 w'S w."""
+    with single_blas_thread():
+        W = staircase(order.factor, order.z, order.ends)
+    S, q = held.S[np.ix_(order.columns, order.columns)], held.q[order.columns]
+    return np.array([float(np.sum(w * (q - 0.5 * S @ w))) for w in W])
+
+
+def _measured(variant: Variant, order: Sequence, explained: Float, stop: float, risk: float) -> Measured:
+    costs = order.costs
+    if variant.oracle:
+        gains, paid = np.diff(explained), np.diff(costs)
+        best = oracle_order(gains, paid)
+        costs = np.concatenate([[0.0], np.cumsum(paid[best])])
+        explained = np.concatenate([[0.0], np.cumsum(gains[best])])
+    return Measured(
+        costs,
+        explained,
+        timeliness(costs, explained, stop, risk),
+        timeliness(costs, explained, stop, risk, "step"),
+    )

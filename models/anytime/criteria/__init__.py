@@ -1,0 +1,41 @@
+"""Selection criteria: how much a group promises, before its cost is divided out (section 2 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from anytime.arrays import Float, Index
+from anytime.criteria.fr import ForwardRegression
+from anytime.criteria.no_whiten import NoWhiten
+from anytime.criteria.omp import MatchingPursuit
+from anytime.criteria.single import Single
+from anytime.gram import Gram
+from anytime.manifest import Method
+from anytime.sweep import Sweep
+
+__all__ = ["CRITERIA", "Criterion"]
+
+
+class Criterion(Protocol):
+    """Scores of groups given what a sweep has selected."""
+
+    needs_blocks: bool
+    """Whether the sweep must keep the conditional blocks of the groups left."""
+
+    def scores(self, sweep: Sweep) -> Float:
+        """Score of every group, (groups,); of groups without columns 0, of groups selected anything."""
+        ...
+
+    def union_score(self, sweep: Sweep, rows: Index) -> float:
+        """Score of the union of some groups' rows of the sweep's matrix."""
+        ...
+
+
+CRITERIA: dict[Method, Callable[[Gram], Criterion]] = {
+    "omp": MatchingPursuit,
+    "fr": lambda _: ForwardRegression(),
+    "single": lambda _: Single(),
+    "no-whiten": lambda _: NoWhiten(),
+}
+"""The criterion of each method, made for one problem."""

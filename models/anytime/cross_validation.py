@@ -1,0 +1,104 @@
+"""Cross-validated errors of every prefix and every penalty, from the moments of the folds alone.
+
+The training part of a fold is the merge of the other folds. (The total less the fold would be the same in exact arithmetic,
+but leaves rounding where a column is constant outside the fold.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Float, Index
+from anytime.cholesky import factorise
+from anytime.errors import TrainingError
+from anytime.gram import Gram
+from anytime.moments import Moments
+from anytime.prefixes import staircase
+from anytime.threads import single_blas_thread
+
+__all__ = ["Errors", "Fold", "prefix_errors", "split"]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One fold held out: the problem of the others, and its own second moments in the same standard units."""
+
+    train: Gram
+    held: Gram
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean squared errors on held-out rows, in target units, averaged over the responses.
+
+    Attributes
+    ----------
+    folds : (K, ...) error on each fold.
+    weights : (K,) sum of the row weights of each fold.
+    """
+
+    folds: Float
+    weights: Float
+
+    @property
+    def mean(self) -> Float:
+        """Error over all held-out rows, (...)."""
+        mean: Float = np.average(self.folds, axis=0, weights=self.weights)
+        return mean
+
+    @property
+    def standard_error(self) -> Float:
+        """Standard error of the mean by the spread between folds, (...)."""
+        spread: Float = np.average(np.square(self.folds - self.mean), axis=0, weights=self.weights)
+        return np.sqrt(spread / (len(self.weights) - 1))
+
+
+def split(parts: Many[Moments]) -> list[Fold]:
+    """Hold out each of the parts in turn; parts without rows are left out.
+
+    Raises
+    ------
+    TrainingError
+        Fewer than two parts have rows of positive weight.
+    """
+    full = [part for part in parts if part.weight > 0]
+    if len(full) < 2:
+        raise TrainingError(
+            f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: give more rows or a fixed alpha"
+        )
+    folds = []
+    for f, part in enumerate(full):
+        train = Gram.of(Moments.merged(full[:f] + full[f + 1 :]))
+        folds.append(Fold(train, train.beside(part)))
+    return folds
+
+
+def prefix_errors(folds: Many[Fold], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
+    """Errors of all prefixes of one order, `folds` (K, alphas, steps + 1).
+
+    Parameters
+    ----------
+    columns, ends : the order, as in `anytime.sequencing.Sequence`.
+    alphas : penalties, each one Cholesky a fold.
+    """
+    with single_blas_thread():
+        errors = [[_errors(fold, columns, ends, alpha) for alpha in alphas] for fold in folds]
+    return Errors(np.array(errors), np.array([fold.held.weight for fold in folds]))
+
+
+def _errors(fold: Fold, columns: Index, ends: Index, alpha: float) -> Float:
+    """Mean squared error of each prefix, (steps + 1,): sum_p (yy - 2 q'w + w'S w) in target units."""
+    C, q = fold.train.penalised(alpha, columns)
+    factor = factorise(C, np.diagonal(C))
+    W = staircase(factor, factor.forward(q), ends)
+    S, held_q = fold.held.S[np.ix_(columns, columns)], fold.held.q[columns]
+    steps, D, P = W.shape
+    flat = W.transpose(1, 0, 2).reshape(D, steps * P)
+    slope = (S @ flat).reshape(D, steps, P) - 2 * held_q[:, np.newaxis, :]
+    errors = fold.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
+    # A mean of squares; only rounding makes it negative.
+    per_response: Float = np.maximum(errors, 0.0) * np.square(fold.train.y_scale)
+    return per_response.mean(axis=1)

@@ -1,0 +1,70 @@
+"""What can go wrong, as one tree.
+
+AnytimeError (also a ValueError)
+├── GroupsError      the groups file, or how it fits the table
+├── TableError       the data: unreadable, empty, text where numbers belong, no target
+├── TrainingError    a request that cannot be trained
+├── ArtifactError    a model file: truncated, tampered with, foreign, newer than this library
+├── ValuesError      what was handed to a prediction: group, values, budget, policy
+└── ExtractorError   an extractor that failed or cannot be run in the worker asked for
+
+Every message says what came, what was expected and what to do, in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+__all__ = [
+    "AnytimeError",
+    "ArtifactError",
+    "ExtractorError",
+    "GroupsError",
+    "TableError",
+    "TrainingError",
+    "ValuesError",
+    "listed",
+    "suggestion",
+]
+
+
+class AnytimeError(ValueError):
+    """Root of every error this library raises on purpose."""
+
+
+class GroupsError(AnytimeError):
+    """The groups file is wrong, or does not fit the table."""
+
+
+class TableError(AnytimeError):
+    """The data cannot be read or used as asked."""
+
+
+class TrainingError(AnytimeError):
+    """The options do not go together, or the data cannot answer them."""
+
+
+class ArtifactError(AnytimeError):
+    """A model file cannot be trusted or understood."""
+
+
+class ValuesError(AnytimeError):
+    """A prediction was handed something it cannot use; it stays as it was."""
+
+
+class ExtractorError(AnytimeError):
+    """An extractor failed, or cannot run in the worker asked for."""
+
+
+def listed(names: Iterable[object], limit: int = 5) -> str:
+    """Names in quotes, at most `limit` of them, with a count of the rest."""
+    items = [repr(str(name)) for name in names]
+    shown = ", ".join(items[:limit])
+    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """End of a message about an unknown name: the nearest known one, or the known ones."""
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}"

@@ -1,0 +1,170 @@
+"""How good every prefix of a model is on a table: explained variance, error, and the task's own measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Float
+from anytime.curve import plateau_level, stopping_cost, timeliness
+from anytime.dataset import Dataset, Rows, scan_target
+from anytime.errors import TableError
+from anytime.gram import Gram
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime.prefixes import PrefixModels
+from anytime.tables import Table
+from anytime.training import Target
+
+__all__ = ["Evaluation", "evaluate", "held_out_curve", "ndcg"]
+
+NDCG_AT = 5
+"""Documents of a query that count, as in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Every prefix of a model on one table, element 0 being the base rate.
+
+    Attributes
+    ----------
+    rows : rows of the table that have a target.
+    costs : (steps + 1,) cumulative cost.
+    explained_variance : (steps + 1,) F with the training means and scales, without penalty.
+    r2 : (steps + 1,) 2F/P.
+    mse : (steps + 1,) mean squared error in target units, averaged over the responses.
+    accuracy : (steps + 1,) for classification, else None.
+    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None.
+    stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under this
+        table's F up to there.
+    """
+
+    rows: int
+    costs: Float
+    explained_variance: Float
+    r2: Float
+    mse: Float
+    accuracy: Float | None
+    ndcg: Float | None
+    stop: float
+    timeliness: float
+    timeliness_step: float
+
+
+def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n_jobs: int | None = None) -> Evaluation:
+    """Predict a table by every prefix; the model knows the names of its columns.
+
+    Raises
+    ------
+    TableError, GroupsError
+        The table lacks a column of the model, or holds what the model cannot take.
+    """
+    manifest = model.manifest
+    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
+    scan_target(table, manifest.target, manifest.task if manifest.classes is None else "auto", drop_missing=drop_missing)
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
+    dataset.check()
+    moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+    explained, mse, risk = held_out_curve(model.prefixes, moments)
+    training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
+    stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
+    return Evaluation(
+        rows=moments.rows,
+        costs=model.costs,
+        explained_variance=explained,
+        r2=2 * explained / len(manifest.responses),
+        mse=mse,
+        accuracy=None if manifest.classes is None else _accuracy(model, dataset),
+        ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
+        stop=stop,
+        timeliness=timeliness(model.costs, explained, stop, risk),
+        timeliness_step=timeliness(model.costs, explained, stop, risk, "step"),
+    )
+
+
+def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, float]:
+    """Explained variance and mean squared error of each prefix (steps + 1,), and R(empty), on a table's moments.
+
+    With training means and scales and no penalty,  F = q'w - 1/2 w'S w  summed over responses.
+    """
+    D = len(models.mean)
+    flat = np.zeros(D, dtype=np.bool_)
+    blank = np.zeros((D, D))
+    training = Gram(
+        blank, blank, np.empty(0), models.mean, models.scale, models.intercept, models.response_scale, flat, 1.0
+    )
+    held = training.beside(moments)
+    explained, mse = [], []
+    for prefix in range(models.steps + 1):
+        used = models.columns[: models.ends[prefix]]
+        w = models.coef(prefix) * models.scale[used, np.newaxis] / models.response_scale
+        fitted = np.sum(w * (held.q[used] - 0.5 * held.S[np.ix_(used, used)] @ w), axis=0)
+        explained.append(fitted.sum())
+        mse.append(np.mean((held.yy - 2 * fitted) * np.square(models.response_scale)))
+    return np.array(explained), np.maximum(mse, 0.0), 0.5 * float(held.yy.sum())
+
+
+def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
+    """Share of rows of which the most likely class is right."""
+    from sklearn.metrics import accuracy_score  # noqa: PLC0415  (the server has no scikit-learn)
+
+    right = np.zeros(model.steps + 1)
+    total = 0.0
+    for rows in dataset.rows():
+        X = _filled(model.prefixes, rows)
+        truth = _codes(rows.Y)
+        total += len(X) if rows.weights is None else rows.weights.sum()
+        for prefix, scores in enumerate(model.prefixes.predict_all(X)):
+            right[prefix] += accuracy_score(truth, _codes(scores), normalize=False, sample_weight=rows.weights)
+    return right / total
+
+
+def _codes(scores: Float) -> np.typing.NDArray[np.intp]:
+    """Index of the most likely class; one response stands for the second of two."""
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0.5).astype(np.intp)
+    return scores.argmax(axis=1)
+
+
+def _filled(models: PrefixModels, rows: Rows) -> Float:
+    return np.where(np.isnan(rows.X), models.mean, rows.X)
+
+
+def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float:
+    """NDCG@5 of each prefix."""
+    scores, truth, keys = [], [], []
+    for rows in dataset.rows():
+        X = _filled(model.prefixes, rows)
+        scores.append(model.prefixes.predict_all(X)[:, :, 0].T)
+        truth.append(rows.Y[:, 0])
+        keys.append(np.asarray(rows.query))
+    return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))
+
+
+def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float:
+    """Mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
+
+    Parameters
+    ----------
+    truth : (n,) relevances, 0 or more.  scores : (n, models).  keys : (n,) the query of each row.
+
+    Notes
+    -----
+    Ties share their gain. A query of one row has no order and is left out; one without a relevant row counts 0.
+    """
+    from sklearn.metrics import ndcg_score  # noqa: PLC0415
+
+    _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    if (truth < 0).any() or counts.max() < 2:
+        raise TableError("NDCG needs relevances of 0 or more and a query of two rows or more; leave out --query")
+    rows = np.argsort(codes, kind="stable")
+    starts = np.cumsum(counts) - counts
+    total = np.zeros(scores.shape[1])
+    for size in np.unique(counts[counts > 1]):
+        members = rows[starts[counts == size, np.newaxis] + np.arange(size)]  # (queries of this size, size)
+        for model in range(scores.shape[1]):
+            mean = ndcg_score(truth[members], scores[members, model], k=NDCG_AT)
+            total[model] += mean * len(members)
+    return total / int((counts > 1).sum())

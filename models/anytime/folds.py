@@ -1,0 +1,46 @@
+"""Which fold a row belongs to: balanced, seeded, and the same however the table is cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from anytime.arrays import Index
+
+__all__ = ["FoldStream", "GroupedFolds"]
+
+
+class FoldStream:
+    """Fold numbers for one row after another: each run of `count` rows has every fold once, in random order."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self.count = count
+        self._rng = rng
+        self._ready = np.empty(0, dtype=np.intp)
+
+    def take(self, rows: int) -> Index:
+        """Folds of the next `rows` rows, (rows,)."""
+        runs = -(-(rows - len(self._ready)) // self.count)
+        if runs > 0:
+            more = self._rng.random((runs, self.count)).argsort(axis=1).ravel()
+            self._ready = np.concatenate([self._ready, more])
+        taken, self._ready = self._ready[:rows], self._ready[rows:]
+        return taken
+
+
+class GroupedFolds:
+    """Fold numbers by a key (a query): rows of one key share a fold, keys are dealt out as they appear."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self._stream = FoldStream(count, rng)
+        self._fold: dict[Hashable, int] = {}
+
+    def take(self, keys: Iterable[Hashable]) -> Index:
+        """Folds of the next rows by their keys, (rows,)."""
+        return np.array([self._of(key) for key in keys], dtype=np.intp)
+
+    def _of(self, key: Hashable) -> int:
+        if key not in self._fold:
+            self._fold[key] = int(self._stream.take(1)[0])
+        return self._fold[key]

@@ -1,0 +1,109 @@
+"""The standardised normal equations: S = X'X/n and q = X'Y/n of centred, scaled features and responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Bool, Float, Index
+from anytime.moments import Moments
+
+__all__ = ["Gram"]
+
+CONSTANT = 1e-14
+"""A deviation under this share of the column's mean is rounding of a constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """Moments in standard units (the papers' section 2: zero mean, unit variance, divided by n).
+
+    Attributes
+    ----------
+    S : (D, D) correlations of the features; rows of constant columns are zero.
+    q : (D, P) correlations of features and responses.
+    yy : (P,) variances of the scaled responses: 1, or 0 for a constant response.
+    x_mean, x_scale : (D,) means and deviations of the features; the scale of a constant is 1.
+    y_mean, y_scale : (P,) the same of the responses.
+    constant : (D,) which features are constant.
+    weight : the sum of the row weights, n.
+    """
+
+    S: Float
+    q: Float
+    yy: Float
+    x_mean: Float
+    x_scale: Float
+    y_mean: Float
+    y_scale: Float
+    constant: Bool
+    weight: float
+
+    @staticmethod
+    def of(moments: Moments) -> Gram:
+        """Standardise; missing values are imputed by the means. Cost D^2."""
+        full = moments.imputed()
+        D = full.features
+        variance = np.diagonal(full.scatter) / full.weight
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        flat = deviation <= CONSTANT * np.abs(full.mean)
+        scale = np.where(flat, 1.0, deviation)
+        S = full.scatter[:D, :D] / (full.weight * scale[:D, np.newaxis])
+        S /= scale[:D]
+        q = full.scatter[:D, D:] / (full.weight * scale[:D, np.newaxis] * scale[D:])
+        constant = flat[:D]
+        S[constant] = 0.0
+        S[:, constant] = 0.0
+        q[constant] = 0.0
+        q[:, flat[D:]] = 0.0
+        return Gram(
+            S=S,
+            q=q,
+            yy=np.where(flat[D:], 0.0, 1.0),
+            x_mean=full.mean[:D],
+            x_scale=scale[:D],
+            y_mean=full.mean[D:],
+            y_scale=scale[D:],
+            constant=constant,
+            weight=full.weight,
+        )
+
+    def penalised(self, alpha: float, columns: Index | None = None) -> tuple[Float, Float]:
+        """C = S + alpha I and q of some columns (all by default), in Fortran order, free to be overwritten.
+
+        The diagonal of a constant column is 1 + alpha, so that it is positive definite at alpha 0 too; its q is 0, and so is
+        its coefficient.
+        """
+        if columns is None:
+            C, q, constant = self.S.copy(order="F"), self.q.copy(), self.constant
+        else:
+            C, q = np.asfortranarray(self.S[np.ix_(columns, columns)]), self.q[columns]
+            constant = self.constant[columns]
+        diagonal = np.einsum("ii->i", C)
+        diagonal += alpha + constant
+        return C, q
+
+    def beside(self, moments: Moments) -> Gram:
+        """Second moments of another table about this one's means, in this one's scales: what F on a test table uses.
+
+        Values missing there are imputed by this table's means.
+        """
+        # A missing value stored as the training mean stays there: the indicators are simply left out.
+        D, width = len(self.x_mean), len(self.x_mean) + len(self.y_mean)
+        other = moments.refilled(self.x_mean)
+        mean = np.concatenate([self.x_mean, self.y_mean])
+        scale = np.concatenate([self.x_scale, self.y_scale])
+        offset = (other.mean[:width] - mean) / scale
+        second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
+        return Gram(
+            S=second[:D, :D],
+            q=second[:D, D:],
+            yy=np.diagonal(second)[D:].copy(),
+            x_mean=self.x_mean,
+            x_scale=self.x_scale,
+            y_mean=self.y_mean,
+            y_scale=self.y_scale,
+            constant=self.constant,
+            weight=other.weight,
+        )

@@ -1,0 +1,103 @@
+"""What a model file says about its arrays: the manifest, checked when a file is read and when one is written.
+
+The document of the format is `models/anytime/FORMAT.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from anytime.groups import FeatureGroups
+
+__all__ = ["FORMAT", "Guarantee", "Label", "Manifest", "Method", "Provenance", "Redundant", "StepRecord", "Task"]
+
+FORMAT = 1
+"""Number of the format that this library writes; it reads this one and every older one."""
+
+Task = Literal["regression", "binary", "multiclass"]
+Method = Literal["omp", "fr", "single", "no-whiten"]
+Label = bool | int | float | str
+"""What a class may be called; JSON keeps the difference."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StepRecord(_Record):
+    """One step of the sequence: what it adds, what it costs, how good the prefix that it completes is."""
+
+    group: str
+    adds: tuple[str, ...] = Field(min_length=1)
+    cost: float = Field(ge=0)
+    cumulative_cost: float = Field(ge=0)
+    explained_variance: float
+    r2: float
+    cv_error: float | None
+    alpha: float = Field(ge=0)
+
+
+class Guarantee(_Record):
+    """What the theory promises about the sequence; the fields are None where it promises nothing, and `why` says why.
+
+    `gamma` is the constant of Theorem 3.2: F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K), at every B that a step
+    completes. `doubling_gamma` is the ratio of Eq. 9 for Theorem 4.3 and `doubling_until` the number of steps up to which
+    the set was doubling-capable, that is, up to which the 4B bound holds.
+    """
+
+    gamma: float | None = None
+    doubling_gamma: float | None = None
+    doubling_until: int | None = None
+    why: str = ""
+
+
+class Redundant(_Record):
+    """Columns that add nothing: constant in training, or linear combinations of columns that come earlier."""
+
+    constant: tuple[str, ...] = ()
+    collinear: tuple[str, ...] = ()
+
+
+class Provenance(_Record):
+    """Where a model comes from."""
+
+    created: str
+    library: str
+    data: str
+    rows: int
+    weight: float
+    imputed: tuple[str, ...] = ()
+    folds: int | None = None
+    seed: int | None = None
+    resequenced_from: str | None = None
+
+
+class Manifest(_Record):
+    """Everything about a model that is not an array.
+
+    `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or an
+    indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base rate
+    (prefix 0), as `StepRecord.cv_error` is of the others.
+    """
+
+    format: int = FORMAT
+    name: str = Field(min_length=1)
+    version: str = ""
+    task: Task
+    link: Literal["identity"] = "identity"
+    target: tuple[str, ...] = Field(min_length=1)
+    query: str | None = None
+    responses: tuple[str, ...] = Field(min_length=1)
+    classes: tuple[Label, ...] | None = None
+    groups: FeatureGroups
+    method: Method
+    cost_blind: bool = False
+    doubling: bool = False
+    alpha: float = Field(ge=0)
+    prior_error: float | None = None
+    steps: tuple[StepRecord, ...] = Field(min_length=1)
+    redundant: Redundant = Redundant()
+    guarantee: Guarantee = Guarantee()
+    provenance: Provenance

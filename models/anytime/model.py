@@ -1,0 +1,126 @@
+"""A trained anytime model: the manifest, the prefix models and, where kept, the moments they were learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from anytime.arrays import Float
+from anytime.errors import ValuesError
+from anytime.groups import FeatureGroups
+from anytime.manifest import Manifest
+from anytime.moments import Moments
+from anytime.prefixes import PrefixModels
+
+if TYPE_CHECKING:
+    from anytime.answer import Answer
+    from anytime.prediction import Prediction
+
+__all__ = ["AnytimeModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class AnytimeModel:
+    """What `train` makes, `save` writes, `load` reads and the service answers from; immutable, safe to share by threads.
+
+    Attributes
+    ----------
+    manifest : names, groups, steps, costs and errors of every prefix.
+    prefixes : coefficients of every prefix.
+    moments : sums over the training rows, or None; what re-sequencing and `policy="arrived"` work on.
+    """
+
+    manifest: Manifest
+    prefixes: PrefixModels
+    moments: Moments | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the model, by which a service knows it."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        """Hash of the content; empty until the model is saved."""
+        return self.manifest.version
+
+    @property
+    def groups(self) -> FeatureGroups:
+        """The feature groups and their costs."""
+        return self.manifest.groups
+
+    @property
+    def steps(self) -> int:
+        """Number of steps; a prefix is counted from 0, the base rate, to this."""
+        return len(self.manifest.steps)
+
+    @cached_property
+    def costs(self) -> Float:
+        """Cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
+        return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
+
+    @cached_property
+    def needed(self) -> tuple[frozenset[str], ...]:
+        """For each prefix, the groups with features that it is computed from, (steps + 1,)."""
+        sets: list[frozenset[str]] = [frozenset()]
+        featured = {group.name for group in self.groups.groups if group.features}
+        for step in self.manifest.steps:
+            sets.append(sets[-1] | featured.intersection(step.adds))
+        return tuple(sets)
+
+    def affordable(self, budget: float | None) -> int:
+        """Longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
+
+        Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
+
+        Raises
+        ------
+        ValuesError
+            The budget is negative or not a number.
+        """
+        if budget is None:
+            return self.steps
+        if not budget >= 0:
+            raise ValuesError(f"budget is {budget}; expected a number of {self.groups.cost_unit}, 0 or more")
+        return int(np.searchsorted(self.costs, budget * (1 + 1e-9), side="right")) - 1
+
+    def open(self, rows: int = 1) -> Prediction:
+        """Begin a prediction for `rows` rows: add groups as they are computed, ask for an answer at any time."""
+        from anytime.prediction import Prediction  # noqa: PLC0415  (the prediction knows the model, not the reverse)
+
+        return Prediction(self, rows)
+
+    def run(
+        self,
+        extractors: Mapping[str, Callable[[Any], Any]],
+        x: Any,
+        deadline_ms: float,
+        *,
+        budget: float | None = None,
+        worker: Literal["thread", "process"] = "thread",
+    ) -> Answer:
+        """Compute groups of `x` in sequence order on a worker and answer at the deadline, whatever is done by then.
+
+        The first call with some extractors starts workers before its clock starts (a process takes most of a second)
+        and keeps them for the next calls, see `anytime.kept_runners`. A program that has a `Runner` of its own decides
+        when they start and end, and reads its lateness and failures. See `anytime.runner.Runner`.
+        """
+        from anytime.kept_runners import kept_runner  # noqa: PLC0415
+
+        return kept_runner(self, extractors, worker).run(x, deadline_ms, budget=budget)
+
+    def order(self, groups: Iterable[str]) -> list[str]:
+        """Groups in the order in which the sequence computes them."""
+        position = {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
+        return sorted(groups, key=position.__getitem__)
+
+    def save(self, path: str | Path) -> AnytimeModel:
+        """Write the model file (aside, then renamed, so never half of one); returns the model with its version."""
+        from anytime.artifact import save  # noqa: PLC0415
+
+        return save(self, path)

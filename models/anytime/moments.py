@@ -1,0 +1,117 @@
+"""Moments: all that a linear model needs to know of a table, learned in one pass and added up exactly.
+
+For features X and responses Y with row weights w, the joint table Z = [X, Y, U] has
+
+    weight  = sum_i w_i
+    mean    = sum_i w_i z_i / weight
+    scatter = sum_i w_i (z_i - mean)(z_i - mean)'
+
+U has a 0/1 indicator column for each feature that is missing somewhere. A missing value is stored as `fill`, and imputing
+it by the training mean m afterwards is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and scatter: exact in
+one pass, on the whole table, on any fold and after any merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from anytime.arrays import Float
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of D features, P responses and the indicators of the features that are missing somewhere.
+
+    Attributes
+    ----------
+    features, responses : D and P.
+    rows : rows counted, whatever their weight.
+    weight : sum of the row weights, the n of the papers.
+    mean : (D + P + M,) weighted means of [X, Y, U].
+    scatter : (D + P + M, same) centred cross-products, not divided by `weight`.
+    fill : (D,) the value that stands where a feature is missing.
+    missing : which features have an indicator, ascending (M of them).
+    """
+
+    features: int
+    responses: int
+    rows: int
+    weight: float
+    mean: Float
+    scatter: Float
+    fill: Float
+    missing: tuple[int, ...] = ()
+
+    @staticmethod
+    def empty(features: int, responses: int, fill: Float) -> Moments:
+        """Moments of no rows."""
+        width = features + responses
+        return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
+
+    @staticmethod
+    def merged(parts: Iterable[Moments]) -> Moments:
+        """Moments of all rows of the parts (at least one part), merged in the order given."""
+        return reduce(Moments.merge, parts)
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of the rows of both (the update of Chan, Golub and LeVeque, 1983, for unequal parts):
+
+        mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2 / n) delta delta',  delta = mean_2 - mean_1.
+        """  # noqa: D400, D205
+        both = tuple(sorted({*self.missing, *other.missing}))
+        a = self.with_indicators(both)
+        b = other.refilled(self.fill).with_indicators(both)
+        weight = a.weight + b.weight
+        rows = a.rows + b.rows
+        if a.weight == 0 or b.weight == 0:
+            return replace(b if a.weight == 0 else a, rows=rows)
+        delta = b.mean - a.mean
+        scatter = a.scatter + b.scatter
+        scatter += np.outer(delta * (a.weight * b.weight / weight), delta)
+        return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
+
+    def with_indicators(self, missing: tuple[int, ...]) -> Moments:
+        """The same moments with (zero) indicator columns for more features; `missing` holds at least the present ones."""
+        if missing == self.missing:
+            return self
+        width = self.features + self.responses
+        place = [*range(width), *(width + missing.index(j) for j in self.missing)]
+        mean = np.zeros(width + len(missing))
+        mean[place] = self.mean
+        scatter = np.zeros((len(mean), len(mean)))
+        scatter[np.ix_(place, place)] = self.scatter
+        return replace(self, mean=mean, scatter=scatter, missing=missing)
+
+    def refilled(self, fill: Float) -> Moments:
+        """The same table with another value where features are missing."""
+        width = self.features + self.responses
+        mean, scatter = self.mean.copy(), self.scatter.copy()
+        for column, j in enumerate(self.missing, start=width):
+            shift = fill[j] - self.fill[j]
+            mean[j] += shift * mean[column]
+            scatter[j] += shift * scatter[column]
+            scatter[:, j] += shift * scatter[:, column]
+        return replace(self, mean=mean, scatter=scatter, fill=fill)
+
+    @property
+    def observed_mean(self) -> Float:
+        """(D,) weighted means of the features over the rows that have them; `fill` where none has."""
+        mean = self.mean[: self.features].copy()
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            share = self.mean[column]
+            mean[j] = self.fill[j] if share >= 1.0 else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
+        return mean
+
+    def imputed(self) -> Moments:
+        """Moments of the table with each missing value replaced by its feature's mean; no indicators are left."""
+        if not self.missing:
+            return self
+        filled = self.refilled(self.observed_mean)
+        width = self.features + self.responses
+        return replace(filled, mean=filled.mean[:width], scatter=filled.scatter[:width, :width], missing=())

@@ -1,0 +1,90 @@
+"""Pictures: explained variance against cost, of one model or of the methods side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime.comparison import Comparison
+from anytime.errors import AnytimeError
+from anytime.model import AnytimeModel
+
+__all__ = ["plot_comparison", "plot_model"]
+
+FORMATS = (".png", ".svg", ".pdf")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (1, 3)))
+"""One style a method: the picture must tell them apart in grey, too."""
+
+
+def plot_model(model: AnytimeModel, path: Path) -> None:
+    """Draw a model's curve: what each prefix explains and its error, against its cost.
+
+    Raises
+    ------
+    AnytimeError
+        matplotlib is not installed, or the name has no suffix of a picture.
+    """
+    figure, axes = _figure(2 if model.manifest.prior_error is not None else 1)
+    steps = model.manifest.steps
+    explained = np.array([0.0, *(step.r2 for step in steps)])
+    unit = model.groups.cost_unit
+    axes[0].step(model.costs, explained, where="post", color="black")
+    axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
+    axes[0].set(ylabel="explained variance (r2, training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
+    _label_steps(axes[0], model, explained)
+    if model.manifest.prior_error is not None:
+        errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
+        axes[1].step(model.costs, errors, where="post", color="black", linestyle="--")
+        axes[1].plot(model.costs, errors, "o", markersize=3, color="black")
+        axes[1].set(ylabel="cross-validated error", ylim=(0, None))
+    axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
+    _write(figure, path)
+
+
+def _label_steps(axis: Any, model: AnytimeModel, values: Any) -> None:
+    """Name the steps that buy most, where there is room."""
+    gains = np.diff(values)
+    worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.02 * max(values[-1], 1e-12)]
+    for k in worth:
+        name = model.manifest.steps[k].group
+        axis.annotate(name, (model.costs[k + 1], values[k + 1]), (4, -9), textcoords="offset points", fontsize=8)
+
+
+def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
+    """Draw the methods' curves up to where timeliness stops, training beside test; errors as `plot_model`."""
+    sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
+    figure, axes = _figure(len(sides), across=True)
+    for axis, (side, curves) in zip(axes, sides.items(), strict=True):
+        for (name, curve), style in zip(curves.items(), LINES, strict=True):
+            axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
+        axis.axvline(compared.stop, color="grey", linewidth=0.8)
+        axis.set(title=side, xlim=(0, compared.stop * 1.02), ylim=(0, None), xlabel=f"cost ({cost_unit})")
+    axes[0].set_ylabel("explained variance F")
+    axes[-1].legend(fontsize=8, loc="lower right")
+    _write(figure, path)
+
+
+def _figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
+    """A figure with panels side by side or one above the other, that needs no screen."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise AnytimeError("pictures need matplotlib: pip install 'anytime-linear[plot]'") from error
+    size = (5.5 * panels, 4.2) if across else (7.0, 3.2 * panels)
+    figure = Figure(figsize=size, layout="constrained")
+    rows, columns = (1, panels) if across else (panels, 1)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex="col")
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+    return figure, list(axes.flat)
+
+
+def _write(figure: Any, path: Path) -> None:
+    if path.suffix not in FORMATS:
+        raise AnytimeError(f"picture {str(path)!r} has no known suffix; expected one of {' '.join(FORMATS)}")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise AnytimeError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error

@@ -1,0 +1,109 @@
+"""Prefix models: the coefficients of every prefix of a sequence, centred and in raw units.
+
+A prefix of k steps predicts  intercept + (x - mean)[columns[:ends[k]]] @ coef(k);  prefix 0 is the base rate, the intercept.
+Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from anytime.arrays import Float, Index
+from anytime.cholesky import Factor
+from anytime.gram import Gram
+
+__all__ = ["PrefixModels", "prefix_models", "staircase"]
+
+BATCH = 256
+"""Right-hand sides solved at once; a batch needs no rows beyond its longest prefix."""
+
+
+@dataclass(frozen=True)
+class PrefixModels:
+    """Linear models of the prefixes of one sequence.
+
+    Attributes
+    ----------
+    mean : (D,) training means of the features, in the order of the groups file.
+    scale : (D,) training deviations, 1 where a column is constant.
+    intercept : (P,) training means of the responses.
+    response_scale : (P,) training deviations of the responses, 1 where constant.
+    columns : (D,) the features in the order in which the sequence computes them.
+    ends : (steps + 1,) how many of `columns` each prefix has; `ends[0]` is 0.
+    packed : (sum of ends, P) the coefficients, prefix after prefix.
+    """
+
+    mean: Float
+    scale: Float
+    intercept: Float
+    response_scale: Float
+    columns: Index
+    ends: Index
+    packed: Float
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the sequence."""
+        return len(self.ends) - 1
+
+    @cached_property
+    def offsets(self) -> Index:
+        """Row of `packed` where each prefix begins, (steps + 2,)."""
+        return np.concatenate([[0], np.cumsum(self.ends)]).astype(np.intp)
+
+    def coef(self, prefix: int) -> Float:
+        """Coefficients of a prefix, (ends[prefix], P), for `columns[:ends[prefix]]` less their means."""
+        return self.packed[self.offsets[prefix] : self.offsets[prefix + 1]]
+
+    def predict(self, X: Float, prefix: int) -> Float:
+        """Responses (rows, P) of one prefix for X (rows, D) in raw units, columns in the order of the groups file."""
+        used = self.columns[: self.ends[prefix]]
+        return self.intercept + (X[:, used] - self.mean[used]) @ self.coef(prefix)
+
+    def predict_all(self, X: Float) -> Float:
+        """Responses (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
+        D, P = len(self.mean), len(self.intercept)
+        W = np.zeros((D, self.steps + 1, P))
+        for prefix, end in enumerate(self.ends):
+            W[:end, prefix] = self.coef(prefix)
+        scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(D, -1)
+        return self.intercept + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
+
+
+def staircase(factor: Factor, z: Float, ends: Index) -> Float:
+    """Coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero beyond each prefix.
+
+    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z cut off at each prefix's end. The
+    factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
+    """
+    D, P = z.shape
+    W = np.zeros((len(ends), D, P))
+    batch = max(1, BATCH // P)
+    for start in range(0, len(ends), batch):
+        stops = ends[start : start + batch]
+        longest = int(stops.max(initial=0))
+        if longest == 0:
+            continue
+        cut = np.arange(longest)[:, np.newaxis] < stops  # (longest, batch)
+        right = np.where(cut[:, :, np.newaxis], z[:longest, np.newaxis, :], 0.0).reshape(longest, -1)
+        solved = Factor(factor.L[:longest, :longest], factor.dropped[:longest]).backward(right)
+        W[start : start + len(stops), :longest] = solved.reshape(longest, len(stops), P).transpose(1, 0, 2)
+    return W
+
+
+def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
+    """Prefix models in raw units from coefficients W (steps + 1, D, P) in standard units, columns in selection order."""
+    coef = W * gram.y_scale / gram.x_scale[columns, np.newaxis]
+    packed = [coef[k, : ends[k]] for k in range(len(ends))]
+    return PrefixModels(
+        mean=gram.x_mean,
+        scale=gram.x_scale,
+        intercept=gram.y_mean,
+        response_scale=gram.y_scale,
+        columns=columns,
+        ends=ends,
+        packed=np.concatenate(packed),
+    )

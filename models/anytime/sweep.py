@@ -1,0 +1,155 @@
+"""One sweep: the block Cholesky of C = S + alpha I in selection order, with what is left downdated.
+
+With G selected, the sweep keeps for every column left
+
+    b      = q - C_G' w(G)                       the gradient of the explained variance (section 2)
+    C_|G   = C - C_G' C_G^-1 C_G                 the conditional covariance (Eq. 3)
+
+C_|G is kept as a matrix of the last *flush* less the outer product of a panel V of the columns factored since: C_|G = C - V V'.
+Selecting a group g costs one product with the panel; only when the panel is full is it taken off the matrix, at the speed
+of a matrix product. The panels, side by side, are the factor L: all prefix coefficients follow without another Cholesky.
+The conditional blocks of the candidates are downdated at every step where the criterion asks for them (forward regression),
+stacked by size, which costs less than the panel product: exact forward regression at the price of OMP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg.blas import dtrsm
+
+from anytime.arrays import Float, Index
+from anytime.cholesky import Factor, factorise
+from anytime.gram import Gram
+
+__all__ = ["SizeClass", "Sweep"]
+
+PANEL = 64
+"""Columns factored before the matrix is brought up to date."""
+
+
+@dataclass
+class SizeClass:
+    """The groups left that have the same number of columns, stacked.
+
+    Attributes
+    ----------
+    groups : (k,) indices of the groups.
+    rows : (k, d) their rows in the sweep's matrix.
+    blocks : (k, d, d) their conditional covariances, or None where the criterion does not ask for them. The block of a group
+        selected since the last flush is the identity, and its gradient zero.
+    """
+
+    groups: Index
+    rows: Index
+    blocks: Float | None
+
+
+class Sweep:
+    """Groups selected one by one, and what is left given them. Small linear algebra: hold BLAS to one thread around it.
+
+    Parameters
+    ----------
+    gram : the standardised normal equations; not changed.
+    slices : columns of each group.
+    alpha : the penalty.
+    blocks : whether to keep the conditional blocks of the groups left.
+    """
+
+    def __init__(self, gram: Gram, slices: Sequence[slice], alpha: float, *, blocks: bool) -> None:
+        self._C, self.b = gram.penalised(alpha)
+        D, P = self.b.shape
+        self.reference = np.diagonal(self._C).copy()
+        self.columns = np.arange(D)
+        self.sizes = np.array([s.stop - s.start for s in slices], dtype=np.intp)
+        self.starts = np.array([s.start for s in slices], dtype=np.intp)
+        self._keep_blocks = blocks
+        self._V = np.zeros((D, min(max(PANEL, *self.sizes, 1), D)), order="F")
+        self._width = 0
+        self._L, self._z = np.zeros((D, D), order="F"), np.zeros((D, P))
+        self._dropped = np.zeros(D, dtype=np.bool_)
+        self._order: list[int] = []
+        self._selected = np.zeros(D, dtype=np.bool_)
+        self.taken = np.zeros(len(slices), dtype=np.bool_)
+        self._stack()
+
+    def rows(self, group: int) -> slice:
+        """Rows of a group that is left."""
+        return slice(int(self.starts[group]), int(self.starts[group] + self.sizes[group]))
+
+    def conditional(self, rows: Index | slice) -> Float:
+        """Conditional covariance of some rows given what is selected, (d, d)."""
+        V = self._V[rows, : self._width]
+        block = self._C[rows, rows] if isinstance(rows, slice) else self._C[np.ix_(rows, rows)]
+        conditional: Float = block - V @ V.T
+        return conditional
+
+    def select(self, group: int) -> float:
+        """Take a group; returns what it adds to the explained variance F."""
+        d = int(self.sizes[group])
+        if d == 0:
+            self.taken[group] = True
+            return 0.0
+        if self._width + d > self._V.shape[1]:
+            self._flush()
+        rows = self.rows(group)
+        U = np.asfortranarray(self._C[:, rows] - self._V[:, : self._width] @ self._V[rows, : self._width].T)
+        factor = factorise(U[rows], self.reference[rows])
+        z = factor.forward(self.b[rows])
+        U[:, factor.dropped] = 0.0
+        W = dtrsm(1.0, factor.L, U, side=1, lower=1, trans_a=1, overwrite_b=1)
+        W[self._selected] = 0.0
+        W[rows] = factor.L
+        done = len(self._order)
+        self._L[self.columns, done : done + d] = W
+        self._z[done : done + d] = z
+        self._dropped[done : done + d] = factor.dropped
+        self._order += self.columns[rows].tolist()
+        self._V[:, self._width : self._width + d] = W
+        self._width += d
+        self._selected[rows] = True
+        self.taken[group] = True
+        self.b -= W @ z
+        self.b[rows] = 0.0
+        if self._keep_blocks:
+            self._downdate(group, W)
+        return 0.5 * float(np.sum(z * z))
+
+    def _downdate(self, group: int, W: Float) -> None:
+        """Take the outer products of a factored group's columns W off the candidates' blocks."""
+        for stack in self.classes:
+            Wg = W[stack.rows]
+            stack.blocks -= Wg @ Wg.transpose(0, 2, 1)  # type: ignore[operator]  # kept, as the caller checked
+            if stack.rows.shape[1] == self.sizes[group]:
+                stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])  # type: ignore[index]
+
+    def _flush(self) -> None:
+        """Bring the matrix up to date and forget the rows of selected groups."""
+        keep = np.flatnonzero(~self._selected)
+        V = self._V[keep, : self._width]
+        self._C = np.asfortranarray(self._C[np.ix_(keep, keep)] - V @ V.T)
+        self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
+        self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
+        self._width = 0
+        self._selected = np.zeros(len(keep), dtype=np.bool_)
+        left = np.where(self.taken, 0, self.sizes)
+        self.starts = np.cumsum(left) - left
+        self._stack()
+
+    def _stack(self) -> None:
+        """Sort the groups left into classes of one size."""
+        left = ~self.taken & (self.sizes > 0)
+        self.live: Index = np.flatnonzero(left)
+        self.classes = []
+        for size in np.unique(self.sizes[left]):
+            groups = np.flatnonzero(left & (self.sizes == size))
+            rows = self.starts[groups, np.newaxis] + np.arange(size)
+            blocks = self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
+            self.classes.append(SizeClass(groups, rows, blocks))
+
+    def factor(self) -> tuple[Index, Factor, Float]:
+        """When all is selected: columns in selection order, the factor L of C in that order, and z = L^-1 q."""
+        order = np.array(self._order, dtype=np.intp)
+        return order, Factor(self._L[order], self._dropped), self._z

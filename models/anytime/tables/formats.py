@@ -1,0 +1,58 @@
+"""Which reader a file's name asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from anytime.errors import TableError
+from anytime.tables.delimited import CsvTable
+from anytime.tables.ipc import ArrowFileTable
+from anytime.tables.npz import NpzTable
+from anytime.tables.parquet import ParquetTable
+from anytime.tables.svmlight import SvmlightTable
+from anytime.tables.table import Table
+
+__all__ = ["SUFFIXES", "open_table"]
+
+SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
+    {
+        ".parquet": ParquetTable,
+        ".csv": CsvTable,
+        ".csv.gz": CsvTable,
+        ".arrow": ArrowFileTable,
+        ".feather": ArrowFileTable,
+        ".svm": SvmlightTable,
+        ".svm.gz": SvmlightTable,
+        ".svmlight": SvmlightTable,
+        ".svmlight.gz": SvmlightTable,
+        ".libsvm": SvmlightTable,
+        ".libsvm.gz": SvmlightTable,
+        ".npz": NpzTable,
+    }
+)
+"""Readers by suffix."""
+
+
+def open_table(path: str | Path) -> Table:
+    """Open a file as a table, by its suffix; case does not matter.
+
+    Checks what is cheap to check. Nothing stays open, so a table can be sent to another process.
+
+    Raises
+    ------
+    TableError
+        There is no such file, its suffix is not known, it is not what its suffix says, it is empty, two columns share a
+        name, or a package that reads it is not installed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise TableError(f"{str(path)!r} is a directory; expected a file")
+    if not path.exists():
+        raise TableError(f"there is no file {str(path)!r}; check the path")
+    name = path.name.lower()
+    reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
+    if reader is None:
+        raise TableError(f"{str(path)!r} is of no known format; expected one of {' '.join(SUFFIXES)}")
+    return reader(path)

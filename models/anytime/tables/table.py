@@ -1,0 +1,152 @@
+"""What a table is to the rest of the library: named columns, read in batches of rows.
+
+A column has one dtype, the same in every batch:
+
+=========  ==============================================================
+bool       booleans, none missing
+int64      integers, none missing, that fit
+float64    all other numbers; NaN where missing
+object     text, as `str`; None where missing
+=========  ==============================================================
+
+Rows are counted from 0, the header not among them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from anytime.errors import TableError, listed, suggestion
+
+__all__ = ["ROWS", "Batch", "FileTable", "Table", "Text", "damaged"]
+
+ROWS = 16_384
+"""Rows in a batch unless told: 64 MiB at 512 columns."""
+
+
+class Text(NamedTuple):
+    """A cell of text: its row in the table and its value."""
+
+    row: int
+    value: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows of some columns.
+
+    Attributes
+    ----------
+    start
+        Index of the first row in the table.
+    columns
+        The columns asked for, in that order, each (rows,).
+    culprits
+        Where a format knows it: the cell that made a text column text, when other cells of it are numbers. It may lie
+        outside this batch.
+    """
+
+    start: int
+    columns: Mapping[str, NDArray[Any]]
+    culprits: Mapping[str, Text] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.columns.values())))
+
+
+class Table(Protocol):
+    """Named columns that can be read as often as needed; each reading opens the file anew."""
+
+    @property
+    def name(self) -> str:
+        """The path, for messages."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in the order of the file."""
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be asked for; svmlight tables have features beyond `columns`, all zero."""
+
+    def batches(self, columns: Sequence[str], rows: int = ROWS) -> Iterator[Batch]:
+        """Read some columns, at most `rows` rows at a time, at least one.
+
+        Raises
+        ------
+        TableError
+            At the call: no such column, or a column of a type that is neither number nor text. Later: a damaged file.
+        """
+
+
+class FileTable(ABC):
+    """What all formats share: the checks around reading."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The path, for messages."""
+        return str(self.path)
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in the order of the file."""
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be asked for."""
+        return name in self.columns
+
+    def batches(self, columns: Sequence[str], rows: int = ROWS) -> Iterator[Batch]:
+        """Read some columns, at most `rows` rows at a time, at least one; see `Table`."""
+        names = tuple(dict.fromkeys(columns))
+        if not names:
+            raise TableError(f"{self.name}: no column was asked for; expected at least one")
+        if rows < 1:
+            raise TableError(f"{self.name}: batches of {rows} rows were asked for; expected 1 or more")
+        for name in names:
+            if not self.has(name):
+                raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
+        self._prepare(names)
+        return self._at_least_one(names, rows)
+
+    def _at_least_one(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
+        empty = True
+        for batch in self._read(names, rows):
+            empty = False
+            yield batch
+        if empty:
+            raise self._no_rows()
+
+    def _prepare(self, names: tuple[str, ...]) -> None:  # noqa: B027 - not every format has something to learn
+        """Learn what must be known of these columns before the first batch; raise for those that cannot be read."""
+
+    @abstractmethod
+    def _read(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
+        """Batches of 1 to `rows` rows; the names are known to exist and prepared."""
+
+    def _no_rows(self) -> TableError:
+        return TableError(f"{self.name} has no rows; expected at least one")
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        if not names:
+            raise TableError(f"{self.name} has no columns; expected at least one")
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise TableError(f"{self.name} has more than one column called {listed(twice)}; give each its own name")
+
+
+def damaged(name: str, kind: str, reason: object) -> TableError:
+    """Error for content that is not what the file's name says, or not all of it."""
+    said = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
+    return TableError(f"{name} cannot be read as {kind} ({said}); check its suffix and that the file is whole")

@@ -1,0 +1,290 @@
+"""Training: from the moments of the folds to a model, with every choice that the options leave open.
+
+Rows are read elsewhere; here is only linear algebra on moments, so that tables of any size, from any source, are trained alike.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+import numpy as np
+
+from anytime.alpha import GRID, choose, nested_errors
+from anytime.arrays import Bool, Float, Index
+from anytime.cholesky import factorise
+from anytime.cross_validation import split
+from anytime.curve import Curve
+from anytime.errors import TrainingError
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups
+from anytime.guarantee import guarantee
+from anytime.manifest import Guarantee, Label, Manifest, Method, Provenance, Redundant, StepRecord, Task
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime.prefixes import PrefixModels, prefix_models, staircase
+from anytime.sequencing import Sequence, sequence
+from anytime.sweep import Sweep
+from anytime.threads import single_blas_thread
+
+__all__ = ["Fit", "Options", "Target", "fit", "provenance", "resequence"]
+
+METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train.
+
+    Attributes
+    ----------
+    method : criterion of selection.
+    cost_blind : forget the costs in selection.
+    doubling : take no step that costs more than all before it.
+    alpha : the penalty, 0 or more, or "cv" to choose from `anytime.alpha.GRID`.
+    one_se : choose the largest penalty within a standard error of the best.
+    nested : let each fold learn its own order for the errors.
+    """
+
+    method: Method = "fr"
+    cost_blind: bool = False
+    doubling: bool = False
+    alpha: float | Literal["cv"] = 1e-5
+    one_se: bool = False
+    nested: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be trained."""
+        if self.method not in METHODS:
+            raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
+        if isinstance(self.alpha, str):
+            if self.alpha != "cv":
+                raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
+        elif not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted: the task, the columns that tell it, and the classes where there are any."""
+
+    task: Task
+    columns: tuple[str, ...]
+    classes: tuple[Label, ...] | None = None
+
+    @property
+    def responses(self) -> tuple[str, ...]:
+        """What is fitted: the columns, or an indicator for each class; two classes share that of the second."""
+        if self.classes is None:
+            return self.columns
+        return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A trained sequence with its prefix models.
+
+    Attributes
+    ----------
+    moments, gram : what was learned from.
+    alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
+    errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
+    """
+
+    options: Options
+    groups: FeatureGroups
+    moments: Moments
+    gram: Gram
+    sequence: Sequence
+    alpha: float
+    alphas: Float
+    errors: Float | None
+    prefixes: PrefixModels
+
+    @property
+    def curve(self) -> Curve:
+        """Cost, explained variance and error of every prefix."""
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+
+    @cached_property
+    def collinear(self) -> Bool:
+        """(D,) which features are linear combinations of others before them in the sequence; about D^3/3 operations."""
+        gram, columns = self.gram, self.sequence.columns
+        dropped = self.sequence.factor.dropped
+        if self.alpha > 0:
+            order = [group for step in self.sequence.steps for group in step.adds]
+            with single_blas_thread():
+                sweep = Sweep(gram, self.groups.slices, 0.0, blocks=False)
+                for group in order:
+                    sweep.select(group)
+                dropped = sweep.factor()[1].dropped
+        found = np.zeros(len(columns), dtype=np.bool_)
+        found[columns] = dropped
+        return found & ~gram.constant
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the theory promises of the sequence; about D^3 operations."""
+        return guarantee(
+            self.gram,
+            self.groups,
+            self.options.method,
+            self.alpha,
+            cost_blind=self.options.cost_blind,
+            doubling_until=self.sequence.doubling_until,
+        )
+
+    def model(
+        self, name: str, target: Target, origin: Provenance, *, query: str | None = None, keep_moments: bool = True
+    ) -> AnytimeModel:
+        """The model that predicts, with its manifest."""
+        names = np.array(self.groups.features)
+        manifest = Manifest(
+            name=name,
+            task=target.task,
+            target=target.columns,
+            query=query,
+            responses=target.responses,
+            classes=target.classes,
+            groups=self.groups,
+            method=self.options.method,
+            cost_blind=self.options.cost_blind,
+            doubling=self.options.doubling,
+            alpha=self.alpha,
+            prior_error=None if self.errors is None else float(self.errors[0]),
+            steps=self._records(),
+            redundant=Redundant(
+                constant=tuple(names[self.gram.constant].tolist()), collinear=tuple(names[self.collinear].tolist())
+            ),
+            guarantee=self.guarantee,
+            provenance=origin,
+        )
+        return AnytimeModel(manifest, self.prefixes, self.moments if keep_moments else None)
+
+    def _records(self) -> tuple[StepRecord, ...]:
+        costs = self.sequence.costs
+        return tuple(
+            StepRecord(
+                group=self.groups.names[step.adds[-1]],
+                adds=tuple(self.groups.names[g] for g in step.adds),
+                cost=step.cost,
+                cumulative_cost=float(costs[k]),
+                explained_variance=step.explained_variance,
+                r2=2 * step.explained_variance / len(self.gram.yy),
+                cv_error=None if self.errors is None else float(self.errors[k]),
+                alpha=float(self.alphas[k]),
+            )
+            for k, step in enumerate(self.sequence.steps, start=1)
+        )
+
+
+def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
+    """Learn the sequence and the coefficients of every prefix.
+
+    Parameters
+    ----------
+    parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
+    groups : the groups, whose features are the columns of the moments in order.
+
+    Raises
+    ------
+    TrainingError
+        Options that do not go together, or fewer rows than they need.
+    """
+    options.check()
+    moments = Moments.merged(parts)
+    if moments.rows < 2 or not moments.weight > 0:
+        raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
+    gram = Gram.of(moments)
+
+    def order(alpha: float, of: Gram = gram) -> Sequence:
+        return sequence(of, groups, options.method, alpha, options.cost_blind, options.doubling)
+
+    if len(parts) == 1:
+        if options.alpha == "cv":
+            raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
+        return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
+    folds = split(parts)
+    grid = GRID if options.alpha == "cv" else (options.alpha,)
+    choice = choose(folds, grid, order, options.one_se)
+    errors = choice.errors
+    if options.nested:
+        errors = nested_errors(folds, lambda train: order(choice.alpha, train), choice.sequence, choice.alphas)
+    prefixes = _prefixes(gram, choice.sequence, choice.alpha, choice.alphas)
+    return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
+
+
+def resequence(model: AnytimeModel, groups: FeatureGroups, source: str) -> AnytimeModel:
+    """The model's problem at other costs, from its moments: no data are read.
+
+    The penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
+    folds, which a model does not carry.
+
+    Raises
+    ------
+    TrainingError
+        The model was saved without its moments.
+    """
+    if model.moments is None:
+        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
+    old = model.manifest
+    options = Options(old.method, old.cost_blind, old.doubling, old.alpha)
+    changed = old.groups.with_costs(groups)
+    gram = Gram.of(model.moments)
+    order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
+    fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
+    origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or source})
+    return fitted.model(old.name, Target(old.task, old.target, old.classes), origin, query=old.query)
+
+
+def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
+    """Where a fit comes from."""
+    try:
+        library = version("anytime-linear")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        library = "unknown"
+    features = fitted.groups.features
+    return Provenance(
+        created=_now(),
+        library=library,
+        data=data,
+        rows=fitted.moments.rows,
+        weight=fitted.moments.weight,
+        imputed=tuple(features[j] for j in fitted.moments.missing),
+        folds=folds,
+        seed=seed,
+    )
+
+
+def _now() -> str:
+    """Time of creation; SOURCE_DATE_EPOCH makes files that are equal to the byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.UTC
+    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
+    return now.isoformat(timespec="seconds")
+
+
+def _fixed(
+    options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: Sequence, alpha: float
+) -> Fit:
+    alphas = np.full(len(order.steps) + 1, alpha)
+    return Fit(options, groups, moments, gram, order, alpha, alphas, None, _prefixes(gram, order, alpha, alphas))
+
+
+def _prefixes(gram: Gram, order: Sequence, alpha: float, alphas: Float) -> PrefixModels:
+    """Coefficients of each prefix at its own penalty; the order's own penalty needs no further Cholesky."""
+    with single_blas_thread():
+        W = staircase(order.factor, order.z, order.ends)
+        for other in np.unique(alphas[alphas != alpha]):
+            at: Index = np.flatnonzero(alphas == other)
+            C, q = gram.penalised(float(other), order.columns)
+            factor = factorise(C, np.diagonal(C))
+            W[at] = staircase(factor, factor.forward(q), order.ends[at])
+    return prefix_models(gram, order.columns, order.ends, W)
+

@@ -1,0 +1,673 @@
+"""Tables: one content, the same columns from every format; damage is one line that names it."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import anytime.tables
+from anytime.errors import TableError
+from anytime.tables import Batch, Table, Text, delimited, feature_matrix, numbers, open_table
+
+Columns = dict[str, NDArray[Any]]
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    folder = Path(__file__).parents[2].parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the real data sets are not beside the project")
+    return folder
+
+
+CONTENT = pa.table(
+    {
+        "hog.0": pa.array([0.5, None, -1.25e10, 3.0, 0.1], pa.float64()),
+        "count": pa.array([1, 2, 3, -4, 2**53 + 1], pa.int64()),
+        "gappy": pa.array([1, None, 3, 4, 5], pa.int32()),
+        "flag": pa.array([True, False, True, True, False]),
+        "maybe": pa.array([True, None, False, True, True]),
+        "colour": pa.array(["red", None, "grün, hell", 'a "b"', "1"]),
+        "late": pa.array([1, 2, 3, 4, 4.5], pa.float64()),
+    }
+)
+EXPECTED: Columns = {
+    "hog.0": np.array([0.5, np.nan, -1.25e10, 3.0, 0.1]),
+    "count": np.array([1, 2, 3, -4, 2**53 + 1]),
+    "gappy": np.array([1, np.nan, 3, 4, 5]),
+    "flag": np.array([True, False, True, True, False]),
+    "maybe": np.array([1, np.nan, 0, 1, 1]),
+    "colour": np.array(["red", None, "grün, hell", 'a "b"', "1"], dtype=object),
+    "late": np.array([1, 2, 3, 4, 4.5]),
+}
+CSV = (
+    "hog.0,count,gappy,flag,maybe,colour,late\n"
+    "0.5,1,1,true,True,red,1\n"
+    "NA,2,,false,,,2\n"
+    '-1.25e10,3,3,TRUE,false,"grün, hell",3\n'
+    '3.0,-4,4,true,TRUE,"a ""b""",4\n'
+    "0.1,9007199254740993,5,False,true,1,4.5\n"
+)
+
+
+def parquet(path: Path) -> Path:
+    pq.write_table(CONTENT, path := path / "t.parquet", row_group_size=2)
+    return path
+
+
+def parquet_without_statistics(path: Path) -> Path:
+    pq.write_table(CONTENT, path := path / "bare.parquet", row_group_size=3, write_statistics=False)
+    return path
+
+
+def csv(path: Path) -> Path:
+    (path := path / "t.csv").write_text(CSV, encoding="utf-8")
+    return path
+
+
+def csv_of_excel(path: Path) -> Path:
+    (path := path / "T.CSV").write_bytes(CSV.replace("\n", "\r\n").encode("utf-8-sig"))
+    return path
+
+
+def csv_gz(path: Path) -> Path:
+    (path := path / "t.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    return path
+
+
+def arrow_file(path: Path) -> Path:
+    with pa.ipc.new_file(path := path / "t.arrow", CONTENT.schema) as writer:
+        writer.write_table(CONTENT, max_chunksize=2)
+    return path
+
+
+def arrow_stream(path: Path) -> Path:
+    with pa.ipc.new_stream(path := path / "stream.arrow", CONTENT.schema) as writer:
+        writer.write_table(CONTENT, max_chunksize=2)
+    return path
+
+
+def feather(path: Path) -> Path:
+    coded = CONTENT.set_column(5, "colour", CONTENT["colour"].dictionary_encode())
+    pyarrow.feather.write_feather(coded, str(path := path / "t.feather"), compression="zstd")
+    return path
+
+
+Writer = Callable[[Path], Path]
+WRITERS: list[Writer] = [
+    parquet,
+    parquet_without_statistics,
+    csv,
+    csv_of_excel,
+    csv_gz,
+    arrow_file,
+    arrow_stream,
+    feather,
+]
+
+
+@pytest.fixture(params=WRITERS, ids=lambda writer: writer.__name__)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    writer: Writer = request.param
+    return writer(tmp_path)
+
+
+def whole(table: Table, columns: list[str] | None = None, rows: int = 1000) -> Columns:
+    """All batches put together, after the promises every batch keeps were checked."""
+    names = list(table.columns) if columns is None else columns
+    batches = list(table.batches(names, rows))
+    start = 0
+    for batch in batches:
+        assert batch.start == start
+        assert 1 <= batch.rows <= rows
+        assert list(batch.columns) == names
+        assert {len(column) for column in batch.columns.values()} == {batch.rows}
+        start += batch.rows
+    for name in names:
+        assert len({batch.columns[name].dtype for batch in batches}) == 1, f"{name} changes its dtype between batches"
+    return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in names}
+
+
+def assert_same(got: Columns, expected: Columns) -> None:
+    assert list(got) == list(expected)
+    for name, column in expected.items():
+        assert got[name].dtype == column.dtype, name
+        np.testing.assert_array_equal(got[name], column, err_msg=name)
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def complaint(act: Callable[[], object], *parts: str) -> None:
+    with pytest.raises(TableError) as caught:
+        act()
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+
+
+def test_exports_are_sorted_and_there() -> None:
+    kinds = {"constants": str.isupper, "classes": str.istitle, "functions": str.islower}
+    names = anytime.tables.__all__
+    assert names == [name for kind in kinds.values() for name in sorted(names) if kind(name)]
+    assert all(hasattr(anytime.tables, name) for name in anytime.tables.__all__)
+
+
+# One content, every format
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])
+def test_every_format_gives_the_same_columns_in_batches_of_any_size(file: Path, rows: int) -> None:
+    table = open_table(file)
+    assert table.name == str(file)
+    assert table.columns == tuple(EXPECTED)
+    assert_same(whole(table, rows=rows), EXPECTED)
+
+
+def test_columns_come_as_asked_and_as_often_as_asked(file: Path) -> None:
+    table = open_table(str(file))
+    names = ["colour", "hog.0", "flag"]
+    for _ in range(2):
+        assert_same(whole(table, names, rows=2), {name: EXPECTED[name] for name in names})
+    assert_same(whole(table, ["late"]), {"late": EXPECTED["late"]})
+    twice = next(table.batches(["late", "count", "late"]))
+    assert list(twice.columns) == ["late", "count"]
+
+
+def test_two_readings_do_not_disturb_each_other(file: Path) -> None:
+    table = open_table(file)
+    pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
+    assert all(np.array_equal(a.columns["count"], b.columns["count"]) for a, b in pairs)
+
+
+def test_a_table_can_be_sent_to_another_process(file: Path) -> None:
+    assert_same(whole(pickle.loads(pickle.dumps(open_table(file)))), EXPECTED)
+
+
+def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path) -> None:
+    table = open_table(file)
+    assert table.has("colour")
+    assert not table.has("color")
+    complaint(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
+    complaint(lambda: table.batches([]), "no column was asked for")
+    complaint(lambda: table.batches(["count"], rows=0), "0 rows")
+
+
+def test_a_file_that_goes_away_is_one_line(file: Path) -> None:
+    table = open_table(file)
+    file.unlink()
+    complaint(lambda: list(table.batches(["colour"])), str(file))
+
+
+# Types
+
+
+def arrow_table(tmp_path: Path, suffix: str, content: pa.Table) -> Table:
+    path = tmp_path / f"types{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(content, path)
+    else:
+        pyarrow.feather.write_feather(content, str(path), compression="uncompressed")
+    return open_table(path)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_arrow_types_become_four_dtypes(tmp_path: Path, suffix: str) -> None:
+    content = pa.table(
+        {
+            "f4": pa.array([0.5, None], pa.float32()),
+            "f2": pa.array(np.array([0.5, 2.0], np.float16)),
+            "nan": pa.array([float("nan"), 1.0]),
+            "money": pa.array([Decimal("1.25"), None], pa.decimal128(9, 2)),
+            "i1": pa.array([1, -1], pa.int8()),
+            "u8": pa.array([1, 2**63 - 1], pa.uint64()),
+            "huge": pa.array([1, 2**63 + 2**20], pa.uint64()),
+            "wide": pa.array([2**60 + 1, None], pa.int64()),
+            "nothing": pa.nulls(2),
+            "large": pa.array(["a", None], pa.large_string()),
+            "coded": pa.array(["b", "a"]).dictionary_encode(),
+            "levels": pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int8()), pa.array([10, 20])),
+            "gaps": pa.DictionaryArray.from_arrays(pa.array([1, None], pa.int8()), pa.array([10, 20])),
+        }
+    )
+    expected: Columns = {
+        "f4": np.array([0.5, np.nan]),
+        "f2": np.array([0.5, 2.0]),
+        "nan": np.array([np.nan, 1.0]),
+        "money": np.array([1.25, np.nan]),
+        "i1": np.array([1, -1]),
+        "u8": np.array([1, 2**63 - 1]),
+        "huge": np.array([1.0, 2.0**63 + 2**20]),
+        "wide": np.array([2.0**60, np.nan]),
+        "nothing": np.array([np.nan, np.nan]),
+        "large": np.array(["a", None], dtype=object),
+        "coded": np.array(["b", "a"], dtype=object),
+        "levels": np.array([20, 10]),
+        "gaps": np.array([20, np.nan]),
+    }
+    assert_same(whole(arrow_table(tmp_path, suffix, content), rows=1), expected)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_other_types_are_refused_only_when_asked_for(tmp_path: Path, suffix: str) -> None:
+    content = pa.table({"x": [1.0], "when": pa.array([0], pa.timestamp("ms")), "list": [[1, 2]], "raw": [b"\0"]})
+    table = arrow_table(tmp_path, suffix, content)
+    assert_same(whole(table, ["x"]), {"x": np.array([1.0])})
+    complaint(lambda: table.batches(["x", "when"]), table.name, "'when'", "timestamp[ms]", "expected numbers or text")
+    complaint(lambda: table.batches(["list"]), "'list'", "list<")
+    complaint(lambda: table.batches(["raw"]), "'raw'", "binary")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_and_no_columns_and_no_rows_are_refused(tmp_path: Path, suffix: str) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pa.ipc.new_file(tmp_path / "types.arrow", twice.schema) as writer:
+        writer.write_table(twice)
+    pq.write_table(twice, tmp_path / "types.parquet")
+    complaint(lambda: open_table(tmp_path / f"types{suffix}"), "more than one column called 'a'")
+    complaint(lambda: arrow_table(tmp_path, suffix, pa.table({})), "no columns")
+    complaint(lambda: arrow_table(tmp_path, suffix, pa.table({"a": pa.array([], pa.int64())})), "no rows")
+
+
+# CSV: what cells mean
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the file were large: blocks of 64 bytes."""
+    monkeypatch.setattr(delimited, "BLOCK", 64)
+
+
+def csv_columns(tmp_path: Path, text: str) -> Columns:
+    return whole(open_table(written(tmp_path / "t.csv", text)))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("last", "dtype"),
+    [
+        ("7", np.int64),
+        ("7.5", np.float64),
+        ("1e3", np.float64),
+        ("99999999999999999999", np.float64),
+        ("NA", np.float64),
+        ("  ", np.float64),
+        (" 8 ", np.int64),
+        ("+8", np.float64),
+        ("true", object),
+        ("0x1F", object),
+        ("abc", object),
+    ],
+)
+def test_what_comes_late_in_a_csv_counts_as_much_as_what_comes_first(tmp_path: Path, last: str, dtype: type) -> None:
+    cells = [str(i) for i in range(200)] + [last]
+    lines = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
+    for order in (lines, "".join(reversed(lines.splitlines(keepends=True)))):
+        column = csv_columns(tmp_path, "a,b\n" + order)["a"]
+        assert column.dtype == dtype
+        if dtype is object:
+            assert sorted(column.tolist()) == sorted(cells)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_word_far_down_a_column_of_numbers_is_named_with_its_row(tmp_path: Path) -> None:
+    rows = [f"{i},{i / 4}" for i in range(500)]
+    rows[321] = "321,n.a."
+    table = open_table(written(tmp_path / "t.csv", "a,b\n" + "\n".join(rows)))
+    first = next(table.batches(["a", "b"], 10))
+    assert first.culprits == {"b": Text(321, "n.a.")}
+    complaint(lambda: feature_matrix(first, ["a", "b"]), "'b'", "'n.a.'", "row 321 (counted from 0)")
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "NaN", "nan", "null", "NULL", "N/A", '""', '"NA"', " NA "])
+def test_the_usual_spellings_are_missing(tmp_path: Path, cell: str) -> None:
+    got = csv_columns(tmp_path, f"a,b,c\n1,1.5,true\n{cell},{cell},{cell}\n")
+    for column, first in zip(got.values(), [1.0, 1.5, 1.0], strict=True):
+        np.testing.assert_array_equal(column, [first, np.nan])
+    assert csv_columns(tmp_path, f"a,b\n1,x\n2,{cell.strip()}\n")["b"].tolist() == ["x", None]
+
+
+def test_a_column_of_nothing_is_numbers_that_are_missing(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(csv_columns(tmp_path, "a,b\n1,\n2,NA\n")["b"], [np.nan, np.nan])
+
+
+def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path) -> None:
+    got = csv_columns(tmp_path, '\n"a, b","c ""d"""\n"1","x\ny"\n\n2,z\n')
+    assert_same(got, {"a, b": np.array([1, 2]), 'c "d"': np.array(["x\ny", "z"], dtype=object)})
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.lists(st.sampled_from(["1", "2.5", " 3", "true", "FALSE", "", "NA", "x", "0x1F", "1e400"]), min_size=1),
+    block=st.integers(16, 200),
+)
+def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str], block: int) -> None:
+    path = written(tmp_path / "t.csv", "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
+    expected, kept = whole(open_table(path)), delimited.BLOCK
+    delimited.BLOCK = block
+    try:
+        table = open_table(path)
+        assert_same(whole(table, rows=3), expected)
+        assert next(table.batches(["a"])).culprits == next(open_table(path).batches(["a"])).culprits
+    finally:
+        delimited.BLOCK = kept
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["is empty", "header"]),
+        ("\n\n", ["is empty"]),
+        ("a,b\n", ["no rows"]),
+        ("a,a\n1,2\n", ["more than one column called 'a'"]),
+        ("a;b\n1;2\n", ["';'", "expected commas"]),
+        ("a,b\n1,2\n3,4\n5,6,7\n", ["row 2 (counted from 0)", "3 cells", "expected 2"]),
+        ("a,b\n1,2\n3\n", ["row 1", "1 cells", "expected 2"]),
+        ('a,b\n1,2\n"3,4\n5,6\n', ["row 1", "1 cells"]),
+        ("a,b\n1,2\n".encode("utf-16"), ["binary or UTF-16", "UTF-8"]),
+        ("é,b\n1,2\n".encode("latin-1"), ["not UTF-8"]),
+        (gzip.compress(b"a,b\n1,2\n"), ["binary"]),
+        (b"PAR1\0\0\0\0", ["binary"]),
+    ],
+)
+def test_a_csv_that_is_none_is_refused_when_opened(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
+    path = written(tmp_path / "t.csv", content)
+    complaint(lambda: open_table(path), str(path), *parts)
+
+
+def test_text_in_another_encoding_is_refused_when_asked_for(tmp_path: Path) -> None:
+    table = open_table(written(tmp_path / "t.csv", "a,b\n1,é\n".encode("latin-1")))
+    assert_same(whole(table, ["a"]), {"a": np.array([1])})
+    complaint(lambda: table.batches(["b"]), "not UTF-8")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_broken_row_far_down_is_named_before_any_batch(tmp_path: Path) -> None:
+    table = open_table(written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 100 + "1,2,3\n" + "1,2\n" * 100))
+    complaint(lambda: table.batches(["a"]), "row 100 (counted from 0)", "3 cells")
+    endless = open_table(written(tmp_path / "u.csv", "a,b\n" + "1,2\n" * 100 + '"' + "1,2\n" * 100))
+    complaint(lambda: endless.batches(["a"]), "never closed")
+
+
+def test_a_csv_that_changes_between_typing_and_reading_is_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a,b\n1,2\n")
+    batches = open_table(path).batches(["a"])
+    written(path, "a,b\nx,2\n")
+    complaint(lambda: list(batches), str(path), "'x'")
+
+
+# svmlight
+
+SVM = "# a comment\n1 qid:3 0:0.5 2:-1 # qid:9\n-1 qid:3 1:2\n1 qid:4 2:nan\n"
+
+
+@pytest.mark.parametrize("suffix", [".svm", ".svmlight", ".libsvm", ".svm.gz", ".SVM.GZ", ".libsvm.gz"])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_svmlight_gives_target_query_and_features(tmp_path: Path, suffix: str, rows: int) -> None:
+    content = gzip.compress(SVM.encode()) if suffix.lower().endswith(".gz") else SVM.encode()
+    table = open_table(written(tmp_path / f"t{suffix}", content))
+    assert table.columns == ("target", "qid", "f0", "f1", "f2")
+    expected: Columns = {
+        "target": np.array([1, -1, 1]),
+        "qid": np.array([3, 3, 4]),
+        "f0": np.array([0.5, 0, 0]),
+        "f1": np.array([0.0, 2, 0]),
+        "f2": np.array([-1, 0, np.nan]),
+    }
+    assert_same(whole(table, rows=rows), expected)
+    names = ["f2", "f9", "target", "f0"]
+    assert_same(whole(table, names, rows), {name: expected.get(name, np.zeros(3)) for name in names})
+    assert_same(whole(table, ["f7", "f8"], rows), {"f7": np.zeros(3), "f8": np.zeros(3)})
+    assert_same(whole(table, ["qid"], rows), {"qid": expected["qid"]})
+
+
+def test_svmlight_knows_every_feature_and_nothing_else(tmp_path: Path) -> None:
+    table = open_table(written(tmp_path / "t.svm", "1.5 1:2\n0 3:1\n"))
+    assert table.columns == ("target", "f0", "f1", "f2", "f3")
+    assert all(table.has(name) for name in ("target", "f0", "f3", "f4", "f123456"))
+    assert not any(table.has(name) for name in ("qid", "f", "f01", "f-1", "x1", "f1 "))
+    assert whole(table)["target"].dtype == np.float64
+    complaint(lambda: table.batches(["qid"]), "'qid'")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["no rows"]),
+        ("# nothing\n", ["no rows"]),
+        ("a,b\n1,2\n", ["svmlight", "b'a,b'"]),
+        ("1 1:x\n", ["svmlight"]),
+        ("1 3:1 1:2\n", ["svmlight", "sorted"]),
+        ("1 -1:3\n", ["svmlight", "-1"]),
+        ("1 99999999999:1\n", ["svmlight", "large"]),
+        ("1 qid:1 1:2\n1 1:2\n", ["1 of 2 rows have a qid"]),
+        (b"\xff\xfe\x00", ["svmlight"]),
+    ],
+)
+def test_a_wrong_svmlight_file_is_one_line(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
+    path = written(tmp_path / "t.svm", content)
+    complaint(lambda: open_table(path), str(path), *parts)
+
+
+# npz
+
+
+def npz(path: Path, **arrays: object) -> Table:
+    np.savez_compressed(path / "t.npz", **arrays)  # type: ignore[arg-type]
+    return open_table(path / "t.npz")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_npz_gives_its_arrays_and_the_columns_of_its_matrix(tmp_path: Path, order: Any, rows: int) -> None:
+    X = np.array([[1, 2.5], [3, np.nan], [5, 6]], dtype=np.float32, order=order)
+    words = np.array(["a", "bé", ""])
+    table = npz(
+        tmp_path,
+        X=X,
+        y=np.array([1, 0, 1], dtype=">i2"),
+        words=words,
+        raw=np.char.encode(words, "utf-8"),
+        ok=np.array([True, False, True]),
+        u=np.array([1, 2, 2**63 - 1], dtype=np.uint64),
+        huge=np.array([1, 2, 2**63], dtype=np.uint64),
+        scalar=np.float64(3),
+        cube=np.zeros((3, 1, 1)),
+    )
+    assert table.columns == ("x0", "x1", "y", "words", "raw", "ok", "u", "huge")
+    expected: Columns = {
+        "x0": np.array([1.0, 3, 5]),
+        "x1": np.array([2.5, np.nan, 6]),
+        "y": np.array([1, 0, 1]),
+        "words": words.astype(object),
+        "raw": words.astype(object),
+        "ok": np.array([True, False, True]),
+        "u": np.array([1, 2, 2**63 - 1]),
+        "huge": np.array([1.0, 2.0, 2.0**63]),
+    }
+    assert_same(whole(table, rows=rows), expected)
+    assert_same(whole(table, ["y", "x1"], rows), {"y": expected["y"], "x1": expected["x1"]})
+
+
+@pytest.mark.parametrize("key", ["columns", "feature_names"])
+def test_npz_may_name_the_columns_of_its_matrix(tmp_path: Path, key: str) -> None:
+    table = npz(tmp_path, X=np.arange(6.0).reshape(3, 2), **{key: np.array(["hog", "lbp"])})
+    assert table.columns == ("hog", "lbp")
+    assert_same(whole(table, ["lbp"], rows=2), {"lbp": np.array([1.0, 3, 5])})
+    wrong = {"X": np.zeros((3, 2)), key: np.array(["a", "b", "c"])}
+    complaint(lambda: npz(tmp_path, **wrong), f"{key!r} names 3 columns", "expected 2")
+    objects = {"X": np.zeros((3, 2)), key: np.array(["a", "b"], dtype=object)}
+    complaint(lambda: npz(tmp_path, **objects), f"{key!r} holds objects", "astype(str)")
+
+
+def test_npz_refuses_objects_complex_numbers_and_dates_only_when_asked_for(tmp_path: Path) -> None:
+    table = npz(
+        tmp_path,
+        a=np.arange(2),
+        o=np.array([1, None], dtype=object),
+        c=np.array([1j, 2]),
+        d=np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"),
+    )
+    assert_same(whole(table, ["a"]), {"a": np.arange(2)})
+    complaint(lambda: table.batches(["o"]), "'o' holds objects")
+    complaint(lambda: table.batches(["a", "c"]), "'c' is complex128")
+    complaint(lambda: table.batches(["d"]), "'d' is datetime64[D]")
+
+
+def test_a_wrong_npz_file_is_one_line(tmp_path: Path) -> None:
+    complaint(lambda: npz(tmp_path, a=np.arange(2), b=np.arange(3)), "'b' has 3 rows and 'a' has 2")
+    complaint(lambda: npz(tmp_path, X=np.zeros((2, 2)), x1=np.arange(2)), "more than one column called 'x1'")
+    complaint(lambda: npz(tmp_path, X=np.zeros((0, 2))), "no rows")
+    complaint(lambda: npz(tmp_path, X=np.zeros((2, 0))), "no columns")
+    complaint(lambda: npz(tmp_path), "no columns")
+    complaint(lambda: list(npz(tmp_path, a=np.array([b"\xff"])).batches(["a"])), "utf-8")
+    for content in (b"", b"hello", b"PK\x03\x04hello"):
+        complaint(lambda c=content: open_table(written(tmp_path / "u.npz", c)), "u.npz", "npz")  # type: ignore[misc]
+    with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
+        archive.writestr("a.npy", b"not an array")
+    complaint(lambda: open_table(tmp_path / "v.npz"), "v.npz", "npz")
+
+
+def test_damage_inside_an_npz_file_is_one_line(tmp_path: Path) -> None:
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "t.npz", a=np.random.default_rng(0).normal(size=1000))
+        content = bytearray((tmp_path / "t.npz").read_bytes())
+        content[2000:2100] = bytes(100)
+        table = open_table(written(tmp_path / "t.npz", bytes(content)))
+        complaint(lambda table=table: list(table.batches(["a"], 10)), "t.npz", "npz")  # type: ignore[misc]
+
+
+# What a file's name promises
+
+
+def test_a_path_that_is_no_table_is_one_line(tmp_path: Path) -> None:
+    complaint(lambda: open_table(tmp_path / "none.csv"), "there is no file", "none.csv")
+    complaint(lambda: open_table(tmp_path), "is a directory; expected a file")
+    for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz"):
+        path = written(tmp_path / name, "a\n1\n")
+        complaint(lambda p=path: open_table(p), str(path), "no known format", ".parquet", ".csv.gz", ".npz")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather", ".npz", ".csv.gz", ".svm.gz"])
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n" * 50, b"", b"\x1f\x8b\x08\x00junk" * 9, b"\xff" * 200])
+def test_content_that_its_suffix_belies_is_one_line(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = written(tmp_path / f"t{suffix}", content)
+    complaint(lambda: open_table(path), str(path))
+
+
+@pytest.mark.parametrize("file", [parquet, csv_gz, arrow_file, arrow_stream, feather], indirect=True)
+def test_a_truncated_file_is_one_line(file: Path) -> None:
+    content = file.read_bytes()
+    for left in (4, len(content) // 3, len(content) // 2):
+        written(file, content[:left])
+        complaint(lambda: list(open_table(file).batches(tuple(EXPECTED))), str(file))
+
+
+def test_noise_in_a_file_never_ends_in_a_traceback(file: Path) -> None:
+    content = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        noisy = bytearray(content)
+        at = int(rng.integers(len(noisy)))
+        noisy[at : at + 4] = rng.bytes(len(noisy[at : at + 4]))
+        written(file, bytes(noisy))
+        with suppress(TableError):
+            table = open_table(file)
+            list(table.batches(table.columns, 2))
+
+
+def test_feather_of_the_first_version_is_named(tmp_path: Path) -> None:
+    complaint(lambda: open_table(written(tmp_path / "t.feather", b"FEA1" + bytes(60))), "Feather file of version 1")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "module", "package"),
+    [
+        (".parquet", "pyarrow", "pyarrow"),
+        (".csv", "pyarrow", "pyarrow"),
+        (".arrow", "pyarrow", "pyarrow"),
+        (".svm", "sklearn", "scikit-learn"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, package: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, name, None)  # what import then says is ModuleNotFoundError
+    path = written(tmp_path / f"t{suffix}", "a\n")
+    complaint(lambda: open_table(path), package, "pip install 'anytime-linear[train]'")
+
+
+# Features
+
+
+def batch(start: int = 0, **columns: NDArray[Any]) -> Batch:
+    return Batch(start, columns)
+
+
+def test_features_are_side_by_side_in_the_order_asked() -> None:
+    b = batch(
+        i=np.array([1, 2]),
+        f=np.array([0.5, np.nan]),
+        flag=np.array([True, False]),
+        empty=np.array([None, None], dtype=object),
+        text=np.array(["a", "b"], dtype=object),
+    )
+    X = feature_matrix(b, ["flag", "f", "i", "empty"])
+    np.testing.assert_array_equal(X, [[1, 0.5, 1, np.nan], [0, np.nan, 2, np.nan]])
+    assert X.dtype == np.float64
+    assert X.flags.c_contiguous
+    X[:] = 0
+    assert b.columns["f"][0] == 0.5
+    assert feature_matrix(b, []).shape == (2, 0)
+
+
+def test_text_in_a_feature_is_named_with_an_example_and_its_row() -> None:
+    b = batch(start=100, a=np.array([1.0, 2, 3]), b=np.array([None, "red", "x" * 99], dtype=object))
+    complaint(lambda: feature_matrix(b, ["a", "b"]), "'b'", "'red'", "row 101 (counted from 0)")
+    long = batch(b=np.array(["x" * 99], dtype=object))
+    complaint(lambda: numbers(long, "b"), "xxx...'")
+    complaint(lambda: numbers(b, "c"), "'c'", "was not read")
+
+
+def test_infinities_are_named_with_their_count_and_first_row() -> None:
+    b = batch(start=10, a=np.array([1.0, np.inf, -np.inf, np.nan]), b=np.array([0.0, 0, 0, np.inf]))
+    complaint(lambda: feature_matrix(b, ["a"]), "'a' holds 2 infinite values", "row 11 (counted from 0)")
+    complaint(lambda: numbers(b, "b"), "'b' holds 1 infinite value,", "row 13")
+
+
+# Real files
+
+
+@pytest.mark.shared_data
+def test_real_files_are_read_as_pyarrow_reads_them(shared_data: Path) -> None:
+    paths = sorted(shared_data.glob("*/*.parquet"))
+    assert paths
+    for path in paths:
+        table, expected = open_table(path), pq.read_table(path)
+        names = [*table.columns[:20], *table.columns[-3:]]
+        names = list(dict.fromkeys(names))
+        got = whole(table, names, rows=10_000)
+        for name in names:
+            np.testing.assert_array_equal(got[name], expected[name].to_numpy())
+        first = next(table.batches(table.columns, 100))
+        assert feature_matrix(first, table.columns).shape == (first.rows, len(table.columns))
