@@ -1,4 +1,4 @@
-"""Anytime linear prediction: feature groups ordered by what they buy for what they cost, and a model for every prefix."""
+"""Anytime linear prediction: feature groups in order of what they buy for their cost, a model for every prefix."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 
 __all__ = [
+    "Answer",
     "AnytimeClassifier",
     "AnytimeError",
     "AnytimeModel",
     "AnytimeRegressor",
-    "Answer",
     "ArtifactError",
     "Expected",
     "ExtractorError",

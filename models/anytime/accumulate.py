@@ -1,20 +1,20 @@
 """From rows to moments: one pass, in float64 whatever comes in, by threads over parts of the table.
 
-A part is read in chunks that fit the cache. Each chunk is copied into a buffer less a shift (the mean of the part's first chunk,
-so that a column with mean 1e8 and deviation 1 keeps its digits), and one symmetric product adds it up. Missing values are
-stored as `fill` and marked in indicator columns (see `anytime.moments`).
+A part is read in chunks that fit the cache. Each chunk is copied into a buffer less a shift (the mean of the part's
+first chunk, so that a column with mean 1e8 and deviation 1 keeps its digits), and one symmetric product adds it up.
+Missing values are stored as `fill` and marked in indicator columns (see `anytime.moments`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
-from scipy import sparse
 
 from anytime.arrays import Float, Index
 from anytime.errors import TableError
@@ -77,7 +77,7 @@ def fold_moments_of(
     chunk_rows: int | None = None,
 ) -> list[Moments]:
     """Moments of each of `count` folds; `folds` (n,) tells each row's. Otherwise as `moments_of`."""
-    X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
     Y = np.asarray(Y).reshape(len(Y), -1)
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     jobs = effective_n_jobs(n_jobs)
@@ -85,7 +85,7 @@ def fold_moments_of(
     edges = np.linspace(0, len(Y), parts + 1).astype(int)
     blocks = (
         Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b])
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges)
         if b > a
     )
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
@@ -126,12 +126,12 @@ def _first_means(block: Block) -> Float:
     X = _dense(block.X[:1024])
     present = np.isfinite(X)
     count = present.sum(axis=0)
-    return np.where(present, X, 0.0).sum(axis=0) / np.maximum(count, 1)
+    means: Float = np.where(present, X, 0.0).sum(axis=0) / np.maximum(count, 1)
+    return means
 
 
 def _dense(X: Any) -> Float:
-    dense = X.toarray() if sparse.issparse(X) else X
-    return np.asarray(dense, dtype=np.float64)
+    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
 
 
 def _part(block: Block, fill: Float, count: int, chunk_rows: int | None) -> list[Moments]:
@@ -162,22 +162,20 @@ class _Sums:
         width = self.features + self.responses
         # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
         self.chunk_rows = min(chunk_rows or int(np.clip(2**20 // width, 512, 8192)), size)
-        self.shift = np.zeros(width)
-        self._resize(width)
+        self.shift, self.total, self.scatter = np.zeros(0), np.zeros(0), np.zeros((0, 0))
+        self._widen(width)
 
-    def _resize(self, width: int) -> None:
-        """Room for `width` columns; sums so far keep their place."""
-        old = self.rows and (self.total, self.scatter)
-        self.buffer = np.empty((self.chunk_rows, width))
-        self.product, self.scatter, self.total = np.empty((width, width)), np.zeros((width, width)), np.zeros(width)
-        if old:
-            known = len(old[0])
-            self.total[:known], self.scatter[:known, :known] = old
-        self.shift = np.concatenate([self.shift, np.zeros(width - len(self.shift))])
+    def _widen(self, more: int) -> None:
+        """Room for more columns; sums so far keep their place."""
+        width = len(self.total) + more
+        self.buffer, self.product = np.empty((self.chunk_rows, width)), np.empty((width, width))
+        self.shift, self.total = np.pad(self.shift, (0, more)), np.pad(self.total, (0, more))
+        self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
     def add(self, block: Block, rows: slice | Index) -> None:
         """Add a chunk of the block's rows, at most `chunk_rows` of them."""
-        X = block.X[rows].toarray() if sparse.issparse(block.X) else block.X[rows]
+        X = block.X[rows]
+        X = X.toarray() if hasattr(X, "toarray") else X
         Y = block.Y[rows]
         if self.rows == 0:
             self._choose_shift(X, Y)
@@ -217,13 +215,15 @@ class _Sums:
         X = np.asarray(X, dtype=np.float64)
         infinite = np.isinf(X)
         if infinite.any():
-            i, j = np.argwhere(infinite)[0]
-            raise TableError(f"{int(infinite.sum())} infinite values, the first in feature number {j}; expected finite ones")
+            j = int(np.flatnonzero(infinite.any(axis=0))[0])
+            raise TableError(
+                f"{int(infinite.sum())} infinite values, in feature number {j} and maybe others; expected finite ones"
+            )
         gaps = np.isnan(X)
         new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
         if new:
             self.missing += new
-            self._resize(self.features + self.responses + len(self.missing))
+            self._widen(len(new))
         B = self._shifted(X, Y)
         for column, j in enumerate(self.missing, start=self.features + self.responses):
             B[gaps[:, j], j] = self.fill[j] - self.shift[j]

@@ -1,8 +1,9 @@
 """The penalty: one that orders the groups, and one for the coefficients of each prefix.
 
-The order is learned at every penalty of the grid; the penalty whose curve of cross-validated error has the least area over the
-cost axis orders. On that order each prefix then takes the penalty with the least error of its own. Errors hold the order
-fixed, and the order has seen every row, so they are optimistic; `nested` errors learn the order anew in every fold.
+The order is learned at every penalty of the grid; the penalty whose curve of cross-validated error has the least area
+over the cost axis orders. On that order each prefix then takes the penalty with the least error of its own. Errors hold
+the order fixed, and the order has seen every row, so they are optimistic; `nested` errors learn the order anew in every
+fold.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def choose(folds: Many[Fold], grid: Many[float], order: Callable[[float], Sequen
     for i, sequence in enumerate(sequences):
         _learn(known, folds, sequence, grid, [i])
     weights = np.array([fold.held.weight for fold in folds])
-    areas = Errors(np.stack([_area(s, known[s.columns.tobytes()][i]) for i, s in enumerate(sequences)], axis=1), weights)
+    areas = Errors(
+        np.stack([_area(s, known[s.columns.tobytes()][i]) for i, s in enumerate(sequences)], axis=1), weights
+    )
     best = int(_pick(areas, one_se))
     chosen = sequences[best]
     _learn(known, folds, chosen, grid, range(len(grid)))
@@ -87,7 +90,7 @@ def _area(sequence: Sequence, errors: Float) -> Float:
 
 
 def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
-    """Index of the best penalty, the first axis of the mean; with `one_se` the largest within a standard error of it."""
+    """Index of the best penalty on the first axis of the mean, or of the largest within a standard error of it."""
     mean = errors.mean
     best = mean.argmin(axis=0)
     if not one_se:
@@ -97,9 +100,7 @@ def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
     return np.asarray(len(mean) - 1 - within[::-1].argmax(axis=0))
 
 
-def nested_errors(
-    folds: Many[Fold], order: Callable[[Gram], Sequence], sequence: Sequence, alphas: Float
-) -> Float:
+def nested_errors(folds: Many[Fold], order: Callable[[Gram], Sequence], sequence: Sequence, alphas: Float) -> Float:
     """Errors (steps + 1,) when each fold learns its own order on its training part.
 
     A fold's own prefixes end at other costs, so that the error at a prefix of `sequence` is that of the longest prefix

@@ -1,8 +1,8 @@
 """The exact optimum for whatever set of groups has arrived, solved from the moments and kept.
 
-A failed sensor or groups out of order leave a set that is no prefix. Its best linear model is one Cholesky of its columns:
-w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set that is a prefix gets that prefix's own
-coefficients, so that the two policies agree there.
+A failed sensor or groups out of order leave a set that is no prefix. Its best linear model is one Cholesky of its
+columns: w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set that is a prefix gets
+that prefix's own coefficients, so that the two policies agree there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def arrived_model(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
 def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedModel:
     groups, models = model.groups, model.prefixes
     indices = sorted(groups.positions[name] for name in names)
-    columns = np.concatenate([np.arange(s.start, s.stop) for s in (groups.slices[i] for i in indices)] or [np.empty(0, int)])
+    columns = np.concatenate(
+        [np.arange(s.start, s.stop) for s in (groups.slices[i] for i in indices)] or [np.empty(0, int)]
+    )
     paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
     cost = float(groups.costs[sorted(paid)].sum())
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]

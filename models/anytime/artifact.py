@@ -1,8 +1,8 @@
 """Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. Data, never code.
 
-Writing goes to a file beside the target, which then takes its name, so that there is never half a model. Reading believes
-nothing: the container, the format number, the manifest, the shapes and the content hash are checked, in this order, and the
-first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change it.
+Writing goes to a file beside the target, which then takes its name, so that there is never half a model. Reading
+believes nothing: the container, the format number, the manifest, the shapes and the content hash are checked, in this
+order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def save(model: AnytimeModel, path: str | Path) -> AnytimeModel:
     manifest = model.manifest.model_copy(update={"version": _version(model.manifest, arrays)})
     content = serialise(arrays, metadata={KEY: manifest.model_dump_json()})
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as aside:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
+        ) as aside:
             try:
                 aside.write(content)
                 aside.flush()
@@ -82,7 +84,9 @@ def load(path: str | Path) -> AnytimeModel:
         metadata = _metadata(content)
         arrays = parse_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise ArtifactError(f"{str(path)!r} is not a whole safetensors file ({error}); train or copy it again") from error
+        raise ArtifactError(
+            f"{str(path)!r} is not a whole safetensors file ({error}); train or copy it again"
+        ) from error
     if KEY not in metadata:
         raise ArtifactError(f"{str(path)!r} is a safetensors file of something else; expected one from 'anytime train'")
     try:
@@ -121,7 +125,9 @@ def _manifest(text: str) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"has a damaged manifest ({where}: {first['msg'].lower()}); train or copy it again") from error
+        raise ArtifactError(
+            f"has a damaged manifest ({where}: {first['msg'].lower()}); train or copy it again"
+        ) from error
 
 
 def _arrays(model: AnytimeModel) -> dict[str, np.ndarray[Any, Any]]:
@@ -219,7 +225,9 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
     extra = set(arrays) - set(shapes)
     wrong = [name for name in shapes if not np.isfinite(arrays[name]).all()]
     if extra or wrong:
-        what = f"an array {min(extra)!r} it should not have" if extra else f"numbers in {wrong[0]!r} that are not finite"
+        what = (
+            f"an array {min(extra)!r} it should not have" if extra else f"numbers in {wrong[0]!r} that are not finite"
+        )
         raise ArtifactError(f"has {what}; train or copy it again")
     _check_columns(arrays, ends)
 

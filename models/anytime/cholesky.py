@@ -1,8 +1,8 @@
 """Cholesky factors in which rank loss is a declared outcome.
 
-A column whose pivot falls to rounding of its own diagonal adds nothing to the columns before it. It is *dropped*: its row and
-column of the matrix become those of the identity and its right-hand side 0, so that its coefficient is exactly 0 and the
-others are what they would be without it.
+A column whose pivot falls to rounding of its own diagonal adds nothing to the columns before it. It is *dropped*: its
+row and column of the matrix become those of the identity and its right-hand side 0, so that its coefficient is exactly
+0 and the others are what they would be without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Factor:
 def factorise(A: Float, reference: Float) -> Factor:
     """Factor of A (d, d), pivots judged against the diagonal `reference` (d,) that the columns had at first."""
     try:
-        L = np.linalg.cholesky(A)
+        L = np.asarray(np.linalg.cholesky(A), dtype=np.float64)
     except np.linalg.LinAlgError:
         return _by_columns(A, reference)
     pivots = np.square(np.diagonal(L))

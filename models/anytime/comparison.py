@@ -1,4 +1,4 @@
-"""The methods side by side on one problem: who explains what at which cost (the paper's tables and figures, section 5)."""
+"""The methods side by side on one problem: who explains what at which cost (section 5 of the paper)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Comparison:
     Attributes
     ----------
     alpha : the penalty of every variant.
-    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness counts up to there.
+    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness counts up to
+    there.
     train, test : curves by variant name; `test` is empty without a test table.
     """
 

@@ -1,7 +1,7 @@
 """Cross-validated errors of every prefix and every penalty, from the moments of the folds alone.
 
-The training part of a fold is the merge of the other folds. (The total less the fold would be the same in exact arithmetic,
-but leaves rounding where a column is constant outside the fold.)
+The training part of a fold is the merge of the other folds. (The total less the fold would be the same in exact
+arithmetic, but leaves rounding where a column is constant outside the fold.)
 """
 
 from __future__ import annotations
@@ -101,4 +101,5 @@ def _errors(fold: Fold, columns: Index, ends: Index, alpha: float) -> Float:
     errors = fold.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
     # A mean of squares; only rounding makes it negative.
     per_response: Float = np.maximum(errors, 0.0) * np.square(fold.train.y_scale)
-    return per_response.mean(axis=1)
+    mean: Float = per_response.mean(axis=1)
+    return mean

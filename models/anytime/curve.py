@@ -66,7 +66,8 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
     costs, explained : (steps + 1,) cumulative cost and F of each prefix, element 0 being the empty one.
     stop : where the curve is cut: the `stopping_cost` of CS-G-OMP on the training data, for every method compared.
     risk : R(empty) on the same table, half the responses' variance.
-    shape : "trapezoid" joins the prefixes and interpolates the last interval, as the paper does; "step" holds each value
+    shape : "trapezoid" joins the prefixes and interpolates the last interval, as the paper does; "step" holds each
+    value
         until the next prefix is complete, as an interrupted client lives it.
     """
     if stop <= 0 or risk <= 0:

@@ -88,8 +88,14 @@ def _missing(batch: Batch, columns: Many[str]) -> Bool:
     gaps = np.zeros(batch.rows, dtype=np.bool_)
     for name in columns:
         column = batch.columns[name]
-        gaps |= np.equal(column, None) if column.dtype == object else np.isnan(column) if column.dtype.kind == "f" else False
+        if column.dtype.kind in "fO":
+            gaps |= _absent(column)
     return gaps
+
+
+def _absent(column: NDArray[Any]) -> Bool:
+    """Where a column of text is None, or one of floats NaN."""
+    return np.array([value is None for value in column]) if column.dtype == object else np.isnan(column)
 
 
 def _settled(
@@ -100,7 +106,7 @@ def _settled(
         if task not in ("auto", "regression"):
             raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
         return Target("regression", columns)
-    text, whole = dtype == object, dtype.kind in "biu"
+    text, whole = dtype.kind == "O", dtype.kind in "biu"
     if task == "auto":
         task = "binary" if (text or whole) and len(values) == 2 else "multiclass" if text else "regression"
     if len(values) < 2:
@@ -111,7 +117,9 @@ def _settled(
             raise TableError(f"{table.name}: target {columns[0]!r} is text; expected numbers for a regression")
         return Target("regression", columns)
     if len(values) > MOST_CLASSES:
-        raise TableError(f"{table.name}: target {columns[0]!r} has over {MOST_CLASSES} values; choose --task regression")
+        raise TableError(
+            f"{table.name}: target {columns[0]!r} has over {MOST_CLASSES} values; choose --task regression"
+        )
     if task == "binary" and len(values) != 2:
         raise TableError(f"{table.name}: target {columns[0]!r} has {len(values)} values; expected 2 for task binary")
     classes: list[Label] = sorted(int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
@@ -149,7 +157,9 @@ class Dataset:
             if not self.table.has(name):
                 raise TableError(f"{self.table.name} has no column {name!r}; {suggestion(name, self.table.columns)}")
             if name in self.groups.features:
-                raise GroupsError(f"column {name!r} is a feature of a group and also target, query or weight; drop it from one")
+                raise GroupsError(
+                    f"column {name!r} is a feature of a group and also target, query or weight; drop it from one"
+                )
         lost = [feature for feature in self.groups.features if not self.table.has(feature)]
         if lost:
             hint = f"; {suggestion(lost[0], self.table.columns)}" if len(lost) == 1 else ""
@@ -166,7 +176,9 @@ class Dataset:
             keep = ~_missing(batch, self.target.columns)
             if not keep.all() and not self.drop_missing:
                 row = batch.start + int(np.flatnonzero(~keep)[0])
-                raise TableError(f"{self.table.name}: row {row} (counted from 0) has no target; mend it or leave it out")
+                raise TableError(
+                    f"{self.table.name}: row {row} (counted from 0) has no target; mend it or leave it out"
+                )
             if keep.any():
                 yield self._kept(batch, keep)
 
@@ -174,14 +186,12 @@ class Dataset:
         X = feature_matrix(batch, self.groups.features)
         weights = None if self.weights is None else self._weights(batch)
         query = None if self.query is None else batch.columns[self.query]
-        if query is not None and np.equal(query, None).any():
+        if query is not None and query.dtype.kind in "fO" and _absent(query).any():
             raise TableError(f"{self.table.name}: column {self.query!r} is missing in some rows; a query needs a name")
         Y = self._responses(batch, keep)
         if keep.all():
             return Rows(X, Y, weights, query)
-        return Rows(
-            X[keep], Y, None if weights is None else weights[keep], None if query is None else query[keep]
-        )
+        return Rows(X[keep], Y, None if weights is None else weights[keep], None if query is None else query[keep])
 
     def _weights(self, batch: Batch) -> Float:
         weights = numbers(batch, str(self.weights))
@@ -201,7 +211,9 @@ class Dataset:
         known = Y.any(axis=1) | (column == classes[0])
         if not known.all():
             value = column[~known][0]
-            raise TableError(f"{self.table.name}: target {value!r} was never seen in training; known: {listed(classes)}")
+            raise TableError(
+                f"{self.table.name}: target {value!r} was never seen in training; known: {listed(classes)}"
+            )
         return Y
 
     def moments(
@@ -210,7 +222,7 @@ class Dataset:
         *,
         seed: int = 0,
         n_jobs: int | None = None,
-        progress: Callable[[int], None] = lambda rows: None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> list[Moments]:
         """Moments of each fold of the table, in one pass; rows of one query share a fold.
 
@@ -234,7 +246,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset: features (rows, D), responses (rows, P), weights (rows,) or None, query keys (rows,) or None."""
+    """Rows of a dataset: features (rows, D), responses (rows, P), weights (rows,) or None, queries (rows,) or None."""
 
     X: Float
     Y: Float

@@ -181,7 +181,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
 
     Parameters
     ----------
-    groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1. A
+    groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
+    A
         DataFrame's columns are picked by name; an array's columns are x0, x1, ..., or stand in the order of the groups.
     method : "fr", "omp", "single" or "no-whiten": the selection criterion (section 2 of the paper).
     cost_blind : forget the costs in selection; with "omp" this is G-OMP.
@@ -238,8 +239,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
 class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[misc]
     """Least squares on one-hot classes, for every budget at once; parameters as `AnytimeRegressor`.
 
-    Two classes share one response, the second class's indicator. Probabilities are the least-squares estimates, clipped to
-    [0, 1] and scaled to sum to one.
+    Two classes share one response, the second class's indicator. Probabilities are the least-squares estimates, clipped
+    to [0, 1] and scaled to sum to one.
 
     Attributes
     ----------

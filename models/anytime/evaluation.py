@@ -36,7 +36,8 @@ class Evaluation:
     mse : (steps + 1,) mean squared error in target units, averaged over the responses.
     accuracy : (steps + 1,) for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None.
-    stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under this
+    stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
+    this
         table's F up to there.
     """
 
@@ -62,7 +63,9 @@ def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n
     """
     manifest = model.manifest
     query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
-    scan_target(table, manifest.target, manifest.task if manifest.classes is None else "auto", drop_missing=drop_missing)
+    scan_target(
+        table, manifest.target, manifest.task if manifest.classes is None else "auto", drop_missing=drop_missing
+    )
     target = Target(manifest.task, manifest.target, manifest.classes)
     dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
     dataset.check()
@@ -125,7 +128,7 @@ def _codes(scores: Float) -> np.typing.NDArray[np.intp]:
     """Index of the most likely class; one response stands for the second of two."""
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0.5).astype(np.intp)
-    return scores.argmax(axis=1)
+    return np.asarray(scores.argmax(axis=1))
 
 
 def _filled(models: PrefixModels, rows: Rows) -> Float:

@@ -72,8 +72,8 @@ class Gram:
     def penalised(self, alpha: float, columns: Index | None = None) -> tuple[Float, Float]:
         """C = S + alpha I and q of some columns (all by default), in Fortran order, free to be overwritten.
 
-        The diagonal of a constant column is 1 + alpha, so that it is positive definite at alpha 0 too; its q is 0, and so is
-        its coefficient.
+        The diagonal of a constant column is 1 + alpha, so that it is positive definite at alpha 0 too; its q is 0, and
+        so is its coefficient.
         """
         if columns is None:
             C, q, constant = self.S.copy(order="F"), self.q.copy(), self.constant

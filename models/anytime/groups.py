@@ -2,10 +2,12 @@
 
 A groups file is JSON or YAML::
 
-    {"cost_unit": "ms", "groups": [{"name": "hog", "features": ["hog_0", "hog_1"], "cost": 2.5, "requires": ["resize"]}]}
+    {"cost_unit": "ms", "groups": [{"name": "hog", "features": ["hog_0", "hog_1"], "cost": 2.5, "requires":
+    ["resize"]}]}
 
-Every feature is in exactly one group. The order of the file is the order of the columns everywhere in this library: a group
-is a contiguous slice of it. A group may require others, paid once, and may have no features of its own (a blood draw).
+Every feature is in exactly one group. The order of the file is the order of the columns everywhere in this library: a
+group is a contiguous slice of it. A group may require others, paid once, and may have no features of its own (a blood
+draw).
 """
 
 from __future__ import annotations

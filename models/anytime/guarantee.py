@@ -4,11 +4,13 @@ Theorem 3.2, for a penalty on standardised coordinates: with D = blockdiag(C_g) 
 
     gamma = nu * lambda_min(D^-1/2 C D^-1/2),
 
-F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K) at every cost B that a step completes. nu is 1 for forward regression; for
+F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K) at every cost B that a step
+completes. nu is 1 for forward regression; for
 OMP, which whitens by S_g alone, it is the least s/(s + alpha) over the non-zero eigenvalues s of the S_g.
 
-Theorem 4.3, for forward regression with doubling: F(G_B) > (1 - exp(-gamma^2/(1 + gamma))) F(any set of cost B/4) at every
-budget B up to where the set was doubling-capable, with gamma the ratio of Eq. 9, found by enumeration for few groups.
+Theorem 4.3, for forward regression with doubling: F(G_B) > (1 - exp(-gamma^2/(1 + gamma))) F(any set of cost B/4) at
+every budget B up to where the set was doubling-capable, with gamma the ratio of Eq. 9, found by enumeration for few
+groups.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ NO_GAIN = 1e-10
 
 
 def bound(gamma: float, budget: float, cost: float) -> float:
-    """Theorem 3.2: the share of the best F of any set of `cost` that the prefix of exactly `budget` reaches at least."""
+    """Theorem 3.2: least share of the best F of any set of `cost` that the prefix of `budget` reaches."""
     return -math.expm1(-gamma * budget / cost)
 
 
 def doubling_bound(gamma: float) -> float:
-    """Theorem 4.3: the share of the best F of any set of cost B/4 that the prefix within any budget B reaches at least."""
+    """Theorem 4.3: least share of the best F of any set of cost B/4 that is reached within any budget B."""
     return -math.expm1(-(gamma**2) / (1 + gamma))
 
 

@@ -43,8 +43,8 @@ class Guarantee(_Record):
     """What the theory promises about the sequence; the fields are None where it promises nothing, and `why` says why.
 
     `gamma` is the constant of Theorem 3.2: F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K), at every B that a step
-    completes. `doubling_gamma` is the ratio of Eq. 9 for Theorem 4.3 and `doubling_until` the number of steps up to which
-    the set was doubling-capable, that is, up to which the 4B bound holds.
+    completes. `doubling_gamma` is the ratio of Eq. 9 for Theorem 4.3 and `doubling_until` the number of steps up to
+    which the set was doubling-capable, that is, up to which the 4B bound holds.
     """
 
     gamma: float | None = None
@@ -77,9 +77,9 @@ class Provenance(_Record):
 class Manifest(_Record):
     """Everything about a model that is not an array.
 
-    `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or an
-    indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base rate
-    (prefix 0), as `StepRecord.cv_error` is of the others.
+    `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or
+    an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
+    rate (prefix 0), as `StepRecord.cv_error` is of the others.
     """
 
     format: int = FORMAT

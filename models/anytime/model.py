@@ -26,7 +26,7 @@ __all__ = ["AnytimeModel"]
 
 @dataclass(frozen=True, eq=False)
 class AnytimeModel:
-    """What `train` makes, `save` writes, `load` reads and the service answers from; immutable, safe to share by threads.
+    """What `train` makes, `load` reads and the service answers from; immutable, so threads may share it.
 
     Attributes
     ----------

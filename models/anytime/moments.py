@@ -6,9 +6,9 @@ For features X and responses Y with row weights w, the joint table Z = [X, Y, U]
     mean    = sum_i w_i z_i / weight
     scatter = sum_i w_i (z_i - mean)(z_i - mean)'
 
-U has a 0/1 indicator column for each feature that is missing somewhere. A missing value is stored as `fill`, and imputing
-it by the training mean m afterwards is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and scatter: exact in
-one pass, on the whole table, on any fold and after any merge.
+U has a 0/1 indicator column for each feature that is missing somewhere. A missing value is stored as `fill`, and
+imputing it by the training mean m afterwards is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and
+scatter: exact in one pass, on the whole table, on any fold and after any merge.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class Moments:
         return reduce(Moments.merge, parts)
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of the rows of both (the update of Chan, Golub and LeVeque, 1983, for unequal parts):
+        """Moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
 
-        mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2 / n) delta delta',  delta = mean_2 - mean_1.
-        """  # noqa: D400, D205
+        With delta = mean_2 - mean_1,
+
+            mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
+        """
         both = tuple(sorted({*self.missing, *other.missing}))
         a = self.with_indicators(both)
         b = other.refilled(self.fill).with_indicators(both)
@@ -77,7 +79,7 @@ class Moments:
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
     def with_indicators(self, missing: tuple[int, ...]) -> Moments:
-        """The same moments with (zero) indicator columns for more features; `missing` holds at least the present ones."""
+        """The same moments with (zero) indicators for more features; `missing` holds at least the present ones."""
         if missing == self.missing:
             return self
         width = self.features + self.responses

@@ -32,7 +32,9 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
     unit = model.groups.cost_unit
     axes[0].step(model.costs, explained, where="post", color="black")
     axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
-    axes[0].set(ylabel="explained variance (r2, training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
+    axes[0].set(
+        ylabel="explained variance (r2, training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None)
+    )
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
         errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]

@@ -1,7 +1,7 @@
 """A prediction in the making: what has arrived so far, and the best answer from it.
 
-No clock and no I/O here: a `Prediction` is told what arrived and asked for answers, by an embedding program, by the runner or
-by the service. A refused group changes nothing.
+No clock and no I/O here: a `Prediction` is told what arrived and asked for answers, by an embedding program, by the
+runner or by the service. A refused group changes nothing.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ class Prediction:
         """
         groups = self.model.groups
         if group not in groups.positions:
-            raise ValuesError(f"there is no group {group!r} in model {self.model.name!r}; {suggestion(group, groups.names)}")
+            raise ValuesError(
+                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(group, groups.names)}"
+            )
         index = groups.positions[group]
         if not groups.groups[index].features:
             raise ValuesError(f"group {group!r} has no features, so it has no values; do not send it")
         array = self._checked(group, groups.groups[index].features, values)
         nulls = np.isnan(array)
         self._values[group] = np.where(nulls, self.model.prefixes.mean[groups.slices[index]], array)
-        self._nulls[group] = nulls.any(axis=0)
+        self._nulls[group] = np.asarray(nulls.any(axis=0))
 
     def _checked(self, group: str, features: tuple[str, ...], values: Any) -> Float:
         """`values` as a float64 array (rows, features), NaN where null."""
@@ -80,9 +82,11 @@ class Prediction:
             shape = " x ".join(map(str, array.shape)) or "a single value"
             raise ValuesError(f"values of group {group!r} are {shape}; {expected}")
         if array.dtype == object:
-            array = np.where(np.equal(array, None), np.nan, array)
-            if not all(isinstance(item, (int, float, np.number)) for item in array.flat):
+            if not all(item is None or isinstance(item, (int, float, np.number)) for item in array.flat):
                 raise ValuesError(f"values of group {group!r} are not all numbers; {expected}")
+            array = np.array([np.nan if item is None else item for item in array.flat], dtype=object).reshape(
+                array.shape
+            )
         if array.dtype.kind not in "biufO":
             raise ValuesError(f"values of group {group!r} are not numbers; {expected}")
         try:
@@ -108,7 +112,8 @@ class Prediction:
         Parameters
         ----------
         budget : cost that the groups used may have, in the model's cost unit; None is no limit.
-        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for whatever set
+        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for whatever
+        set
             has arrived (with a budget: in sequence order, while the joint cost fits).
         reason, elapsed_ms, late_groups : told by whoever keeps the clock, and passed on.
 
@@ -205,9 +210,9 @@ class Prediction:
 
 
 def class_probabilities(scores: Float) -> Float:
-    """Least-squares estimates (rows, P) of one-hot classes as probabilities (rows, classes): clipped at 0, scaled to sum 1.
+    """Least-squares estimates (rows, P) of one-hot classes as probabilities (rows, classes).
 
-    One response stands for the second of two classes.
+    They are clipped at 0 and scaled to sum to 1. One response stands for the second of two classes.
     """
     if scores.shape[1] == 1:
         second = np.clip(scores, 0.0, 1.0)
@@ -216,7 +221,8 @@ def class_probabilities(scores: Float) -> Float:
     total = positive.sum(axis=1, keepdims=True)
     # One-hot estimates sum to 1, so some are positive; only rounding of absurdly large values can leave none.
     even = np.full_like(positive, 1.0 / scores.shape[1])
-    return np.divide(positive, total, out=even, where=total > 0)
+    shares: Float = np.divide(positive, total, out=even, where=total > 0)
+    return shares
 
 
 def _expected(model: AnytimeModel, prefix: int) -> Expected:

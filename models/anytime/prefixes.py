@@ -1,7 +1,7 @@
 """Prefix models: the coefficients of every prefix of a sequence, centred and in raw units.
 
-A prefix of k steps predicts  intercept + (x - mean)[columns[:ends[k]]] @ coef(k);  prefix 0 is the base rate, the intercept.
-Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
+A prefix of k steps predicts  intercept + (x - mean)[columns[:ends[k]]] @ coef(k);  prefix 0 is the base rate, the
+intercept. Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class PrefixModels:
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:
     """Coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero beyond each prefix.
 
-    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z cut off at each prefix's end. The
-    factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
+    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z cut off at each prefix's
+    end. The factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
     """
     D, P = z.shape
     W = np.zeros((len(ends), D, P))
@@ -95,7 +95,7 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
 
 
 def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
-    """Prefix models in raw units from coefficients W (steps + 1, D, P) in standard units, columns in selection order."""
+    """Prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
     coef = W * gram.y_scale / gram.x_scale[columns, np.newaxis]
     packed = [coef[k, : ends[k]] for k in range(len(ends))]
     return PrefixModels(

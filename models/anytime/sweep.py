@@ -5,11 +5,12 @@ With G selected, the sweep keeps for every column left
     b      = q - C_G' w(G)                       the gradient of the explained variance (section 2)
     C_|G   = C - C_G' C_G^-1 C_G                 the conditional covariance (Eq. 3)
 
-C_|G is kept as a matrix of the last *flush* less the outer product of a panel V of the columns factored since: C_|G = C - V V'.
-Selecting a group g costs one product with the panel; only when the panel is full is it taken off the matrix, at the speed
-of a matrix product. The panels, side by side, are the factor L: all prefix coefficients follow without another Cholesky.
-The conditional blocks of the candidates are downdated at every step where the criterion asks for them (forward regression),
-stacked by size, which costs less than the panel product: exact forward regression at the price of OMP.
+C_|G is kept as a matrix of the last *flush* less the outer product of a panel V of the columns factored since: C_|G = C
+- V V'. Selecting a group g costs one product with the panel; only when the panel is full is it taken off the matrix, at
+the speed of a matrix product. The panels, side by side, are the factor L: all prefix coefficients follow without
+another Cholesky. The conditional blocks of the candidates are downdated at every step where the criterion asks for them
+(forward regression), stacked by size, which costs less than the panel product: exact forward regression at the price of
+OMP.
 """
 
 from __future__ import annotations
@@ -38,13 +39,20 @@ class SizeClass:
     ----------
     groups : (k,) indices of the groups.
     rows : (k, d) their rows in the sweep's matrix.
-    blocks : (k, d, d) their conditional covariances, or None where the criterion does not ask for them. The block of a group
+    blocks : (k, d, d) their conditional covariances, or None where the criterion does not ask for them. The block of a
+    group
         selected since the last flush is the identity, and its gradient zero.
     """
 
     groups: Index
     rows: Index
     blocks: Float | None
+
+    def conditional(self) -> Float:
+        """The blocks, of a sweep that keeps them."""
+        if self.blocks is None:
+            raise RuntimeError("this sweep keeps no conditional blocks")
+        return self.blocks
 
 
 class Sweep:
@@ -121,9 +129,10 @@ class Sweep:
         """Take the outer products of a factored group's columns W off the candidates' blocks."""
         for stack in self.classes:
             Wg = W[stack.rows]
-            stack.blocks -= Wg @ Wg.transpose(0, 2, 1)  # type: ignore[operator]  # kept, as the caller checked
+            blocks = stack.conditional()
+            blocks -= Wg @ Wg.transpose(0, 2, 1)
             if stack.rows.shape[1] == self.sizes[group]:
-                stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])  # type: ignore[index]
+                blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _flush(self) -> None:
         """Bring the matrix up to date and forget the rows of selected groups."""

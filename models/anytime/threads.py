@@ -1,7 +1,8 @@
 """One BLAS thread for small linear algebra.
 
-numpy and scipy each bring an OpenBLAS with threads of its own; on blocks of ten columns they spin against each other and cost
-ten times what they save. Only the big cross-products use more than one core, and there by rows, one BLAS thread each.
+numpy and scipy each bring an OpenBLAS with threads of its own; on blocks of ten columns they spin against each other
+and cost ten times what they save. Only the big cross-products use more than one core, and there by rows, one BLAS
+thread each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Training: from the moments of the folds to a model, with every choice that the options leave open.
 
-Rows are read elsewhere; here is only linear algebra on moments, so that tables of any size, from any source, are trained alike.
+Rows are read elsewhere; here is only linear algebra on moments, so that tables of any size, from any source, are
+trained alike.
 """
 
 from __future__ import annotations
@@ -270,9 +271,7 @@ def _now() -> str:
     return now.isoformat(timespec="seconds")
 
 
-def _fixed(
-    options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: Sequence, alpha: float
-) -> Fit:
+def _fixed(options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: Sequence, alpha: float) -> Fit:
     alphas = np.full(len(order.steps) + 1, alpha)
     return Fit(options, groups, moments, gram, order, alpha, alphas, None, _prefixes(gram, order, alpha, alphas))
 
@@ -287,4 +286,3 @@ def _prefixes(gram: Gram, order: Sequence, alpha: float, alphas: Float) -> Prefi
             factor = factorise(C, np.diagonal(C))
             W[at] = staircase(factor, factor.forward(q), order.ends[at])
     return prefix_models(gram, order.columns, order.ends, W)
-

@@ -1,4 +1,4 @@
-"""The command line: `anytime train`, `show`, `evaluate`, `compare`, `plot`, `resequence`, and what other packages add."""
+"""The command line: `anytime train`, `show`, `evaluate`, `compare`, `plot`, `resequence`, and more by entry points."""
 
 from __future__ import annotations
 

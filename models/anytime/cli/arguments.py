@@ -34,7 +34,9 @@ TargetColumns = Annotated[
     list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
 ]
 Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
-Folds = Annotated[int, typer.Option(help="Folds of the cross-validation; 0 measures no error and needs a fixed --alpha.")]
+Folds = Annotated[
+    int, typer.Option(help="Folds of the cross-validation; 0 measures no error and needs a fixed --alpha.")
+]
 Query = Annotated[
     str | None, typer.Option(help="Column that names a row's query: its rows share a fold, and NDCG is told.")
 ]

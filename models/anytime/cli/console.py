@@ -44,7 +44,12 @@ def progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
     """
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=rows)
             yield lambda read: bar.advance(task, read)

@@ -42,7 +42,7 @@ def _options(
 
 
 def application() -> typer.Typer:
-    """The command line with every installed command; those of other packages come by the entry points `anytime.commands`."""
+    """The command line with every installed command; others come by the entry points `anytime.commands`."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_options)
     for command in COMMANDS:

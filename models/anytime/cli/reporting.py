@@ -83,8 +83,8 @@ def summary(model: AnytimeModel) -> str:
     used = len(model.groups.features) - len(manifest.redundant.constant) - len(manifest.redundant.collinear)
     lines = [
         f"model {model.name} {model.version}".rstrip() + f": {manifest.task} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something"
-        f", {len(manifest.redundant.constant)} constant, {len(manifest.redundant.collinear)} collinear with earlier ones",
+        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something,"
+        f" {len(manifest.redundant.constant)} constant, {len(manifest.redundant.collinear)} collinear with others before",
     ]
     if manifest.redundant.constant:
         lines.append(f"constant: {listed(manifest.redundant.constant, 20)}")

@@ -50,7 +50,9 @@ def train(
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Take the largest penalty within one standard error of the best.")
     ] = False,
-    nested: Annotated[bool, typer.Option("--nested", help="Measure errors with the order learned in each fold.")] = False,
+    nested: Annotated[
+        bool, typer.Option("--nested", help="Measure errors with the order learned in each fold.")
+    ] = False,
     query: Query = None,
     weights: Weights = None,
     drop: Drop = None,
@@ -86,12 +88,9 @@ def train(
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
     evaluated = None
     if testing is not None:
-        evaluated = evaluation.evaluate(
-            model, testing, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
-        )
+        evaluated = evaluation.evaluate(model, testing, drop_missing=drop_missing_target, n_jobs=workers(n_jobs))
     model = model.save(out)
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))
     console.print(summary(model), markup=False)
     console.print(f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)", markup=False)
-

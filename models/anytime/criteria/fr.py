@@ -32,11 +32,10 @@ class ForwardRegression:
 def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
     """Gains (k,) of stacked groups with gradients b (k, d, P).
 
-    The factor of the bordered block  [[C, b], [b', M]]  holds (L^-1 b)' in its last P rows, whatever the (large enough) M:
-    one call gives pivots and solution.
+    The factor of the bordered block  [[C, b], [b', M]]  holds (L^-1 b)' in its last P rows, whatever the (large enough)
+    M: one call gives pivots and solution.
     """
-    C = stack.blocks
-    assert C is not None  # noqa: S101  (the sweep keeps them for this criterion)
+    C = stack.conditional()
     k, d, P = b.shape
     if d == 1:
         pivot = C[:, :, 0]

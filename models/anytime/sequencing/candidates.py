@@ -1,15 +1,16 @@
 """What can be chosen next: each group left, with what it requires, and how much it promises for its cost.
 
-A group whose prerequisites are paid is scored by its own columns and cost. Otherwise its step adds the prerequisites too, and
-it is scored by the best density it opens: alone with them, or with them and the densest bundle of their other dependents.
-Otherwise one dear visit with ten cheap tests would never be bought. If a bundle wins, its first group is taken, the one
-with the largest gain per cost once the prerequisites are paid, with what that group itself requires; the others, now cheap,
-follow of themselves.
+A group whose prerequisites are paid is scored by its own columns and cost. Otherwise its step adds the prerequisites
+too, and it is scored by the best density it opens: alone with them, or with them and the densest bundle of their other
+dependents. Otherwise one dear visit with ten cheap tests would never be bought. If a bundle wins, its first group is
+taken, the one with the largest gain per cost once the prerequisites are paid, with what that group itself requires; the
+others, now cheap, follow of themselves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -142,8 +143,8 @@ class Candidates:
         return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
 
 
-def _per_cost(gain: float, cost: float) -> float:
+def _per_cost(gain: float, cost: Any) -> float:
     """Gain per cost; what is free is worth everything, if it is worth anything."""
     if cost > 0:
-        return gain / cost
+        return float(gain / cost)
     return np.inf if gain > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Doubling: no step costs more than all before it together (Algorithm 2, for the bound at all budgets of Theorem 4.3)."""
+"""Doubling: no step costs more than all before it together (Algorithm 2, for Theorem 4.3's bound at all budgets)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SLACK = 1 + 1e-9
 def within_doubling(costs: Float, left: Index, spent: float) -> tuple[Bool, bool]:
     """Which steps may be taken, and whether the set is doubling-capable here (Definition 4.2).
 
-    While nothing is spent the limit is c_min, the smallest positive cost of a step. Where nothing is within the limit the
-    cheapest step is taken (the first of them in the groups file), and the guarantee ends.
+    While nothing is spent the limit is c_min, the smallest positive cost of a step. Where nothing is within the limit
+    the cheapest step is taken (the first of them in the groups file), and the guarantee ends.
 
     Parameters
     ----------

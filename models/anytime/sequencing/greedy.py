@@ -1,4 +1,4 @@
-"""The greedy sequence: Algorithm 1 of the paper, with any criterion, and Algorithm 2 (doubling) as a restriction of it."""
+"""The greedy sequence: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle curve: a sequence's own gains, sorted by gain per cost as if they would stay what they are (section 5.2)."""
+"""The oracle curve: a sequence's own gains, sorted by gain per cost as if they stayed what they are (section 5.2)."""
 
 from __future__ import annotations
 

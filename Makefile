@@ -1,0 +1,40 @@
+# One command each: `make demo` and `make test` set up everything they need.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: demo test check format bench lock clean
+
+demo: .venv/ready
+	$(BIN)/anytime demo $(ARGS)
+
+test: .venv/ready
+	$(BIN)/pytest $(ARGS)
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	$(BIN)/python tests/benchmarks/training.py $(ARGS)
+
+# Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
+lock: .venv/ready
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
+	    --extra all --group dev pyproject.toml --output-file requirements.lock
+
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache

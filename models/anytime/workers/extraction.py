@@ -1,0 +1,155 @@
+"""One extraction: the groups of one input, computed in order by a worker and collected by somebody with a clock.
+
+    waiting --begin--> computing --finish--> finished
+       |                   |
+       +-----cancel--------+--> cancelled: no further group is started, what still comes is dropped
+
+Two threads meet here. The worker's calls `begin`, `put` and `finish`; the other one `arrivals` and `cancel`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import TIMEOUT_MAX, Condition
+from typing import Any
+
+__all__ = ["Arrival", "Extraction", "computed", "summary"]
+
+SUMMARY_LENGTH = 300
+"""Characters kept of the message of an extractor's exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What came of one group.
+
+    Attributes
+    ----------
+    group : its name.
+    values : what the extractor returned; None where it failed.
+    took_ms : how long the extractor worked, in milliseconds.
+    error : why there are no values, in one line; None where there are.
+    """
+
+    group: str
+    values: Any
+    took_ms: float
+    error: str | None = None
+
+
+class Extraction:
+    """Groups of one input on their way.
+
+    Parameters
+    ----------
+    order : the groups, in the order in which they are computed.
+    x : what the extractors are called with, in the form in which the worker takes it.
+    """
+
+    def __init__(self, order: Sequence[str], x: Any) -> None:
+        self.order = tuple(order)
+        self.x = x
+        self.cancelled_at: float | None = None
+        self._changed = Condition()
+        self._arrived: deque[Arrival] = deque()
+        self._ended = False
+        self._stop: Callable[[], object] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for more groups."""
+        return self.cancelled_at is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether an arrival is at hand, so that `arrivals` would not wait for it."""
+        return bool(self._arrived)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come: the worker is done and everything that it computed has been read."""
+        return self._ended and not self._arrived
+
+    def arrivals(self, until: float) -> Iterator[Arrival]:
+        """Yield groups as they come, until all have come or `until` (by `time.perf_counter`, in seconds) strikes.
+
+        May be called again, with another `until`, to go on where it stopped.
+        """
+        while (arrival := self._next(until)) is not None:
+            yield arrival
+
+    def cancel(self) -> tuple[str, ...]:
+        """Stop it: no further group is started, the one that is being computed is abandoned.
+
+        Returns
+        -------
+        tuple of str
+            Groups that had arrived and that nobody read.
+        """
+        with self._changed:
+            if self.cancelled_at is None:
+                self.cancelled_at = time.perf_counter()
+                if self._stop is not None:
+                    self._stop()
+            unread = tuple(arrival.group for arrival in self._arrived)
+            self._arrived.clear()
+            self._changed.notify_all()
+        return unread
+
+    def begin(self, stop: Callable[[], object]) -> None:
+        """Tell how a worker that has taken this extraction learns of `cancel`: by a call of `stop`, from any thread."""
+        with self._changed:
+            self._stop = stop
+            if self.cancelled:
+                stop()
+
+    def put(self, arrival: Arrival) -> None:
+        """Hand over a group that is computed; dropped when nobody waits for it."""
+        with self._changed:
+            if not self.cancelled:
+                self._arrived.append(arrival)
+                self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Say that no more groups will come."""
+        with self._changed:
+            self._ended = True
+            self._stop = None
+            self._changed.notify_all()
+
+    def _next(self, until: float) -> Arrival | None:
+        with self._changed:
+            while True:
+                # The clock comes first: with arrivals queueing up, an answer would otherwise wait for the last of them.
+                left = until - time.perf_counter()
+                if left <= 0 or self.cancelled or self.finished:
+                    return None
+                if self._arrived:
+                    return self._arrived.popleft()
+                self._changed.wait(min(left, TIMEOUT_MAX))
+
+
+def computed(
+    order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]], x: Any, stopped: Callable[[], bool]
+) -> Iterator[Arrival]:
+    """Compute the groups of `x` in order, each when asked for, until `stopped()`; what an extractor raises is told."""
+    for group in order:
+        if stopped():
+            return
+        begin = time.perf_counter()
+        values, error = None, None
+        try:
+            values = extractors[group](x)
+        except BaseException as raised:  # an extractor that calls sys.exit has failed like any other
+            error = summary(raised)
+        yield Arrival(group, values, (time.perf_counter() - begin) * 1e3, error)
+
+
+def summary(error: BaseException) -> str:
+    """Put an exception in one line."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind

@@ -1,0 +1,146 @@
+"""Training beside the product that it cannot do without: `python tests/benchmarks/training.py`.
+
+Everything is measured in turns in one process, and told as the ratio of medians to numpy's `X.T @ X` on two threads,
+because seconds on a shared machine mean little. Memory is read in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from anytime.accumulate import fold_moments_of, moments_of
+from anytime.arrays import Float
+from anytime.folds import FoldStream
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.manifest import Method
+from anytime.sequencing import sequence
+from anytime.training import Options, fit
+
+THREADS = 2
+
+
+def problem(n: int, D: int, size: int) -> tuple[Float, Float, FeatureGroups]:
+    """A regression with n rows and D correlated columns in groups of one size, costs 1 to 10."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, D))
+    for start in range(0, n, 1024):  # in place and by pieces, so that the data are the peak of memory so far
+        X[start : start + 1024, 1:] += 0.5 * X[start : start + 1024, :-1]
+    y = X[:, ::7] @ rng.standard_normal(len(range(0, D, 7))) + 5 * rng.standard_normal(n)
+    names = [f"x{j}" for j in range(D)]
+    groups = [
+        {"name": f"g{j}", "features": names[j : j + size], "cost": float(rng.uniform(1, 10))} for j in range(0, D, size)
+    ]
+    return X, y, load_groups({"cost_unit": "ms", "groups": groups})
+
+
+def in_turns(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each candidate, taken in turns so that the machine's moods strike all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        run()
+    for _ in range(repeats):
+        for name, run in candidates.items():
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def whole(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
+    """Moments, exact sequence, and the coefficients of all prefixes, which are read."""
+    fitted = fit([moments_of(X, y, n_jobs=THREADS)], groups, Options(method=method, alpha=1e-5))
+    return float(fitted.prefixes.packed.sum())
+
+
+def path(X: Float, y: Float, groups: FeatureGroups) -> float:
+    """Twenty penalties on five folds, the order learned at each of them."""
+    folds = FoldStream(5, np.random.default_rng(0)).take(len(y))
+    parts = fold_moments_of(X, y, folds=folds, count=5, n_jobs=THREADS)
+    return float(fit(parts, groups, Options(alpha="cv")).prefixes.packed.sum())
+
+
+def megabytes() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def memory(n: int, D: int, size: int) -> None:
+    """Print the peak memory of data alone, and of training beyond it."""
+    X, y, groups = problem(n, D, size)
+    data = X.nbytes / 2**20
+    before = megabytes()
+    whole(X, y, groups, "fr")
+    fixed = megabytes()
+    path(X, y, groups)
+    print(f"{data:.0f} {before:.0f} {fixed:.0f} {megabytes():.0f}")
+
+
+def report(rows: list[tuple[str, float, float | None]]) -> None:
+    """Print measured ratios beside their limits."""
+    print(f"{'measured':<58}{'ratio':>8}{'limit':>8}")
+    for name, ratio, limit in rows:
+        told = "" if limit is None else f"{limit:8.2f}{'' if ratio <= limit else '  over'}"
+        print(f"{name:<58}{ratio:8.3f}{told}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--columns", type=int, default=500)
+    parser.add_argument("--size", type=int, default=10, help="columns in a group")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.memory:
+        memory(given.rows, given.columns, given.size)
+        return
+    X, y, groups = problem(given.rows, given.columns, given.size)
+    moments = moments_of(X, y, n_jobs=THREADS)
+    gram = Gram.of(moments)
+    seconds = in_turns(
+        {
+            "product": lambda: X.T @ X,
+            "moments": lambda: moments_of(X, y, n_jobs=THREADS),
+            "fr": lambda: whole(X, y, groups, "fr"),
+            "omp": lambda: whole(X, y, groups, "omp"),
+            "fr path": lambda: sequence(gram, groups, "fr"),
+            "omp path": lambda: sequence(gram, groups, "omp"),
+        },
+        given.repeats,
+    )
+    product = seconds["product"]
+    cv = in_turns({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, given.repeats // 3))
+    print(f"n={given.rows} D={given.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
+    report(
+        [
+            ("moments / X.T @ X", seconds["moments"] / product, None),
+            ("moments + FR + all coefficients / X.T @ X", seconds["fr"] / product, 1.5),
+            ("the same with OMP / X.T @ X", seconds["omp"] / product, None),
+            ("training with FR / with OMP", seconds["fr"] / seconds["omp"], 1.1),
+            ("FR path, Gram given / X.T @ X", seconds["fr path"] / product, 0.15),
+            ("FR path / OMP path, Gram given", seconds["fr path"] / seconds["omp path"], None),
+            ("20 alphas x 5 folds / X.T @ X", cv["cv"] / cv["product"], 6.0),
+        ]
+    )
+    command = [sys.executable, os.path.abspath(__file__), "--memory"]
+    command += ["--rows", str(given.rows), "--columns", str(given.columns), "--size", str(given.size)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    data, before, fixed, crossed = map(float, printed.split())
+    print(f"\npeak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
+
+
+if __name__ == "__main__":
+    main()
