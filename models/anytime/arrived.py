@@ -29,9 +29,13 @@ KEPT_SETS = 256
 
 @dataclass(frozen=True)
 class ArrivedModel:
-    """Linear model of one set of groups: `intercept + (x - mean)[columns] @ coef`, and what it cost and explains."""
+    """Linear model of one set of groups: `intercept + (x - mean)[columns] @ coef`, and what it cost and explains.
+
+    `order` names the groups in the order of their columns.
+    """
 
     groups: frozenset[str]
+    order: list[str]
     columns: Index
     coef: Float
     cost: float
@@ -82,9 +86,10 @@ def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedMod
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
     coef = factor.backward(z) * gram.y_scale / gram.x_scale[columns, np.newaxis]
+    order = [groups.names[i] for i in indices]
     if names in model.needed:
         prefix = model.needed.index(names)
-        columns, coef = models.columns[: models.ends[prefix]], models.coef(prefix)
+        order, columns, coef = model.order(names), models.columns[: models.ends[prefix]], models.coef(prefix)
     explained = 0.5 * float(np.sum(z * z))
     expected = Expected(None, explained, 2 * explained / gram.q.shape[1])
-    return ArrivedModel(names, columns, coef, cost, expected)
+    return ArrivedModel(names, order, columns, coef, cost, expected)

@@ -116,8 +116,12 @@ class AnytimeModel:
 
     def order(self, groups: Iterable[str]) -> list[str]:
         """Groups in the order in which the sequence computes them."""
-        position = {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
-        return sorted(groups, key=position.__getitem__)
+        return sorted(groups, key=self._places.__getitem__)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Place of each group in the sequence."""
+        return {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
 
     def save(self, path: str | Path) -> AnytimeModel:
         """Write the model file (aside, then renamed, so never half of one); returns the model with its version."""

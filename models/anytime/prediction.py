@@ -186,13 +186,15 @@ class Prediction:
     def _scores(self, prefix: int, arrived: ArrivedModel | None) -> Float:
         """Linear predictor (rows, P)."""
         models = self.model.prefixes
-        used = self.model.needed[prefix] if arrived is None else arrived.groups
-        columns = models.columns[: models.ends[prefix]] if arrived is None else arrived.columns
-        coef = models.coef(prefix) if arrived is None else arrived.coef
-        X = np.zeros((self.rows, len(models.mean)))
-        for name in used:
-            X[:, self.model.groups.slices[self.model.groups.positions[name]]] = self._values[name]
-        return models.intercept + (X[:, columns] - models.mean[columns]) @ coef
+        if arrived is None:
+            used, columns = self.model.order(self.model.needed[prefix]), models.columns[: models.ends[prefix]]
+            coef = models.coef(prefix)
+        else:
+            used, columns, coef = arrived.order, arrived.columns, arrived.coef
+        if not used:
+            return np.tile(models.intercept, (self.rows, 1))
+        X = np.hstack([self._values[name] for name in used])
+        return models.intercept + (X - models.mean[columns]) @ coef
 
     def _told(self, scores: Float) -> tuple[Any, Any]:
         """Prediction and probabilities in the form that an answer has."""

@@ -1,7 +1,7 @@
 """What runs in a worker process: take the extractors, then one job after another, and send each group when computed.
 
     parent -> child    extractors, then for each job (job, order) and x
-    child -> parent    None (ready) or why not, then for each job the fields of an `Arrival` a group, and None at its end
+    child -> parent    None (ready) or why not, then for each job the fields of each `Arrival`, and None at its end
 
 All of it pickled, by `packed`: `Connection.send` pickles too, at several times the cost.
 

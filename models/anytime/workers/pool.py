@@ -49,8 +49,9 @@ class Workers:
     extractors : for each group, a callable that takes the input and returns the group's values. It must not change the
         input.
     worker : "thread" calls extractors in threads of this process. A thread cannot be killed: an extractor that hangs
-        keeps its thread. One that holds the interpreter (loops in Python, C code that keeps the GIL) delays everything
-        else here, the answer too. "process" has neither weakness, but extractors and inputs must be picklable.
+        keeps its thread. One that holds the interpreter delays everything else here, the answer too: loops in Python by
+        the interpreter's switch interval (5 ms unless set otherwise), C code that keeps the GIL by as long as it takes.
+        "process" has neither weakness, but extractors and inputs must be picklable.
     max_workers : how many threads or processes there may be; also how many hanging extractors are borne.
     patience_ms : how long after its cancellation a process may still be busy before it is killed and replaced.
 

@@ -198,7 +198,7 @@ class ProcessServer:
 
 
 def _waiting(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
-    """How to wait, at most some seconds, for a pipe to be readable: as `pipe.poll`, which prepares anew at each call."""
+    """Find how to wait, at most some seconds, for a pipe to be readable: `pipe.poll` prepares anew at each call."""
     if not hasattr(select, "poll"):  # Windows
         return pipe.poll
     poller = select.poll()
@@ -219,8 +219,8 @@ def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
             packed(extractor)
         except Exception as error:  # whatever pickling somebody's callable raises
             raise ExtractorError(
-                f"the extractor of group {group!r} cannot be sent to a process ({summary(error)}); define it at the "
-                "top level of a module, not as a lambda or inside a function, or use worker='thread'"
+                f"the extractor of group {group!r} cannot be sent to a process ({summary(error)}); define it "
+                "at the top level of a module, not as a lambda or inside a function, or use worker='thread'"
             ) from error
     return packed(dict(extractors))
 

@@ -1,0 +1,42 @@
+"""Commands of the service, which the library's command line takes in; light, so that `--help` needs no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anytime.errors import AnytimeError
+
+__all__ = ["serve"]
+
+_REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
+
+
+def serve(
+    models: Annotated[
+        list[Path] | None, typer.Argument(help="Model files, and folders of them.", show_default=False)
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="8000")] = None,
+    uds: Annotated[Path | None, typer.Option(help="Unix socket to listen on instead.", show_default=False)] = None,
+) -> None:
+    """Serve models over HTTP: answers by the deadline, always."""
+    try:
+        from anytime_service.errors import AddressError  # noqa: PLC0415
+        from anytime_service.registry import load_registry  # noqa: PLC0415
+        from anytime_service.server import serve as run  # noqa: PLC0415
+        from anytime_service.settings import load_settings  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in _REQUIREMENTS:
+            raise
+        raise AnytimeError(f"the server needs {error.name}; pip install 'anytime-linear[serve]'") from error
+    settings = load_settings(models=tuple(models) if models else None, host=host, port=port, uds=uds)
+    if not settings.models:
+        raise AnytimeError("no model to serve; give model files or folders, or set ANYTIME_MODELS")
+    try:
+        run(load_registry(settings.models), settings)
+    except AddressError as error:
+        typer.echo(f"anytime: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,78 @@
+"""What is not a prediction: the models there are, what to compute next, and whether the service is well."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, cast
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
+
+from anytime.model import AnytimeModel
+from anytime_service.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
+from anytime_service.openapi import problem_responses
+from anytime_service.problems import not_ready
+from anytime_service.registry import ModelRegistry
+
+__all__ = ["Health", "router"]
+
+router = APIRouter(responses=problem_responses(500))
+
+
+class Health(BaseModel):
+    """What a probe is told."""
+
+    status: Literal["ok"] = "ok"
+
+
+def _registry(request: Request) -> ModelRegistry:
+    return cast(ModelRegistry, request.app.state.registry)
+
+
+Registry = Annotated[ModelRegistry, Depends(_registry)]
+Budget = Annotated[
+    Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
+    BeforeValidator(lambda value: value or None),  # `budget=` is not given, as for a prediction
+    Query(description="What the whole prefix may cost, what is at hand included."),
+]
+Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
+
+
+@router.get("/models", tags=["models"])
+async def list_models(registry: Registry) -> list[ModelCard]:
+    """List every model, in one line each."""
+    return [card(model) for model in registry]
+
+
+@router.get("/models/{name}", tags=["models"], responses=problem_responses(404, 422))
+async def describe_model(name: str, registry: Registry) -> ModelSummary:
+    """Tell a model's steps, with what each costs and buys, and the features of its groups."""
+    return summary(registry.get(name))
+
+
+@router.get("/models/{name}/plan", tags=["models"], responses=problem_responses(404, 422))
+async def plan_model(name: str, registry: Registry, budget: Budget = None, have: Have = None) -> Plan:
+    """Plan what to compute next, in order, within the budget, and what it buys."""
+    model = registry.get(name)
+    return plan(model, budget, _split(model, have or []))
+
+
+@router.get("/livez", tags=["health"])
+async def live() -> Health:
+    """Tell whether the process answers."""
+    return Health()
+
+
+@router.get("/readyz", tags=["health"], response_model=Health, responses=problem_responses(503))
+async def ready(registry: Registry) -> Health | Response:
+    """Tell whether there are models to answer from."""
+    return Health() if len(registry) else not_ready()
+
+
+def _split(model: AnytimeModel, have: list[str]) -> list[str]:
+    """Names of groups; one that has a comma in it is taken whole."""
+    split: list[str] = []
+    for text in have:
+        split += (
+            [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
+        )
+    return split

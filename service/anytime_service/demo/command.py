@@ -1,0 +1,23 @@
+"""`anytime demo`: the whole of it on one page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from anytime.errors import AnytimeError
+
+__all__ = ["demo"]
+
+
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the server; another one if it is taken.")] = 8000,
+) -> None:
+    """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines."""
+    try:
+        from anytime_service.demo.story import tell  # noqa: PLC0415  (keeps `anytime --help` quick)
+    except ModuleNotFoundError as error:
+        raise AnytimeError(f"the demo needs {error.name}; pip install 'anytime-linear[train,serve]'") from error
+    tell(once=once, port=port)

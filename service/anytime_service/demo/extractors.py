@@ -1,0 +1,315 @@
+"""Feature extractors for handwritten digits (8 x 8 pixels of 0..16), from microseconds to milliseconds.
+
+The first reads the 8 x 8 pixels. The others work on what a camera would have given, the image interpolated to 128 x 128
+pixels of 0..1 by cubic splines, and do what vision pipelines do with it. Each is a function of the image alone, at the
+top level of this module, so that a worker process can import it.
+
+============  ==========================================================================================
+intensity     ink, contrast, centre of gravity
+projections   ink in strips of rows and of columns
+frequencies   low-frequency coefficients of the cosine transform
+moments       magnitudes of the Zernike moments, which a rotation leaves alone
+topology      connected strokes and holes, at three thresholds: how many, how large, where
+strokes       stroke width by the distance transform, and crossings of scan lines
+patterns      local binary patterns (Ojala et al., 2002), counted in four quarters
+gradients     histograms of oriented gradients (Dalal and Triggs, 2005), in 5 x 5 cells
+texture       energies of a bank of Gabor filters, pooled in 4 x 4 zones
+radon         projections along twelve directions (the Radon transform)
+============  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from math import factorial
+from typing import TypeAlias
+
+import numpy as np
+from scipy import fft, ndimage
+from threadpoolctl import threadpool_limits
+
+from anytime.arrays import Float
+from anytime.groups import FeatureGroups, load_groups
+
+__all__ = ["EXTRACTORS", "Extractor", "feature_table", "measure_costs"]
+
+Extractor: TypeAlias = Callable[[Float], Float]
+
+SIDE, WHITE = 8, 16.0
+CAMERA = 128
+
+
+def _interpolation() -> Float:
+    """Cubic spline interpolation of samples is linear: the image of the identity is its matrix."""
+    return np.asarray(ndimage.zoom(np.eye(SIDE), (CAMERA / SIDE, 1), order=3, mode="nearest", grid_mode=True))
+
+
+_UPSCALE = _interpolation()
+_ROW, _COLUMN = np.mgrid[0:CAMERA, 0:CAMERA] / (CAMERA - 1.0) * 2.0 - 1.0
+_PIXEL = np.arange(SIDE) - (SIDE - 1) / 2.0
+
+
+def camera(image: Float) -> Float:
+    """Interpolate an (8, 8) image to (128, 128), 0 to 1."""
+    large: Float = _UPSCALE @ image @ _UPSCALE.T
+    return np.clip(large / WHITE, 0.0, 1.0)
+
+
+def intensity(image: Float) -> Float:
+    """Ink, contrast, centre of gravity: 4 numbers."""
+    rows, columns = image.sum(axis=1), image.sum(axis=0)
+    ink = rows.sum() + 1e-9
+    y, x = rows @ _PIXEL / ink, columns @ _PIXEL / ink
+    return np.array([ink / image.size, image.std(), y, x])
+
+
+def projections(image: Float) -> Float:
+    """Sum strips of rows and columns: 8 numbers."""
+    large = camera(image)
+    return np.concatenate(
+        [large.sum(axis=1).reshape(4, -1).mean(axis=1), large.sum(axis=0).reshape(4, -1).mean(axis=1)]
+    )
+
+
+def frequencies(image: Float) -> Float:
+    """Take the 3 x 3 lowest coefficients of the cosine transform: 9 numbers."""
+    return np.ravel(fft.dctn(camera(image), norm="ortho")[:3, :3])
+
+
+def _zernike(order: int) -> tuple[Float, Float]:
+    """Zernike polynomials up to an order on the disc around the image, one a row: real and imaginary parts."""
+    radius, angle = np.hypot(_ROW, _COLUMN) / np.sqrt(2.0), np.arctan2(_ROW, _COLUMN)
+    polynomials = []
+    for n in range(1, order + 1):  # order 0 is the ink, which other groups have
+        for m in range(n % 2, n + 1, 2):
+            radial = sum(
+                (-1) ** k
+                * factorial(n - k)
+                / (factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k))
+                * radius ** (n - 2 * k)
+                for k in range((n - m) // 2 + 1)
+            )
+            polynomials.append(radial * np.exp(-1j * m * angle))
+    basis = np.array(polynomials).reshape(len(polynomials), -1) * (np.pi / CAMERA**2)
+    return np.ascontiguousarray(basis.real), np.ascontiguousarray(basis.imag)
+
+
+_ZERNIKE_REAL, _ZERNIKE_IMAGINARY = _zernike(6)
+
+
+def moments(image: Float) -> Float:
+    """Take the Zernike moments up to order 6, magnitudes: 15 numbers."""
+    pixels = camera(image).ravel()
+    return np.hypot(_ZERNIKE_REAL @ pixels, _ZERNIKE_IMAGINARY @ pixels)
+
+
+def topology(image: Float) -> Float:
+    """Count strokes and holes at three thresholds, and measure the largest hole: 21 numbers."""
+    large = np.pad(camera(image), 1)
+    return np.concatenate([_regions(large > threshold) for threshold in (0.3, 0.5, 0.7)])
+
+
+def _regions(ink: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Float:
+    """Strokes, holes, area of ink, and of the largest hole the area, the centre and the share of all holes."""
+    _, strokes = ndimage.label(ink, structure=np.ones((3, 3)))
+    paper, regions = ndimage.label(~ink)
+    # The border is paper, so the first region found, from the corner on, is the outside.
+    holes = regions - 1
+    if holes == 0:
+        return np.array([strokes, 0.0, ink.mean(), 0.0, 0.0, 0.0, 0.0])
+    areas = np.bincount(paper.ravel(), minlength=regions + 1)[2:]
+    largest = int(areas.argmax())
+    y, x = ndimage.center_of_mass(paper == largest + 2)
+    middle = ink.shape[0] / 2.0
+    return np.array(
+        [
+            strokes,
+            holes,
+            ink.mean(),
+            areas[largest] / ink.size,
+            y / middle - 1,
+            x / middle - 1,
+            areas[largest] / areas.sum(),
+        ]
+    )
+
+
+def strokes(image: Float) -> Float:
+    """Measure stroke widths in 4 x 4 zones, and how often scan lines cross a stroke: 48 numbers."""
+    ink = camera(image) > 0.4
+    width = ndimage.distance_transform_edt(ink)
+    gap = ndimage.distance_transform_edt(~ink)
+    padded = np.pad(ink, 1).astype(np.int8)
+    across = (np.diff(padded[1:-1], axis=1) == 1).sum(axis=1)
+    down = (np.diff(padded[:, 1:-1], axis=0) == 1).sum(axis=0)
+    crossings = np.concatenate([across.reshape(8, -1).mean(axis=1), down.reshape(8, -1).mean(axis=1)])
+    return np.concatenate([_zones(width, 4), _zones(gap, 4), crossings])
+
+
+def _zones(values: Float, count: int) -> Float:
+    """Means over count x count zones."""
+    size = len(values) // count
+    return np.ravel(values.reshape(count, size, count, size).mean(axis=(1, 3)))
+
+
+_NEIGHBOURS = [(-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1)]
+
+
+def _uniform_patterns() -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Class of each 8-bit pattern: its own for the 58 with at most two changes around the circle, 58 for the rest."""
+    bits = (np.arange(256)[:, np.newaxis] >> np.arange(8)) & 1
+    uniform = (bits != np.roll(bits, 1, axis=1)).sum(axis=1) <= 2
+    return np.where(uniform, np.cumsum(uniform) - 1, 58)
+
+
+_UNIFORM = _uniform_patterns()
+
+
+def patterns(image: Float) -> Float:
+    """Count the uniform local binary patterns in each quarter: 236 numbers."""
+    large = ndimage.gaussian_filter(camera(image), 1.0)
+    inner = large[2:-2, 2:-2]
+    code = np.zeros(inner.shape, dtype=np.intp)
+    for bit, (dy, dx) in enumerate(_NEIGHBOURS):
+        neighbour = large[2 + 2 * dy : CAMERA - 2 + 2 * dy, 2 + 2 * dx : CAMERA - 2 + 2 * dx]
+        code |= (neighbour > inner + 0.02).astype(np.intp) << bit
+    kinds = _UNIFORM[code]
+    half = len(kinds) // 2
+    quarters = (kinds[:half, :half], kinds[:half, half:], kinds[half:, :half], kinds[half:, half:])
+    counts = np.concatenate([np.bincount(quarter.ravel(), minlength=59) for quarter in quarters])
+    return np.sqrt(counts / half**2)
+
+
+CELLS, ORIENTATIONS = 5, 8
+_STRIP = np.arange(CAMERA) * CELLS // CAMERA
+_CELL = (_STRIP[:, np.newaxis] * CELLS + _STRIP) * ORIENTATIONS
+
+
+def gradients(image: Float) -> Float:
+    """Count gradient orientations in 5 x 5 cells, as shares of all: 200 numbers."""
+    large = ndimage.gaussian_filter(camera(image), 3.0)
+    dy, dx = ndimage.sobel(large, axis=0), ndimage.sobel(large, axis=1)
+    strength = np.hypot(dy, dx)
+    turn = np.mod(np.arctan2(dy, dx) / (2 * np.pi), 1.0) * ORIENTATIONS
+    lower = np.floor(turn)
+    share = turn - lower
+    counts = np.zeros(_CELL.max() + ORIENTATIONS)
+    for orientation, weight in ((lower, 1.0 - share), (lower + 1, share)):
+        index = _CELL + np.mod(orientation, ORIENTATIONS).astype(np.intp)
+        counts += np.bincount(index.ravel(), (strength * weight).ravel(), minlength=len(counts))
+    shares: Float = counts / (counts.sum() + 1e-9)
+    return np.sqrt(shares)
+
+
+PADDED = 160
+
+
+def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
+    """Gabor filters of 6 orientations and 2 wavelengths, as transfer functions on the padded grid."""
+    y, x = np.mgrid[0:PADDED, 0:PADDED]
+    y, x = (y + PADDED // 2) % PADDED - PADDED // 2, (x + PADDED // 2) % PADDED - PADDED // 2
+    bank = []
+    for wavelength in (20.0, 36.0):
+        for angle in np.arange(6) * np.pi / 6:
+            along = x * np.cos(angle) + y * np.sin(angle)
+            envelope = np.exp(-(x**2 + y**2) / (2.0 * (0.4 * wavelength) ** 2))
+            wave = envelope * np.exp(2j * np.pi * along / wavelength)
+            # Less its mean, so that an even surface has no energy.
+            bank.append(fft.fft2(wave - envelope * (wave.sum() / envelope.sum())) / envelope.sum())
+    return np.array(bank)
+
+
+_GABOR = _gabor_bank()
+
+
+def texture(image: Float) -> Float:
+    """Measure the energy of 12 Gabor filters in 4 x 4 zones: 192 numbers."""
+    spectrum = fft.fft2(camera(image), (PADDED, PADDED))
+    return np.concatenate([_zones(np.abs(fft.ifft2(spectrum * each)[:CAMERA, :CAMERA]), 4) for each in _GABOR])
+
+
+DIRECTIONS = np.arange(12) * np.pi / 12
+
+
+def _turned_grids() -> Float:
+    """Rows and columns at which the image turned in each direction is read, (directions, 2, 128, 128)."""
+    centre = (CAMERA - 1) / 2.0
+    y, x = np.mgrid[0:CAMERA, 0:CAMERA] - centre
+    grids = [(y * np.cos(a) - x * np.sin(a) + centre, y * np.sin(a) + x * np.cos(a) + centre) for a in DIRECTIONS]
+    return np.array(grids)
+
+
+_TURNED = _turned_grids()
+
+
+def radon(image: Float) -> Float:
+    """Project along 12 directions, in 8 bins each: 96 numbers."""
+    large = camera(image)
+    turned = (ndimage.map_coordinates(large, grid, order=1, mode="constant", cval=0.0) for grid in _TURNED)
+    return np.concatenate([each.sum(axis=0).reshape(8, -1).mean(axis=1) for each in turned])
+
+
+EXTRACTORS: dict[str, Extractor] = {
+    "intensity": intensity,
+    "projections": projections,
+    "frequencies": frequencies,
+    "moments": moments,
+    "topology": topology,
+    "strokes": strokes,
+    "patterns": patterns,
+    "gradients": gradients,
+    "texture": texture,
+    "radon": radon,
+}
+"""Every group of the demonstration, by name, from cheap to dear as a rule; what each costs is measured."""
+
+
+def measure_costs(extractors: Mapping[str, Extractor], images: Float, repeats: int = 5) -> dict[str, float]:
+    """Measure what each extractor takes for one image, on one thread of the linear algebra library.
+
+    Parameters
+    ----------
+    extractors : by group.
+    images : (n, 8, 8), at least one; a warm-up on the first comes before the clock.
+    repeats : times that each image is measured.
+
+    Returns
+    -------
+    dict
+        Median milliseconds for each group.
+    """
+    costs = {}
+    with threadpool_limits(1):
+        for name, extract in extractors.items():
+            extract(images[0])
+            took = []
+            for _ in range(repeats):
+                for image in images:
+                    begin = time.perf_counter()
+                    extract(image)
+                    took.append(time.perf_counter() - begin)
+            costs[name] = float(np.median(took)) * 1e3
+    return costs
+
+
+def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
+    """Compute every group of every image.
+
+    Parameters
+    ----------
+    images : (n, 8, 8) pixels of 0 to 16.
+
+    Returns
+    -------
+    X : (n, D), group after group.
+    groups : features named `<group>_<i>`, costs in milliseconds as measured on this machine.
+    """
+    costs = measure_costs(EXTRACTORS, images[:40])
+    with threadpool_limits(1):
+        blocks = {name: np.array([extract(image) for image in images]) for name, extract in EXTRACTORS.items()}
+    groups = [
+        {"name": name, "features": [f"{name}_{i}" for i in range(block.shape[1])], "cost": costs[name]}
+        for name, block in blocks.items()
+    ]
+    return np.hstack(list(blocks.values())), load_groups({"cost_unit": "ms", "groups": groups})

@@ -1,0 +1,154 @@
+"""The demo: measure costs, train, serve, and answer under deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from anytime.arrays import Float
+from anytime.cli.reporting import steps_table
+from anytime.errors import AnytimeError
+from anytime.estimators import AnytimeClassifier
+from anytime.model import AnytimeModel
+from anytime_service.demo.client import DeadlineClient
+from anytime_service.demo.extractors import EXTRACTORS, feature_table
+
+__all__ = ["tell"]
+
+DEADLINES_MS = (1.0, 3.0, 10.0)
+SHOWN = 3
+"""Images whose answers are shown one by one."""
+COUNTED = 200
+"""Images over which accuracy and punctuality are counted."""
+
+
+def tell(*, once: bool, port: int) -> None:
+    """Run the demo; the server goes on until it is interrupted, unless `once`."""
+    console = Console(highlight=False, soft_wrap=True)
+    digits = load_digits()
+    images, labels = digits.images.astype(np.float64), digits.target
+    console.print(
+        f"Computing {len(EXTRACTORS)} groups of features of {len(images)} digits, and what each costs here ..."
+    )
+    X, groups = feature_table(images)
+    rows = np.arange(len(images))
+    train, test = train_test_split(rows, test_size=0.3, stratify=labels, random_state=0)
+    with tempfile.TemporaryDirectory(prefix="anytime-demo-") as folder:
+        path = Path(folder) / "digits.safetensors"
+        classifier = AnytimeClassifier(groups, method="fr", alpha="cv").fit(X[train], labels[train])
+        model = classifier.save(path)
+        console.print(f"Trained on {len(train)} of them, in order of what a group explains for a millisecond:\n")
+        console.print(steps_table(model))
+        console.print(
+            f"\naccuracy on the {len(test)} others, all groups computed: {classifier.score(X[test], labels[test]):.3f}"
+        )
+        with _server(path, port) as (address, process):
+            console.print(f"\nServing {path.name} at http://127.0.0.1:{address}")
+            _answer(console, model, address, images[test], labels[test])
+            console.print(_invitation(model, address, X[test[0]]), markup=False)
+            if not once:
+                console.print("The server goes on until you press Ctrl-C.")
+                with contextlib.suppress(KeyboardInterrupt):
+                    process.wait()
+
+
+def _answer(console: Console, model: AnytimeModel, port: int, images: Float, labels: Any) -> None:
+    """Ask about images under each deadline, and print what came of it."""
+    order = [name for step in model.manifest.steps for name in step.adds]
+    with DeadlineClient(port, order, EXTRACTORS) as client:
+        client.warm_up(images[0])
+        one = Table(box=None, pad_edge=False)
+        for name in ("digit", "deadline", "answered after", "groups", "of", "prediction", "probability"):
+            one.add_column(name, justify="right")
+        for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
+            for deadline in DEADLINES_MS:
+                timed = client.predict(image, deadline)
+                answer = timed.answer
+                likely = max(answer["probabilities"])
+                cells = (f"{label}", f"{deadline:g} ms", f"{timed.elapsed_ms:.2f} ms", f"{answer['prefix']}")
+                one.add_row(*cells, f"{answer['steps']}", f"{answer['prediction']}", f"{likely:.2f}")
+        console.print(
+            "A worker process computes the groups, in order; the server answers from those that came in time:\n"
+        )
+        console.print(one)
+        console.print(f"\n{COUNTED} more digits under each deadline:\n")
+        console.print(_counts(client, images[SHOWN:][:COUNTED], labels[SHOWN:][:COUNTED]))
+
+
+def _counts(client: DeadlineClient, images: Float, labels: Any) -> Table:
+    """Accuracy and punctuality under each deadline."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
+        table.add_column(name, justify="right")
+    for deadline in DEADLINES_MS:
+        timed = [client.predict(image, deadline) for image in images]
+        took = np.array([t.elapsed_ms for t in timed])
+        right = np.mean([t.answer["prediction"] == label for t, label in zip(timed, labels, strict=True)])
+        used = np.mean([t.answer["prefix"] for t in timed])
+        in_time = f"{int((took <= deadline).sum())} of {len(took)}"
+        cells = (f"{deadline:g} ms", f"{used:.1f}", f"{right:.3f}", in_time)
+        table.add_row(*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms")
+    return table
+
+
+def _invitation(model: AnytimeModel, port: int, row: Float) -> str:
+    """A request to try by hand."""
+    first = model.manifest.steps[0].group
+    values = [round(value, 4) for value in row[model.groups.slices[model.groups.position(first)]].tolist()]
+    return (
+        f"\nTry it:\n  curl 'http://127.0.0.1:{port}/predict?deadline_ms=5' -H 'Content-Type: application/json' \\\n"
+        f'    -d \'{{"groups": {{"{first}": {values}}}}}\'\n'
+        f"  curl http://127.0.0.1:{port}/models      documentation: http://127.0.0.1:{port}/docs\n"
+    )
+
+
+@contextlib.contextmanager
+def _server(path: Path, port: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """`anytime serve` in a process of its own, ready; yields its port and the process."""
+    port = _free_port(port)
+    command = [sys.executable, "-m", "anytime", "serve", str(path), "--port", str(port)]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            _wait_until_ready(port, process, log)
+            yield port, process
+        finally:
+            process.terminate()
+            with contextlib.suppress(KeyboardInterrupt):
+                process.wait(timeout=20)
+
+
+def _free_port(wanted: int) -> int:
+    """`wanted`, or any other port where it is taken."""
+    for candidate in (wanted, 0):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", candidate)) as listening:
+            port: int = listening.getsockname()[1]
+            return port
+    raise AnytimeError("no free port on 127.0.0.1; end some servers")
+
+
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=1)
+        with contextlib.suppress(OSError, HTTPException), contextlib.closing(connection):
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == 200:
+                return
+        time.sleep(0.05)
+    log.seek(0)
+    said = log.read().decode(errors="replace").strip().splitlines()
+    raise AnytimeError(f"the server did not start: {said[-1] if said else 'it said nothing'}")

@@ -1,0 +1,114 @@
+"""Errors as problem details (RFC 9457): the one place that decides an HTTP status.
+
+Everything that goes wrong leaves as `application/problem+json` with type, title, status, detail and, where one is
+known, the field. Our own kinds have a URN for a type; what is no more than its HTTP status is `about:blank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anytime.errors import GroupsError, ValuesError
+from anytime_service.errors import (
+    BodyTooLargeError,
+    ContentTypeError,
+    MalformedBodyError,
+    OutOfTurnError,
+    UnknownModelError,
+)
+
+__all__ = ["KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "problem_of", "problem_response"]
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Kind(NamedTuple):
+    """A kind of problem: the end of its type, its title and its status."""
+
+    slug: str
+    title: str
+    status: int
+
+
+KINDS: Mapping[type[Exception], Kind] = {
+    MalformedBodyError: Kind("malformed-body", "The body is not the JSON expected", 400),
+    UnknownModelError: Kind("unknown-model", "There is no such model", 404),
+    OutOfTurnError: Kind("out-of-turn", "The prediction cannot take this now", 409),
+    BodyTooLargeError: Kind("body-too-large", "The body is too large", 413),
+    ContentTypeError: Kind("content-type", "The body is in a form that is not read here", 415),
+    ValuesError: Kind("unusable-values", "A value cannot be used", 422),
+    GroupsError: Kind("unusable-values", "A value cannot be used", 422),
+}
+"""Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Problem details; `field` is the parameter, header or place in the body that is wrong."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+
+
+def problem_of(error: Exception) -> Problem:
+    """Tell an error as a problem; one that was not expected says nothing of the server's insides."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        return _of_kind(KINDS[ValuesError], f"{place}: {first['msg'].lower()} (got {first.get('input')!r})", place)
+    kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), None)
+    if kind is None:
+        return _blank(500, "the server failed on this request; its log says why")
+    return _of_kind(kind, str(error), getattr(error, "field", None))
+
+
+def not_ready() -> Response:
+    """Tell a probe that there is no model to answer from."""
+    return problem_response(_blank(503, "no model is loaded"))
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Send a problem as a response."""
+    return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Have an application tell every error as a problem, the framework's own included."""
+    for cls in (*KINDS, RequestValidationError, Exception):
+        app.add_exception_handler(cls, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def _on_error(_request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    headers: dict[str, Any] = dict(error.headers or {})
+    method, path = request.method, request.url.path
+    details = {
+        404: f"there is nothing at {path}; /docs lists what there is",
+        405: f"{method} is not allowed at {path}; allowed: {headers.get('Allow', headers.get('allow', 'see /docs'))}",
+    }
+    return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
+
+
+def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, detail, field)
+
+
+def _blank(status: int, detail: str) -> Problem:
+    return Problem("about:blank", HTTPStatus(status).phrase, status, detail)

@@ -1,0 +1,126 @@
+"""Running the service: a socket, one process, one event loop, one thread of linear algebra."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import math
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.config import LOGGING_CONFIG
+
+from anytime.errors import listed
+from anytime.threads import single_blas_thread
+from anytime_service.app import create_app
+from anytime_service.body import LINGER_S
+from anytime_service.errors import AddressError
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+
+__all__ = ["bind", "build_server", "serve"]
+
+_log = logging.getLogger("anytime_service")
+
+
+class _ClosedOnPurpose(logging.Filter):
+    """Drops what uvicorn says of a response left open so that its connection closes (see `body.Responder`)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "ASGI callable returned without completing response."
+
+
+def build_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        lifespan="off",
+        log_config=_log_config(),
+        server_header=False,
+        # Long enough for every open answer to leave, and for a body that goes on after it.
+        timeout_graceful_shutdown=math.ceil(settings.max_deadline_ms / 1000.0 + LINGER_S),
+    )
+    return uvicorn.Server(config)
+
+
+@contextlib.contextmanager
+def bind(settings: Settings) -> Iterator[socket.socket]:
+    """Listen where the settings say; the socket closes, and a Unix socket's file goes, at the end.
+
+    Raises
+    ------
+    AddressError
+        The address is taken, is not this machine's, or may not be used.
+    """
+    place = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
+    try:
+        listening = _unix(str(settings.uds)) if settings.uds else _tcp(settings.host, settings.port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise AddressError(
+            f"cannot listen on {place}: {reason}; choose another with --port, --host or --uds"
+        ) from error
+    with listening:
+        yield listening
+    if settings.uds:
+        settings.uds.unlink(missing_ok=True)
+
+
+def serve(registry: ModelRegistry, settings: Settings) -> None:
+    """Serve models until the process is told to stop; requests under way are answered first.
+
+    Raises
+    ------
+    AddressError
+        The address cannot be listened on.
+    """
+    server = build_server(create_app(registry, settings), settings)
+    with bind(settings) as listening, single_blas_thread():
+        _log.info("serving %s on %s", listed(registry.models), _address(listening))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
+
+
+def _log_config() -> dict[str, Any]:
+    config: dict[str, Any] = deepcopy(LOGGING_CONFIG)
+    config["filters"] = {"closed_on_purpose": {"()": _ClosedOnPurpose}}
+    config["loggers"]["uvicorn.error"]["filters"] = ["closed_on_purpose"]
+    config["loggers"]["anytime_service"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    return config
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def _unix(path: str) -> socket.socket:
+    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(path) == 0:
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        os.unlink(path)  # left behind by a server that did not stop in order
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        listening.listen()
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _address(listening: socket.socket) -> str:
+    name = listening.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"http://{host}:{name[1]}"

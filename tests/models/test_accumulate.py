@@ -1,0 +1,495 @@
+"""Rows become moments: the same whatever their type, layout, order of reading and number of threads, and to the last digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from anytime.accumulate import Block, accumulate, fold_moments_of, moments_of
+from anytime.arrays import Float, Index
+from anytime.errors import TableError
+from anytime.gram import Gram
+from anytime.moments import Moments
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows with weights, some cells missing."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    weights: Float | None = field(repr=False)
+
+    def taken(self, rows: Any) -> Sample:
+        return Sample(self.X[rows], self.Y[rows], None if self.weights is None else self.weights[rows])
+
+    @property
+    def w(self) -> Float:
+        return np.ones(len(self.X)) if self.weights is None else self.weights
+
+
+@st.composite
+def samples(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.1, 0.6), least: int = 1) -> Sample:
+    rows, features, responses = draw(st.integers(least, 120)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    X = rng.normal(size=(rows, features)) * rng.choice([0.01, 1.0, 100.0], features) + rng.choice([0.0, -3.0, 50.0], features)
+    X[:, rng.random(features) < 0.2] = rng.choice([0.0, 0.1, 7.0])
+    X[rng.random(X.shape) < draw(st.sampled_from(missing))] = np.nan
+    Y = rng.normal(size=(rows, responses)) + 20.0
+    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(0, 4, rows).astype(float)}
+    return Sample(X, Y, weights[draw(st.sampled_from(("none", "positive", "counts")))])
+
+
+def explicitly_imputed(sample: Sample, fill: Float) -> Float:
+    """The table with each gap filled by the weighted mean of its column, or by `fill` where nothing of weight is known."""
+    X = sample.X.copy()
+    for j in range(X.shape[1]):
+        known = ~np.isnan(X[:, j]) & (sample.w > 0)
+        mean = np.sum(sample.w[known] * X[known, j]) / np.sum(sample.w[known]) if known.any() else fill[j]
+        X[np.isnan(X[:, j]), j] = mean
+    return X
+
+
+def literal(sample: Sample, fill: Float) -> tuple[Float, Float]:
+    """Mean and scatter of the imputed table by two passes in extended precision."""
+    Z = np.hstack([explicitly_imputed(sample, fill), sample.Y]).astype(np.longdouble)
+    w = sample.w.astype(np.longdouble)[:, np.newaxis]
+    mean = (w * Z).sum(axis=0) / w.sum()
+    return mean.astype(np.float64), ((w * (Z - mean)).T @ (Z - mean)).astype(np.float64)
+
+
+def assert_scatter(found: Float, expected: Float, mean: Float, weight: float, digits: float = 1e-10) -> None:
+    """Equal relative to the deviations, or to rounding of the means where a column is constant."""
+    scale = np.sqrt(np.maximum(np.diagonal(expected), 0.0) / weight) + 1e-5 * np.abs(mean) + 1e-12
+    difference = np.abs(found - expected) / (weight * np.outer(scale, scale))
+    assert difference.max() <= digits
+
+
+def assert_same(found: Moments, expected: Moments, digits: float = 1e-10) -> None:
+    """Moments of the same table, whatever their fill."""
+    assert found.rows == expected.rows
+    assert found.weight == pytest.approx(expected.weight, rel=1e-12)
+    assert found.missing == expected.missing
+    if expected.weight == 0:
+        return
+    a, b = found.imputed(), expected.refilled(found.fill).imputed()
+    scale = np.sqrt(np.maximum(np.diagonal(b.scatter), 0.0) / b.weight) + 1e-5 * np.abs(b.mean) + 1e-12
+    assert (np.abs(a.mean - b.mean) / scale).max() <= digits
+    assert_scatter(a.scatter, b.scatter, b.mean, b.weight, digits)
+
+
+# The rows.
+
+
+@quick(max_examples=100)
+@given(samples(), st.integers(1, 130), st.sampled_from((1, 2, 3)))
+def test_moments_are_those_of_the_rows_with_gaps_filled_by_the_means(sample: Sample, chunk: int, jobs: int) -> None:
+    moments = moments_of(sample.X, sample.Y, sample.weights, n_jobs=jobs, chunk_rows=chunk)
+    assert moments.rows == len(sample.X)
+    assert moments.weight == pytest.approx(sample.w.sum(), rel=1e-12)
+    assert moments.missing == tuple(np.flatnonzero(np.isnan(sample.X).any(axis=0)).tolist())
+    if moments.weight == 0:
+        return
+    mean, scatter = literal(sample, moments.fill)
+    full = moments.imputed()
+    scale = np.sqrt(np.maximum(np.diagonal(scatter), 0.0) / moments.weight) + 1e-5 * np.abs(mean) + 1e-12
+    assert (np.abs(full.mean - mean) / scale).max() <= 1e-10
+    assert_scatter(full.scatter, scatter, mean, moments.weight)
+
+
+@quick(max_examples=100)
+@given(samples(), st.lists(st.integers(0, 120), max_size=5), st.integers(1, 50), st.sampled_from((1, 2, 3)))
+def test_any_cut_into_blocks_chunks_and_threads_gives_the_same_moments(
+    sample: Sample, cuts: list[int], chunk: int, jobs: int
+) -> None:
+    whole = moments_of(sample.X, sample.Y, sample.weights)
+    edges = [0, *sorted(min(cut, len(sample.X)) for cut in cuts), len(sample.X)]
+    parts = [sample.taken(slice(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    blocks = (Block(part.X, part.Y, part.weights) for part in parts)
+    assert_same(accumulate(blocks, n_jobs=jobs, chunk_rows=chunk)[0], whole)
+    assert_same(Moments.merged(moments_of(part.X, part.Y, part.weights, chunk_rows=chunk) for part in parts), whole)
+
+
+def test_the_same_table_read_the_same_way_gives_the_same_bytes() -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(500, 4)), rng.normal(size=(500, 2))
+    X[rng.random(X.shape) < 0.05] = np.nan
+    for jobs in (1, 2, 3):
+        one, other = (moments_of(X, Y, n_jobs=jobs, chunk_rows=64) for _ in range(2))
+        assert one.mean.tobytes() == other.mean.tobytes()
+        assert one.scatter.tobytes() == other.scatter.tobytes()
+
+
+# Digits.
+
+
+def exact_correlations(X: Float, Y: Float) -> tuple[Float, Float]:
+    """Deviations and correlations of [X, Y] by two passes in extended precision, gaps filled by the means."""
+    Z = np.column_stack([X, Y]).astype(np.longdouble)
+    mean = np.nanmean(Z, axis=0)
+    Z = np.where(np.isnan(Z), 0.0, Z - mean)
+    deviation = np.sqrt((Z * Z).mean(axis=0))
+    Z = Z / deviation
+    return deviation.astype(np.float64), (Z.T @ Z / len(Z)).astype(np.float64)
+
+
+def assert_digits(X: Float, y: Float, moments: Moments, digits: float = 1e-6) -> None:
+    deviation, correlation = exact_correlations(X, y)
+    gram = Gram.of(moments)
+    D = X.shape[1]
+    assert not gram.constant.any()
+    assert np.abs(gram.x_scale / deviation[:D] - 1).max() < digits
+    assert np.abs(gram.S - correlation[:D, :D]).max() < digits
+    assert np.abs(gram.q - correlation[:D, D:]).max() < digits
+
+
+def far_from_zero(rows: int) -> tuple[Float, Float]:
+    """Columns with mean 1e8 and deviation 1, -1e8 and .5, and 0 and 1; they are correlated."""
+    rng = np.random.default_rng(1)
+    common = rng.normal(size=rows)
+    X = np.column_stack([1e8 + common, -1e8 + 0.5 * rng.normal(size=rows) - 0.2 * common, rng.normal(size=rows)])
+    return X, common + rng.normal(size=rows)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_a_column_far_from_zero_keeps_its_digits(jobs: int, chunk: int | None) -> None:
+    X, y = far_from_zero(20_000)
+    assert_digits(X, y, moments_of(X, y, n_jobs=jobs, chunk_rows=chunk))
+
+
+def test_a_column_far_from_zero_keeps_its_digits_in_machines_that_never_met() -> None:
+    X, y = far_from_zero(3_000)
+    assert_digits(X, y, Moments.merged(moments_of(X[k::7], y[k::7]) for k in range(7)))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_column_far_from_zero_keeps_its_digits_with_gaps(jobs: int) -> None:
+    X, y = far_from_zero(5_000)
+    X[np.random.default_rng(2).random(X.shape) < 0.2] = np.nan
+    assert_digits(X, y, moments_of(X, y, n_jobs=jobs, chunk_rows=500))
+
+
+@pytest.mark.parametrize("late", [100, 1_100, 4_000], ids=str)
+@pytest.mark.parametrize("chunk", [None, 300])
+def test_a_column_far_from_zero_keeps_its_digits_though_it_begins_late(late: int, chunk: int | None) -> None:
+    X, y = far_from_zero(5_000)
+    X[:late, 0] = np.nan
+    assert_digits(X, y, moments_of(X, y, chunk_rows=chunk))
+
+
+# Types and layouts.
+
+
+def strided(X: Float) -> Float:
+    wide = np.full((2 * len(X), 2 * X.shape[1]), 77.0)
+    wide[::2, ::2] = X
+    return wide[::2, ::2]
+
+
+LAYOUTS: dict[str, Callable[[Float], Any]] = {
+    "float32": lambda X: X.astype(np.float32),
+    "int8": lambda X: X.astype(np.int8),
+    "int64": lambda X: X.astype(np.int64),
+    "uint8": lambda X: X.astype(np.uint8),
+    "Fortran order": np.asfortranarray,
+    "every other cell": strided,
+    "backwards twice": lambda X: np.ascontiguousarray(X[::-1])[::-1],
+    "read-only": lambda X: np.frombuffer(X.tobytes()).reshape(X.shape),
+    "big-endian": lambda X: X.astype(">f8"),
+    "list": lambda X: X.tolist(),
+    "csr": sparse.csr_array,
+    "csc": sparse.csc_array,
+    "csr of uint8": lambda X: sparse.csr_matrix(X.astype(np.uint8)),
+    "coo": sparse.coo_array,
+}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_type_and_layout_equals_float64(layout: str, jobs: int) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 100, size=(300, 6)).astype(np.float64)
+    X[rng.random(X.shape) < 0.5] = 0.0
+    Y = X @ rng.normal(size=(6, 2))
+    folds = rng.integers(0, 3, 300)
+    expected = fold_moments_of(X, Y, None, folds, 3)
+    found = fold_moments_of(LAYOUTS[layout](X), Y, None, folds, 3, n_jobs=jobs, chunk_rows=37)
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other, 1e-13)
+
+
+def test_bool_features_and_targets_are_zeros_and_ones() -> None:
+    rng = np.random.default_rng(4)
+    X, y = rng.random((100, 3)) < 0.3, rng.random(100) < 0.5
+    assert_same(moments_of(X, y), moments_of(X.astype(np.float64), y.astype(np.float64)), 1e-13)
+
+
+def test_half_precision_is_added_up_in_float64() -> None:
+    X = np.full((4_000, 1), 0.5, dtype=np.float16)
+    X[::2] = 100.0
+    moments = moments_of(X, np.arange(4_000, dtype=np.int16))
+    assert moments.mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-14)
+
+
+@pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])
+def test_gaps_in_sparse_tables_are_those_of_dense_ones(layout: Callable[[Float], Any]) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(200, 4)) * (rng.random((200, 4)) < 0.3)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    y = rng.normal(size=200)
+    assert_same(moments_of(layout(X), y, chunk_rows=30), moments_of(X, y), 1e-13)
+
+
+def test_one_response_may_be_a_vector_or_a_column() -> None:
+    X, y = np.arange(10.0).reshape(5, 2), np.arange(5.0)
+    assert_same(moments_of(X, y), moments_of(X, y[:, np.newaxis]), 0.0)
+
+
+@pytest.mark.parametrize("layout", ["float64", "gaps", "Fortran order", "csr", "csc"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_handed_in_stays_as_it_was(layout: str, jobs: int) -> None:
+    rng = np.random.default_rng(6)
+    dense, Y = rng.normal(size=(100, 3)), rng.normal(size=(100, 2))
+    weights, folds = rng.uniform(size=100), rng.integers(0, 2, 100)
+    if layout == "gaps":
+        dense[rng.random(dense.shape) < 0.3] = np.nan
+    X = LAYOUTS.get(layout, lambda X: X)(dense)
+    arrays = [X.data, X.indices, X.indptr] if sparse.issparse(X) else [X]
+    before = [array.tobytes("A") for array in (*arrays, Y, weights, folds)]
+    fold_moments_of(X, Y, weights, folds, 2, n_jobs=jobs, chunk_rows=9)
+    assert [array.tobytes("A") for array in (*arrays, Y, weights, folds)] == before
+
+
+# Weights.
+
+
+@quick(max_examples=60)
+@given(samples(), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_a_weight_is_that_many_equal_rows(sample: Sample, chunk: int, seed: int) -> None:
+    counts = np.random.default_rng(seed).integers(0, 4, len(sample.X))
+    counts[0] = 1
+    repeated = Sample(np.repeat(sample.X, counts, axis=0), np.repeat(sample.Y, counts, axis=0), None)
+    weighted = moments_of(sample.X, sample.Y, counts, chunk_rows=chunk)
+    assert weighted.rows == len(sample.X)
+    mean, scatter = literal(repeated, weighted.fill)
+    assert weighted.weight == pytest.approx(counts.sum(), rel=1e-14)
+    assert_scatter(weighted.imputed().scatter, scatter, mean, weighted.weight)
+
+
+@pytest.mark.parametrize("sentinel", [-9999.0, 1e9])
+@pytest.mark.parametrize("weight", ["ones", "uneven"])
+def test_rows_of_weight_zero_are_as_if_they_were_not_there(sentinel: float, weight: str) -> None:
+    rng = np.random.default_rng(7)
+    X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
+    weights = np.ones(60) if weight == "ones" else rng.uniform(0.5, 2.0, 60)
+    out = np.arange(60) % 6 == 0
+    X[out], y[out], weights[out] = sentinel, sentinel, 0.0
+    found = Gram.of(moments_of(X, y, weights))
+    expected = Gram.of(moments_of(X[~out], y[~out], weights[~out]))
+    assert found.weight == pytest.approx(expected.weight, rel=1e-14)
+    np.testing.assert_allclose(found.x_scale, expected.x_scale, rtol=1e-7)
+    np.testing.assert_allclose(found.S, expected.S, atol=1e-7)
+    np.testing.assert_allclose(found.q, expected.q, atol=1e-7)
+
+
+def test_only_the_ratio_of_the_weights_matters_in_standard_units() -> None:
+    rng = np.random.default_rng(8)
+    X, y, weights = rng.normal(size=(40, 3)), rng.normal(size=40), rng.uniform(0.1, 2, 40)
+    one, other = Gram.of(moments_of(X, y, weights)), Gram.of(moments_of(X, y, 1000 * weights))
+    np.testing.assert_allclose(one.S, other.S, atol=1e-13)
+    np.testing.assert_allclose(one.q, other.q, atol=1e-13)
+    assert other.weight == pytest.approx(1000 * one.weight)
+
+
+# Folds.
+
+
+@quick(max_examples=50)
+@given(
+    samples(missing=(0.0, 0.1, 0.3), least=50),
+    st.integers(1, 4),
+    st.integers(1, 60),
+    st.sampled_from((1, 2)),
+    st.integers(0, 2**32 - 1),
+)
+def test_each_fold_and_each_union_of_folds_is_imputed_by_its_own_means(
+    sample: Sample, count: int, chunk: int, jobs: int, seed: int
+) -> None:
+    folds: Index = np.random.default_rng(seed).integers(0, count, len(sample.X))
+    parts = fold_moments_of(sample.X, sample.Y, sample.weights, folds, count, n_jobs=jobs, chunk_rows=chunk)
+    assert len(parts) == count
+    chosen = [(f,) for f in range(count)] + [tuple(g for g in range(count) if g != f) for f in range(count)]
+    for members in [*chosen, tuple(range(count))]:
+        if not members:
+            continue
+        moments, rows = Moments.merged(parts[f] for f in members), np.isin(folds, members)
+        mine = sample.taken(rows)
+        assert moments.rows == rows.sum()
+        assert moments.weight == pytest.approx(mine.w.sum(), rel=1e-12)
+        if moments.weight == 0:
+            continue
+        mean, scatter = literal(mine, moments.fill)
+        assert_scatter(moments.imputed().scatter, scatter, mean, moments.weight)
+
+
+def test_a_fold_without_rows_has_no_weight_and_changes_nothing() -> None:
+    X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
+    full, empty, other = fold_moments_of(X, y, None, np.array([0, 0, 2, 2, 0, 2]), 3)
+    assert (empty.rows, empty.weight) == (0, 0.0)
+    assert_same(full.merge(empty).merge(other), moments_of(X, y), 1e-13)
+
+
+# Gaps.
+
+
+def test_a_column_of_gaps_alone_is_constant() -> None:
+    rng = np.random.default_rng(9)
+    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    X[:, 1] = np.nan
+    for weights in (None, rng.uniform(0.1, 3, 50)):
+        gram = Gram.of(moments_of(X, y, weights, chunk_rows=7))
+        assert gram.constant.tolist() == [False, True]
+        assert np.isfinite(gram.x_mean).all()
+        assert not gram.q[1].any()
+
+
+@pytest.mark.parametrize("gaps", [slice(0, 20), slice(20, 40), slice(80, 100), slice(37, 38)], ids=str)
+def test_gaps_in_one_chunk_only_are_filled_by_the_mean_of_all_chunks(gaps: slice) -> None:
+    rng = np.random.default_rng(10)
+    sample = Sample(rng.normal(size=(100, 3)) + 4.0, rng.normal(size=(100, 1)), rng.uniform(0.5, 2, 100))
+    sample.X[gaps, 1] = np.nan
+    moments = moments_of(sample.X, sample.Y, sample.weights, chunk_rows=20)
+    mean, scatter = literal(sample, moments.fill)
+    np.testing.assert_allclose(moments.imputed().mean, mean, rtol=1e-12)
+    assert_scatter(moments.imputed().scatter, scatter, mean, moments.weight, 1e-13)
+    assert moments.missing == (1,)
+
+
+# What cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("cells", "where"),
+    [
+        ([np.inf], "infinite"),
+        ([-np.inf], "infinite"),
+        ([np.inf, -np.inf], "infinite"),
+        ([np.inf, np.nan], "infinite"),
+        ([1e200], "too large"),
+        ([-1e200, np.nan], "too large"),
+        ([1e308, 1e308], "too large"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_infinities_and_values_too_large_to_square_are_one_clear_error(
+    cells: list[float], where: str, weighted: bool
+) -> None:
+    X, y = np.random.default_rng(11).normal(size=(30, 3)), np.arange(30.0)
+    X[10 : 10 + len(cells), 2] = cells
+    with pytest.raises(TableError, match=f"{where}.*|feature number 2.*{where}") as caught:
+        moments_of(X, y, np.full(30, 0.5) if weighted else None, chunk_rows=8)
+    assert "2" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e200], ids=str)
+def test_a_target_that_cannot_be_squared_is_one_clear_error(value: float) -> None:
+    X, y = np.random.default_rng(12).normal(size=(30, 3)), np.arange(30.0)
+    y[7] = value
+    with pytest.raises(TableError, match="target"):
+        moments_of(X, y)
+
+
+def test_no_rows_are_one_clear_error() -> None:
+    with pytest.raises(TableError, match="no rows"):
+        accumulate(iter(()))
+    with pytest.raises(TableError, match="no rows"):
+        moments_of(np.empty((0, 3)), np.empty(0))
+
+
+# Constants.
+
+
+@quick(max_examples=60)
+@given(
+    st.sampled_from((0.0, 0.1, 1 / 3, 1e8, -7.3, 1e-12)),
+    st.sampled_from(("none", "positive", "counts")),
+    st.integers(2, 400),
+    st.integers(1, 120),
+    st.sampled_from((1, 2, 3)),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_constant_is_seen_as_constant_however_it_is_read(
+    value: float, weighting: str, rows: int, chunk: int, jobs: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([np.full(rows, value), rng.normal(size=rows)])
+    kinds = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(1, 4, rows).astype(float)}
+    weights, cut = kinds[weighting], rows // 2
+    moments = moments_of(X, X, weights, n_jobs=jobs, chunk_rows=chunk)
+    parts = (s for s in (slice(0, cut), slice(cut, None)))
+    pieces = [moments_of(X[s], X[s], None if weights is None else weights[s], chunk_rows=chunk) for s in parts if cut]
+    for found in [moments, *([Moments.merged(pieces)] if pieces else [])]:
+        gram = Gram.of(found)
+        assert gram.constant.tolist() == [True, False]
+        assert gram.yy.tolist() == [0.0, 1.0]
+        assert gram.x_scale[0] == 1.0
+        assert gram.x_mean[0] == pytest.approx(value, rel=1e-14)
+        assert not gram.S[0].any()
+        assert not gram.q[0].any()
+        assert not gram.q[:, 0].any()
+
+
+@quick(max_examples=100)
+@given(
+    st.sampled_from((0.0, 0.1, 1 / 3, 1e8, -2.0)),
+    st.sampled_from((0.0, 0.02, 0.3)),
+    st.booleans(),
+    st.integers(40, 300),
+    st.integers(5, 120),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_column_that_is_constant_outside_a_fold_is_constant_in_that_training_part(
+    value: float, missing: float, weighted: bool, rows: int, chunk: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X, folds = rng.normal(size=(rows, 2)), rng.integers(0, 3, rows)
+    X[:, 0] = np.where(folds == 1, value + rng.normal(size=rows), value)
+    X[rng.random(rows) < missing, 0] = np.nan
+    weights = rng.uniform(0.1, 3.0, rows) if weighted else None
+    parts = fold_moments_of(X, rng.normal(size=rows), weights, folds, 3, chunk_rows=chunk)
+    gram = Gram.of(parts[0].merge(parts[2]))
+    assert gram.constant.tolist() == [True, False]
+    assert not gram.S[0].any()
+
+
+@quick(max_examples=60)
+@given(
+    st.sampled_from((0.1, 1 / 3, 1e8, -7.3)),
+    st.sampled_from((0.02, 0.5)),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_constant_with_gaps_is_constant_after_any_merge(value: float, missing: float, begins_late: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, y, weights = rng.normal(size=(200, 2)), rng.normal(size=200), rng.uniform(0.1, 3.0, 200)
+    X[:, 0] = value
+    X[rng.random(200) < missing, 0] = np.nan
+    if begins_late:
+        X[:70, 0] = np.nan
+    for w in (None, weights):
+        parts = (moments_of(X[s], y[s], None if w is None else w[s]) for s in (slice(0, 70), slice(70, 200)))
+        gram = Gram.of(Moments.merged(parts))
+        assert gram.constant.tolist() == [True, False]
+        assert gram.x_mean[0] == pytest.approx(value, rel=1e-12)

@@ -1,0 +1,202 @@
+"""The policy `arrived`: the exact optimum for whatever set of groups has arrived."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime import arrived
+from anytime.arrays import Float
+from anytime.arrived import arrived_model
+from anytime.errors import ValuesError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.groups import load_groups
+from anytime.model import AnytimeModel
+
+ALPHA = 0.03
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 1.0},
+        {"name": "visit", "features": [], "cost": 2.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "c", "features": ["c0", "c1", "c2"], "cost": 0.25, "requires": ["visit"]},
+        {"name": "d", "features": ["d0"], "cost": 4.0},
+        {"name": "e", "features": ["e0"], "cost": 0.0},
+    ]
+}
+SLICES = dict(zip(load_groups(GROUPS).names, load_groups(GROUPS).slices, strict=True))
+NAMES = [group["name"] for group in GROUPS["groups"] if group["features"]]
+SETS = [names for size in range(len(NAMES) + 1) for names in itertools.combinations(NAMES, size)]
+
+
+def rows() -> tuple[Float, Float, Float]:
+    """Features with gaps and a redundant column, two responses, weights."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(120, 8)) @ rng.normal(size=(8, 8)) + 3.0
+    X[:, 5] = X[:, 4] - 2 * X[:, 3]
+    Y = X @ rng.normal(size=(8, 2)) + rng.normal(size=(120, 2))
+    X[rng.random(X.shape) < 0.05] = np.nan
+    return X, Y, rng.choice([0.0, 1.0, 2.5], size=120)
+
+
+def trained(alpha: float | str = ALPHA) -> AnytimeModel:
+    X, Y, weights = rows()
+    return AnytimeRegressor(GROUPS, alpha=alpha).fit(X, Y, sample_weight=weights).model_  # type: ignore[arg-type]
+
+
+MODEL = trained()
+CHOSEN = trained("cv")
+X_NEW = np.random.default_rng(8).normal(size=(3, 8)) * 4
+
+
+def answered(model: AnytimeModel, names: Any, **options: Any) -> Any:
+    prediction = model.open(len(X_NEW))
+    for name in names:
+        prediction.add(name, X_NEW[:, SLICES[name]])
+    return prediction.answer(policy=options.pop("policy", "arrived"), **options)
+
+
+def ridge(names: tuple[str, ...]) -> tuple[Float, float]:
+    """Predictions of ridge regression on these groups alone, and its F, from the rows."""
+    X, Y, w = rows()
+    mean = np.array([np.average(x[~np.isnan(x)], weights=w[~np.isnan(x)]) for x in X.T])
+    X = np.where(np.isnan(X), mean, X)
+    y_mean = np.average(Y, axis=0, weights=w)
+    x_scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=w))
+    y_scale = np.sqrt(np.average((Y - y_mean) ** 2, axis=0, weights=w))
+    used = np.concatenate([np.arange(8)[SLICES[name]] for name in names] or [np.empty(0, dtype=int)])
+    Z = ((X - mean) / x_scale)[:, used] * np.sqrt(w / w.sum())[:, np.newaxis]
+    T = (Y - y_mean) / y_scale * np.sqrt(w / w.sum())[:, np.newaxis]
+    # Least squares on rows with sqrt(alpha) I below them.
+    W = np.linalg.lstsq(np.vstack([Z, np.sqrt(ALPHA) * np.eye(len(used))]), np.vstack([T, np.zeros((len(used), 2))]))[0]
+    explained = 0.5 * float(np.sum((Z.T @ T) * W))
+    predicted: Float = y_mean + ((X_NEW - mean) / x_scale)[:, used] @ W * y_scale
+    return predicted, explained
+
+
+@pytest.mark.parametrize("names", SETS, ids="+".join)
+def test_any_set_is_answered_by_ridge_regression_on_it_from_the_rows(names: tuple[str, ...]) -> None:
+    answer = answered(MODEL, names)
+    predicted, explained = ridge(names)
+    np.testing.assert_allclose(answer.prediction, predicted, rtol=1e-8, atol=1e-8)
+    assert answer.expected.explained_variance == pytest.approx(explained, rel=1e-8)
+    assert answer.expected.r2 == pytest.approx(explained, rel=1e-8)
+    assert answer.groups == tuple(MODEL.order(names))
+    visit = 2.0 if {"b", "c"} & set(names) else 0.0
+    assert answer.cost == pytest.approx(visit + sum(g["cost"] for g in GROUPS["groups"] if g["name"] in names))
+    assert (answer.policy, answer.note) == ("arrived", None)
+
+
+@pytest.mark.parametrize("model", [MODEL, CHOSEN], ids=["alpha", "cv"])
+def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(model: AnytimeModel) -> None:
+    for needed in model.needed:
+        here, there = answered(model, needed), answered(model, needed, policy="prefix")
+        assert here.prediction == there.prediction
+        assert here.prefix == there.prefix
+        assert here.cost == pytest.approx(there.cost)
+        assert here.complete == there.complete
+        assert here.missing == there.missing
+
+
+def test_a_set_that_is_a_prefix_is_expected_to_be_as_good_as_that_prefix() -> None:
+    for needed in CHOSEN.needed:
+        here, there = answered(CHOSEN, needed), answered(CHOSEN, needed, policy="prefix")
+        assert here.expected.cv_error == there.expected.cv_error
+        assert here.expected.r2 == pytest.approx(there.expected.r2, rel=1e-9)
+
+
+def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> None:
+    late = MODEL.order(NAMES)[1:]
+    assert answered(MODEL, late, policy="prefix").groups == ()
+    answer = answered(MODEL, late)
+    assert answer.groups == tuple(late)
+    assert answer.prefix == 0
+    assert answer.missing == tuple(MODEL.order(NAMES)[:1])
+    assert not answer.complete
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.25, 1.0, 2.25, 2.75, 3.75, 4.0, 7.75, 100.0])
+@pytest.mark.parametrize("names", SETS[::3], ids="+".join)
+def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_fits(
+    names: tuple[str, ...], budget: float
+) -> None:
+    taken: list[str] = []
+    for name in MODEL.order(names):
+        cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*taken, name])
+        cost += 2.0 if {"b", "c"} & {*taken, name} else 0.0
+        if cost > budget:
+            break
+        taken.append(name)
+    answer = answered(MODEL, names, budget=budget)
+    assert answer.groups == tuple(taken)
+    assert answer.cost <= budget
+    np.testing.assert_allclose(answer.prediction, ridge(tuple(taken))[0], rtol=1e-8, atol=1e-8)
+
+
+def test_a_model_without_moments_answers_by_the_prefix_and_says_so() -> None:
+    bare = replace(MODEL, moments=None)
+    for names in (NAMES, NAMES[1:], []):
+        here, there = answered(bare, names), answered(bare, names, policy="prefix")
+        assert here == replace(there, note=here.note)
+        assert here.policy == "prefix"
+        assert "without its moments" in here.note
+        assert there.note is None
+    with pytest.raises(ValuesError, match="without its moments"):
+        arrived_model(bare, frozenset())
+
+
+def test_classes_are_answered_too() -> None:
+    X, Y, _ = rows()
+    model = AnytimeClassifier(GROUPS, alpha=ALPHA).fit(X, np.digitize(Y[:, 0], np.quantile(Y[:, 0], [0.3, 0.6]))).model_
+    for names in SETS:
+        answer = answered(model, names)
+        likely = np.array(answer.probabilities)
+        np.testing.assert_allclose(likely.sum(axis=1), 1.0)
+        assert answer.prediction == likely.argmax(axis=1).tolist()
+
+
+def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
+    prediction = MODEL.open()
+    prediction.add("c", [None, 1.0, None])
+    assert prediction.answer().imputed == ()
+    assert prediction.answer(policy="arrived").imputed == ("c0", "c2")
+    assert prediction.answer(0.0, "arrived").imputed == ()
+
+
+def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrived, "KEPT_SETS", 4)
+    model = trained()
+    first = arrived_model(model, frozenset("ab"))
+    for names in SETS:
+        arrived_model(model, frozenset(names))
+        assert arrived_model(model, frozenset("ab")) is first
+        assert len(arrived._SOLVED[model].sets) <= 4
+    gone = frozenset(SETS[1])
+    assert gone not in arrived._SOLVED[model].sets
+    np.testing.assert_array_equal(arrived_model(model, gone).coef, arrived_model(MODEL, gone).coef)
+
+
+def test_what_was_solved_goes_with_its_model() -> None:
+    model = trained()
+    before = len(arrived._SOLVED)
+    arrived_model(model, frozenset("a"))
+    assert len(arrived._SOLVED) == before + 1
+    del model
+    gc.collect()
+    assert len(arrived._SOLVED) == before
+
+
+def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrived, "KEPT_SETS", 5)
+    model = trained()
+    expected = {names: answered(MODEL, names).prediction for names in SETS}
+    asked = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda names: answered(model, names).prediction, asked))
+    assert found == [expected[names] for names in asked]

@@ -1,0 +1,510 @@
+"""Model files: what is read is what was written, every damage is one line, and there is never half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as serialise
+
+from anytime import artifact
+from anytime.artifact import load, save
+from anytime.errors import ArtifactError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.groups import load_groups
+from anytime.manifest import FORMAT, Manifest, Provenance, StepRecord
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime.prefixes import PrefixModels
+
+GOLDEN = Path(__file__).parent / "golden"
+Arrays = dict[str, NDArray[Any]]
+Fields = dict[str, Any]
+
+
+def handmade(created: str = "2024-02-29T12:00:00+00:00") -> AnytimeModel:
+    """Two steps on three features, one of them missing somewhere; every number is exact in binary."""
+    groups = {
+        "cost_unit": "ms",
+        "groups": [
+            {"name": "a", "features": ["a0", "a1"], "cost": 1.5},
+            {"name": "visit", "features": [], "cost": 0.25},
+            {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
+        ],
+    }
+    steps = (("b", ("visit", "b"), 0.75, 0.75, 0.125), ("a", ("a",), 1.5, 2.25, 0.375))
+    manifest = Manifest(
+        name="handmade",
+        task="regression",
+        target=("y",),
+        responses=("y",),
+        groups=load_groups(groups),
+        method="fr",
+        alpha=0.5,
+        prior_error=2.5,
+        steps=tuple(
+            StepRecord(
+                group=group,
+                adds=adds,
+                cost=cost,
+                cumulative_cost=total,
+                explained_variance=F,
+                r2=2 * F,
+                cv_error=2.0,
+                alpha=0.5,
+            )
+            for group, adds, cost, total, F in steps
+        ),
+        provenance=Provenance(created=created, library="0.1.0", data="by hand", rows=4, weight=4.0, imputed=("b0",)),
+    )
+    prefixes = PrefixModels(
+        mean=np.array([1.0, 0.0, 2.0]),
+        scale=np.array([0.5, 2.0, 1.0]),
+        intercept=np.array([3.0]),
+        response_scale=np.array([1.5]),
+        columns=np.array([2, 0, 1]),
+        ends=np.array([0, 1, 3]),
+        packed=np.array([[0.5], [0.25], [1.0], [2.0]]),
+    )
+    # Columns a0, a1, b0, y and the indicator of b0, centred.
+    Z = np.array([[1.0, 0, 2, 1, -0.25], [-1, 0, -2, -1, -0.25], [0, 1, 0, 2, 0.75], [0, -1, 0, -2, -0.25]])
+    moments = Moments(
+        features=3,
+        responses=1,
+        rows=4,
+        weight=4.0,
+        mean=np.array([1.0, 0.0, 2.0, 3.0, 0.25]),
+        scatter=Z.T @ Z,
+        fill=np.array([1.0, 0.0, 2.0]),
+        missing=(2,),
+    )
+    return AnytimeModel(manifest, prefixes, moments)
+
+
+def arrays_of(model: AnytimeModel) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Every array of a model, to the bit."""
+    p, m = model.prefixes, model.moments
+    arrays: Arrays = {name: getattr(p, name) for name in p.__dataclass_fields__}
+    if m is not None:
+        arrays |= {f"moments.{name}": np.asarray(getattr(m, name)) for name in m.__dataclass_fields__}
+    return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def same(one: AnytimeModel, other: AnytimeModel) -> bool:
+    """Whether two models are equal in all but the time of their creation."""
+    manifests = []
+    for manifest in (one.manifest, other.manifest):
+        origin = manifest.provenance.model_copy(update={"created": ""})
+        manifests.append(manifest.model_copy(update={"provenance": origin}))
+    return manifests[0] == manifests[1] and arrays_of(one) == arrays_of(other)
+
+
+def trained(*, multiclass: bool = False) -> AnytimeModel:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(60, 4))
+    X[7, 2] = np.nan
+    groups = {
+        "groups": [
+            {"name": "g", "features": ["x0", "x3"], "cost": 0.1},
+            {"name": "h", "features": ["x2", "x1"], "cost": 0.2},
+        ]
+    }
+    if multiclass:
+        return AnytimeClassifier(groups, folds=3).fit(X, rng.choice(["red", "grün", "blue"], size=60)).model_
+    return AnytimeRegressor(groups, alpha="cv").fit(X, np.nan_to_num(X) @ rng.normal(size=(4, 2))).model_
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("models") / "handmade.safetensors"
+    save(handmade(), path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[[bytes], str]:
+    """Loads some bytes, which must fail in one line that names the file; returns the line."""
+    path = tmp_path / "damaged.safetensors"
+
+    def load_damaged(damaged: bytes) -> str:
+        path.write_bytes(damaged)
+        with pytest.raises(ArtifactError) as caught:
+            load(path)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert str(path) in message
+        return message
+
+    return load_damaged
+
+
+# Writing and reading
+
+
+@pytest.mark.parametrize("model", [handmade(), trained(), trained(multiclass=True)], ids=["hand", "vector", "classes"])
+def test_what_is_loaded_is_what_was_saved_to_the_bit(model: AnytimeModel, tmp_path: Path) -> None:
+    saved = save(model, tmp_path / "m.safetensors")
+    loaded = load(str(tmp_path / "m.safetensors"))
+    assert len(saved.version) == 16
+    assert loaded.manifest == saved.manifest
+    assert saved.manifest == model.manifest.model_copy(update={"version": saved.version})
+    assert arrays_of(loaded) == arrays_of(model)
+    X = np.random.default_rng(0).normal(size=(5, len(model.groups.features)))
+    assert np.array_equal(loaded.prefixes.predict_all(X), model.prefixes.predict_all(X))
+
+
+def test_a_model_without_moments_is_smaller_and_stays_without(tmp_path: Path) -> None:
+    whole, bare = tmp_path / "whole.safetensors", tmp_path / "bare.safetensors"
+    model = trained()
+    save(model, whole)
+    saved = save(replace(model, moments=None), bare)
+    assert bare.stat().st_size < whole.stat().st_size
+    assert load(bare).moments is None
+    assert same(load(bare), saved)
+
+
+def test_saving_what_was_loaded_keeps_version_and_bytes(tmp_path: Path) -> None:
+    first = save(trained(), tmp_path / "a.safetensors")
+    second = load(tmp_path / "a.safetensors").save(tmp_path / "b.safetensors")
+    assert second.version == first.version
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_equal_models_have_equal_versions_whenever_they_were_made(tmp_path: Path) -> None:
+    early = save(handmade("1999-01-01T00:00:00+00:00"), tmp_path / "a.safetensors")
+    late = save(handmade("2031-01-01T00:00:00+00:00"), tmp_path / "b.safetensors")
+    assert early.version == late.version
+
+
+def test_other_content_has_another_version(tmp_path: Path) -> None:
+    model = handmade()
+    renamed = replace(model, manifest=model.manifest.model_copy(update={"name": "other"}))
+    nudged = replace(model, prefixes=replace(model.prefixes, intercept=np.nextafter(model.prefixes.intercept, 9)))
+    bare = replace(model, moments=None)
+    versions = {save(m, tmp_path / "m.safetensors").version for m in (model, renamed, nudged, bare)}
+    assert len(versions) == 4
+
+
+def test_source_date_epoch_makes_files_equal_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for name in "ab":
+        save(trained(), tmp_path / f"{name}.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    assert load(tmp_path / "a.safetensors").manifest.provenance.created == "2023-11-14T22:13:20+00:00"
+
+
+def test_the_file_has_the_mode_that_any_new_file_has(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    save(handmade(), tmp_path / "m.safetensors")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "m.safetensors")}
+    assert len(modes) == 1
+
+
+# Golden files
+
+
+def golden_files() -> list[Path]:
+    return sorted(GOLDEN.glob("model-format-*.safetensors"))
+
+
+def test_the_golden_file_of_todays_format_is_what_is_written_today(regenerate: bool, tmp_path: Path) -> None:
+    path = GOLDEN / f"model-format-{FORMAT}.safetensors"
+    if regenerate:
+        GOLDEN.mkdir(exist_ok=True)
+        save(handmade(), path)
+    assert path.is_file(), "no golden file of this format; write it with --regenerate and commit it"
+    assert same(load(path), save(handmade(), tmp_path / path.name))
+    assert path.stat().st_size < 20 * 1024
+
+
+@pytest.mark.parametrize("number", range(1, FORMAT + 1))
+def test_a_golden_file_of_every_format_loads_predicts_and_keeps_its_version(number: int, tmp_path: Path) -> None:
+    model = load(GOLDEN / f"model-format-{number}.safetensors")
+    assert model.prefixes.predict_all(np.array([[2.0, 3.0, 4.0]])).ravel().tolist() == [3.0, 4.0, 10.5]
+    opened = model.open()
+    opened.add("b", [4.0])
+    assert (opened.answer().prediction, opened.answer().cost) == (4.0, 0.75)
+    opened.add("a", [2.0, 3.0])
+    assert opened.answer().prediction == 10.5
+    assert [step.adds for step in model.manifest.steps] == [("visit", "b"), ("a",)]
+    assert model.save(tmp_path / "again.safetensors").version == model.version
+
+
+def test_there_is_a_golden_file_for_every_format_and_no_other() -> None:
+    assert [path.name for path in golden_files()] == [f"model-format-{n}.safetensors" for n in range(1, FORMAT + 1)]
+
+
+# Damage
+
+
+def test_a_truncated_file_is_refused_at_every_length(content: bytes, refused: Callable[[bytes], str]) -> None:
+    for length in {*range(0, len(content), 7), *range(40), *range(len(content) - 40, len(content))}:
+        assert "not a whole safetensors file" in refused(content[:length])
+
+
+def test_a_longer_file_is_refused(content: bytes, refused: Callable[[bytes], str]) -> None:
+    assert "not a whole safetensors file" in refused(content + b"\0")
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x02, 0x20, 0xFF])
+def test_a_flipped_byte_is_refused_unless_it_says_nothing(content: bytes, mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "flipped.safetensors"
+    path.write_bytes(content)
+    written = load(path)
+    for place in range(mask % 3, len(content), 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ mask]) + content[place + 1 :])
+        try:
+            read = load(path)
+        except ArtifactError as error:
+            assert "\n" not in str(error)  # noqa: PT017  (a load may also succeed)
+        else:
+            assert same(read, written), f"byte {place} was changed unnoticed"
+
+
+def with_manifest(change: Callable[[Fields], object]) -> Callable[[bytes], bytes]:
+    """Damage to the manifest."""
+
+    def damage(content: bytes) -> bytes:
+        fields = json.loads(header_of(content)["__metadata__"]["anytime"])
+        change(fields)
+        return serialise(parse_tensors(content), metadata={"anytime": json.dumps(fields)})
+
+    return damage
+
+
+def with_arrays(change: Callable[[Arrays], object]) -> Callable[[bytes], bytes]:
+    """Damage to the arrays."""
+
+    def damage(content: bytes) -> bytes:
+        arrays = parse_tensors(content)
+        change(arrays)
+        whole = {name: np.array(array, order="C") for name, array in arrays.items()}
+        return serialise(whole, metadata=header_of(content)["__metadata__"])
+
+    return damage
+
+
+def header_of(content: bytes) -> Fields:
+    (length,) = struct.unpack("<Q", content[:8])
+    header: Fields = json.loads(content[8 : 8 + length])
+    return header
+
+
+def container(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def set_nan(name: str) -> Callable[[Arrays], object]:
+    def change(arrays: Arrays) -> None:
+        arrays[name] = np.full_like(arrays[name], np.nan)
+
+    return change
+
+
+def forget_steps(fields: Fields) -> None:
+    fields["steps"] = fields["steps"][:1]
+
+
+def repeat_a_group(fields: Fields) -> None:
+    fields["steps"][1]["adds"] = ["a", "b"]
+
+
+def name_an_unknown_group(fields: Fields) -> None:
+    fields["steps"][1]["adds"] = ["A"]
+
+
+def share_a_feature(fields: Fields) -> None:
+    fields["groups"]["groups"][2]["features"] = ["a0"]
+
+
+BF16 = container(b'{"t":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}', b"\0\0")
+DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("an empty file", lambda _: b"", "not a whole safetensors file"),
+    ("a picture", lambda _: b"\x89PNG\r\n\x1a\n" + bytes(100), "not a whole safetensors file"),
+    ("a pickle", lambda _: b"\x80\x04\x95" + bytes(60), "not a whole safetensors file"),
+    ("zeros", lambda _: bytes(1000), "not a whole safetensors file"),
+    ("words", lambda _: b"cost,features\n1,2\n" * 20, "not a whole safetensors file"),
+    ("a header that is a list", lambda _: container(b"[]      "), "not a whole safetensors file"),
+    ("a header that is a number", lambda _: container(b"7       "), "not a whole safetensors file"),
+    ("a header of brackets", lambda _: container(b"[" * 100_000), "not a whole safetensors file"),
+    ("a header in no encoding", lambda _: container(b'{"\xff\xfe":1}'), "not a whole safetensors file"),
+    ("a foreign file", lambda _: serialise({"w": np.zeros(3)}), "something else"),
+    ("a foreign file with metadata", lambda _: serialise({"w": np.zeros(3)}, {"format": "pt"}), "something else"),
+    ("a foreign file of half floats", lambda _: BF16, "something else"),
+    ("no arrays", lambda _: serialise({}, {"anytime": "{}"}), "manifest"),
+    ("a manifest that is no JSON", lambda c: serialise(parse_tensors(c), {"anytime": "{"}), "manifest"),
+    ("a manifest that is a list", lambda c: serialise(parse_tensors(c), {"anytime": "[1]"}), "manifest"),
+    ("a manifest of brackets", lambda c: serialise(parse_tensors(c), {"anytime": "[" * 100_000}), "manifest"),
+    ("a newer format", with_manifest(lambda m: m.update(format=FORMAT + 1)), "install a newer anytime-linear"),
+    ("a format that is text", with_manifest(lambda m: m.update(format="1")), "format '1'"),
+    ("a format that never was", with_manifest(lambda m: m.update(format=0)), "format 0"),
+    ("no format", with_manifest(lambda m: m.pop("format")), "manifest"),
+    ("an unknown field", with_manifest(lambda m: m.update(lnik="identity")), "lnik"),
+    ("an unknown field of a step", with_manifest(lambda m: m["steps"][0].update(gain=1.0)), "gain"),
+    ("a lost field", with_manifest(lambda m: m.pop("task")), "task"),
+    ("no steps", with_manifest(lambda m: m.update(steps=[])), "steps"),
+    ("a cost that is not a number", with_manifest(lambda m: m["steps"][0].update(cost=float("nan"))), "cost"),
+    ("steps that leave out a group", with_manifest(forget_steps), "each group once"),
+    ("steps that add a group twice", with_manifest(repeat_a_group), "each group once"),
+    ("steps that add an unknown group", with_manifest(name_an_unknown_group), "each group once"),
+    ("groups that share a feature", with_manifest(share_a_feature), "'a0'"),
+    ("another name", with_manifest(lambda m: m.update(name="other")), "changed after it was written"),
+    ("another version", with_manifest(lambda m: m.update(version="0" * 16)), "changed after it was written"),
+    ("another cost", with_manifest(lambda m: m["steps"][0].update(cost=0.5)), "changed after it was written"),
+    ("a missing array", with_arrays(lambda a: a.pop("coef")), "'coef'"),
+    ("a missing array of the moments", with_arrays(lambda a: a.pop("moments.rows")), "'moments.rows'"),
+    ("an array too many", with_arrays(lambda a: a.update(extra=np.zeros(2))), "'extra'"),
+    ("a wrong shape", with_arrays(lambda a: a.update(coef=np.zeros((3, 1)))), "'coef'"),
+    ("a transposed shape", with_arrays(lambda a: a.update(coef=a["coef"].T)), "'coef'"),
+    ("a flat shape", with_arrays(lambda a: a.update({"moments.scatter": np.zeros(25)})), "'moments.scatter'"),
+    ("a list that is a scalar", with_arrays(lambda a: a.update({"moments.missing": np.array(2)})), "'moments.missing'"),
+    ("NaN in the coefficients", with_arrays(set_nan("coef")), "'coef'"),
+    ("NaN in the moments", with_arrays(set_nan("moments.scatter")), "'moments.scatter'"),
+    ("infinity", with_arrays(lambda a: a.update(intercept=np.array([np.inf]))), "'intercept'"),
+    ("columns twice", with_arrays(lambda a: a.update(columns=np.array([0, 0, 1]))), "columns"),
+    ("ends that do not fit", with_arrays(lambda a: a.update(ends=np.array([0, 2, 3]))), "columns or ends"),
+    ("another coefficient", with_arrays(lambda a: a.update(coef=a["coef"] + 1e-12)), "changed after it was written"),
+    ("single precision", with_arrays(lambda a: a.update(mean=a["mean"].astype("f4"))), ""),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), [case[1:] for case in DAMAGES], ids=[case[0] for case in DAMAGES])
+def test_damage_is_one_line_that_says_what_is_wrong(
+    damage: Callable[[bytes], bytes], words: str, content: bytes, refused: Callable[[bytes], str]
+) -> None:
+    damaged = damage(content)
+    assert damaged != content
+    assert words in refused(damaged)
+
+
+def test_a_group_in_a_damaged_manifest_keeps_its_capitals(content: bytes, refused: Callable[[bytes], str]) -> None:
+    def share(fields: Fields) -> None:
+        for group in fields["groups"]["groups"]:
+            group["features"] = ["Hog"]
+
+    assert "'Hog'" in refused(with_manifest(share)(content))
+
+
+def test_a_missing_file_and_a_directory_are_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no such file"):
+        load(tmp_path / "none.safetensors")
+    with pytest.raises(ArtifactError, match="is a directory"):
+        load(tmp_path)
+
+
+# Writing that fails
+
+
+def test_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    model = handmade()
+    assert model.moments is not None
+    spoilt = model.prefixes.packed.copy()
+    spoilt[1] = np.nan
+    with pytest.raises(ArtifactError, match="'coef' is not finite"):
+        save(replace(model, prefixes=replace(model.prefixes, packed=spoilt)), tmp_path / "m.safetensors")
+    endless = replace(model.moments, fill=np.full(3, np.inf))
+    with pytest.raises(ArtifactError, match=r"'moments.fill' is not finite"):
+        save(replace(model, moments=endless), tmp_path / "m.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
+def test_a_disk_that_fails_leaves_the_old_model_and_no_other_file(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.safetensors"
+    save(handmade(), path)
+    before = path.read_bytes()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artifact.os, call, fail, raising=True)  # type: ignore[attr-defined]
+    with pytest.raises(ArtifactError, match=r"cannot write .*m\.safetensors.*no space left"):
+        save(trained(), path)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+    assert path.read_bytes() == before
+
+
+def test_an_interrupted_save_leaves_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(handmade(), tmp_path / "m.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.safetensors").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for place in ("none/m.safetensors", "file/m.safetensors", "folder.safetensors"):
+        with pytest.raises(ArtifactError, match="cannot write") as caught:
+            save(handmade(), tmp_path / place)
+        assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_said_to_be_that(tmp_path: Path) -> None:
+    (closed := tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(ArtifactError, match="permission denied"):
+        save(handmade(), closed / "m.safetensors")
+    assert list(closed.iterdir()) == []
+
+
+def test_saving_never_opens_up_what_other_threads_create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[int] = []
+    real = os.umask
+
+    def umask(mask: int) -> int:
+        masks.append(mask)
+        return real(mask)
+
+    monkeypatch.setattr(os, "umask", umask)
+    save(handmade(), tmp_path / "m.safetensors")
+    assert 0 not in masks
+
+
+def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    one, other = handmade(), trained()
+    versions = {save(other, path).version, save(one, path).version}
+    done = Event()
+    seen: list[str] = []
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                seen.append(load(path).version)
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for turn in range(60):
+            save(one if turn % 2 else other, path)
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not failures
+    assert set(seen) <= versions
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]

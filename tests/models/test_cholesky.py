@@ -1,0 +1,109 @@
+"""Rank loss is declared: a column that adds nothing is taken out, and the others are solved as if it had never been there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anytime.arrays import Float
+from anytime.cholesky import factorise
+
+quick = partial(settings, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def rows(seed: int, d: int) -> Float:
+    rng = np.random.default_rng(seed)
+    X: Float = rng.normal(size=(2 * d + 5, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d)))
+    return X
+
+
+@quick(max_examples=60)
+@given(seeds, st.integers(1, 30))
+def test_a_definite_matrix_has_the_factor_that_numpy_finds(seed: int, d: int) -> None:
+    X = rows(seed, d)
+    A, B = X.T @ X / len(X), np.random.default_rng(seed).normal(size=(d, 3))
+    factor = factorise(A, np.diagonal(A))
+    np.testing.assert_array_equal(factor.L, np.linalg.cholesky(A))
+    assert not factor.dropped.any()
+    np.testing.assert_allclose(factor.backward(factor.forward(B)), np.linalg.solve(A, B), rtol=1e-6, atol=1e-8)
+
+
+MESSES: dict[str, tuple[Callable[[Float], None], list[int]]] = {
+    "a duplicate": (lambda X: X.__setitem__((slice(None), 4), X[:, 1]), [4]),
+    "a negative": (lambda X: X.__setitem__((slice(None), 4), -3 * X[:, 1]), [4]),
+    "a sum": (lambda X: X.__setitem__((slice(None), 5), X[:, 0] + 2 * X[:, 3]), [5]),
+    "a zero": (lambda X: X.__setitem__((slice(None), 2), 0.0), [2]),
+    "zeros at both ends": (lambda X: X.__setitem__((slice(None), [0, 5]), 0.0), [0, 5]),
+    "three alike": (lambda X: X.__setitem__((slice(None), [2, 4]), X[:, [0, 0]]), [2, 4]),
+    "all zero": (lambda X: X.__setitem__(slice(None), 0.0), [0, 1, 2, 3, 4, 5]),
+    "small and its copy": (lambda X: X.__setitem__((slice(None), [1, 3]), 1e-4 * X[:, [1, 1]]), [3]),
+}
+
+
+@pytest.mark.parametrize("mess", MESSES)
+@pytest.mark.parametrize("seed", range(5))
+def test_what_adds_nothing_is_dropped_and_the_rest_is_solved_without_it(mess: str, seed: int) -> None:
+    X = rows(seed, 6)
+    make, expected = MESSES[mess]
+    make(X)
+    A, B = X.T @ X / len(X), X.T @ np.random.default_rng(seed).normal(size=(len(X), 2)) / len(X)
+    factor = factorise(A, np.diagonal(A))
+    assert np.flatnonzero(factor.dropped).tolist() == expected
+    kept = np.flatnonzero(~factor.dropped)
+    W = factor.backward(factor.forward(B))
+    assert not W[factor.dropped].any()
+    assert not factor.forward(B)[factor.dropped].any()
+    direct = np.linalg.solve(A[np.ix_(kept, kept)], B[kept])
+    np.testing.assert_allclose(W[kept], direct, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(A @ W, B, atol=1e-7)
+
+
+@pytest.mark.parametrize("mess", MESSES)
+def test_the_factor_of_a_dropped_column_is_that_of_the_identity(mess: str) -> None:
+    X = rows(0, 6)
+    MESSES[mess][0](X)
+    A = X.T @ X / len(X)
+    factor = factorise(A, np.diagonal(A))
+    expected = A.copy()
+    expected[factor.dropped] = expected[:, factor.dropped] = 0.0
+    expected[factor.dropped, factor.dropped] = 1.0
+    np.testing.assert_allclose(factor.L @ factor.L.T, expected, atol=1e-12)
+    np.testing.assert_array_equal(factor.L[factor.dropped], np.eye(6)[factor.dropped])
+
+
+@quick(max_examples=40)
+@given(seeds, st.integers(-6, 6))
+def test_a_pivot_is_judged_by_its_own_column(seed: int, power: int) -> None:
+    X = rows(seed, 5) * 10.0 ** np.array([0, power, 0, -power, 0])
+    A = X.T @ X / len(X)
+    assert not factorise(A, np.diagonal(A)).dropped.any()
+    twice = np.hstack([X, X[:, [1]] * 10.0 ** (-power)])
+    A = twice.T @ twice / len(X)
+    assert factorise(A, np.diagonal(A)).dropped.tolist() == [False] * 5 + [True]
+
+
+def test_the_reference_is_what_the_diagonal_was_not_what_is_left() -> None:
+    left = np.array([[1e-13, 0.0], [0.0, 0.5]])
+    assert factorise(left, np.ones(2)).dropped.tolist() == [True, False]
+    assert factorise(left, np.diagonal(left)).dropped.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1e-7, 1e-5])
+def test_a_penalty_keeps_every_column(alpha: float) -> None:
+    X = rows(1, 4)
+    X = np.hstack([X, X, X[:, [0]] + X[:, [1]]])
+    X /= np.sqrt((X**2).mean(axis=0))
+    A = X.T @ X / len(X) + alpha * np.eye(9)
+    assert not factorise(A, np.diagonal(A)).dropped.any()
+
+
+def test_nothing_has_an_empty_factor() -> None:
+    factor = factorise(np.empty((0, 0)), np.empty(0))
+    assert factor.L.shape == (0, 0)
+    assert factor.dropped.shape == (0,)

@@ -1,0 +1,302 @@
+"""Groups files: what they mean, and one line for each way in which they can be wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.errors import GroupsError
+from anytime.groups import FeatureGroups, load_groups, singletons
+
+Content = dict[str, Any]
+Writer = Callable[[Path, Content], Path]
+
+
+def group(name: str, features: list[str], cost: Any = 1.0, **more: Any) -> Content:
+    return {"name": name, "features": features, "cost": cost, **more}
+
+
+CLINIC: Content = {
+    "cost_unit": "dollars",
+    "groups": [
+        group("age", ["age"], 0),
+        group("lab", ["iron", "sugar"], 3.5, requires=["blood"]),
+        group("blood", [], 2.0, requires=["visit"]),
+        group("visit", [], 10.0),
+        group("scan", ["s0", "s1", "s2"], 40, requires=["visit", "blood"]),
+    ],
+}
+
+
+def as_json(folder: Path, content: Content) -> Path:
+    (path := folder / "groups.json").write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def as_yaml(folder: Path, content: Content) -> Path:
+    (path := folder / "groups.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[as_json, as_yaml])
+def write(request: pytest.FixtureRequest) -> Writer:
+    writer: Writer = request.param
+    return writer
+
+
+def refusal(source: str | Path | Mapping[str, Any]) -> str:
+    """Message of the GroupsError, which is one line."""
+    with pytest.raises(GroupsError) as caught:
+        load_groups(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
+
+
+def test_a_file_says_the_same_in_json_in_yaml_and_as_a_dict(tmp_path: Path) -> None:
+    groups = load_groups(CLINIC)
+    assert load_groups(as_json(tmp_path, CLINIC)) == groups
+    assert load_groups(as_yaml(tmp_path, CLINIC)) == groups
+    assert load_groups(str(tmp_path / "groups.json")) == groups
+    assert load_groups(groups) is groups
+
+
+def test_a_file_without_a_cost_unit_counts_in_units() -> None:
+    assert load_groups({"groups": [group("a", ["x"])]}).cost_unit == "units"
+
+
+def test_the_order_of_the_file_is_the_order_of_the_columns() -> None:
+    groups = load_groups(CLINIC)
+    assert groups.names == ("age", "lab", "blood", "visit", "scan")
+    assert groups.features == ("age", "iron", "sugar", "s0", "s1", "s2")
+    assert groups.slices == (slice(0, 1), slice(1, 3), slice(3, 3), slice(3, 3), slice(3, 6))
+    assert groups.costs.tolist() == [0.0, 3.5, 2.0, 10.0, 40.0]
+    assert len(groups) == 5
+
+
+def test_a_group_is_found_by_name_and_a_misspelt_one_by_its_nearest() -> None:
+    groups = load_groups(CLINIC)
+    assert groups.position("scan") == 4
+    with pytest.raises(GroupsError, match=r"no group 'scam'; did you mean 'scan'\?"):
+        groups.position("scam")
+
+
+def test_prerequisites_are_all_that_is_required_each_after_its_own() -> None:
+    groups = load_groups(CLINIC)
+    named = [[groups.names[p] for p in required] for required in groups.prerequisites]
+    assert named == [[], ["visit", "blood"], ["visit"], [], ["visit", "blood"]]
+
+
+def test_a_diamond_of_requirements_is_paid_once() -> None:
+    contents = [group("top", ["x"], requires=["l", "r"]), group("l", [], requires=["root"])]
+    contents += [group("r", [], requires=["root"]), group("root", [])]
+    groups = load_groups({"groups": contents})
+    assert [groups.names[p] for p in groups.prerequisites[0]] == ["root", "l", "r"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_prerequisites_come_once_and_after_what_they_require(pairs: list[tuple[int, int]]) -> None:
+    requires: dict[int, set[str]] = {i: set() for i in range(8)}
+    for a, b in pairs:
+        if a != b:
+            requires[max(a, b)].add(f"g{min(a, b)}")
+    contents = [group(f"g{i}", [f"x{i}"], requires=sorted(requires[i])) for i in range(8)]
+    groups = load_groups({"groups": contents})
+    for i, required in enumerate(groups.prerequisites):
+        assert len(set(required)) == len(required)
+        assert i not in required
+        for place, p in enumerate(required):
+            assert set(groups.prerequisites[p]) <= set(required[:place])
+        direct = {groups.position(name) for name in groups.groups[i].requires}
+        assert set(required) == direct.union(*(groups.prerequisites[p] for p in direct))
+
+
+def test_a_chain_of_three_thousand_requirements_does_not_recurse() -> None:
+    length = 3000
+    chain = [group(f"g{i}", [f"x{i}"], requires=[f"g{i + 1}"]) for i in range(length - 1)]
+    groups = load_groups({"groups": [*chain, group(f"g{length - 1}", [])]})
+    assert groups.prerequisites[0] == tuple(range(length - 1, 0, -1))
+
+
+RULES: list[tuple[str, Content, list[str]]] = [
+    ("feature in two groups", {"groups": [group("a", ["x"]), group("b", ["x"])]}, ["'x'", "'a'", "'b'"]),
+    ("feature twice in one group", {"groups": [group("a", ["x", "x"])]}, ["'x'", "twice in group 'a'"]),
+    ("no cost", {"groups": [{"name": "a", "features": ["x"]}]}, ["'a'", "cost", "required"]),
+    ("negative cost", {"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", "0 or more"]),
+    ("NaN cost", {"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "finite"]),
+    ("infinite cost", {"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "finite"]),
+    ("text cost", {"groups": [group("a", ["x"], "2.5")]}, ["'a'", "cost", "number", "'2.5'"]),
+    ("boolean cost", {"groups": [group("a", ["x"], True)]}, ["'a'", "cost", "number", "True"]),
+    ("null cost", {"groups": [group("a", ["x"], None)]}, ["'a'", "cost", "number", "None"]),
+    (
+        "cycle in requires",
+        {
+            "groups": [
+                group("a", ["x"], requires=["b"]),
+                group("b", [], requires=["c"]),
+                group("c", [], requires=["a"]),
+                group("d", [], requires=["a"]),
+            ]
+        },
+        ["a -> b -> c -> a", "circle"],
+    ),
+    ("self-requirement", {"groups": [group("a", ["x"], requires=["a"])]}, ["a -> a", "circle"]),
+    (
+        "unknown requirement",
+        {"groups": [group("lab", ["x"], requires=["blod"]), group("blood", [])]},
+        ["'lab'", "'blod'", "did you mean 'blood'?"],
+    ),
+    ("two groups of one name", {"groups": [group("a", ["x"]), group("a", ["y"])]}, ["two groups", "'a'"]),
+    ("no groups", {"groups": []}, ["no groups", "at least one"]),
+    ("no list of groups", {"cost_unit": "ms"}, ["groups", "required"]),
+    ("no features at all", {"groups": [group("a", []), group("b", [])]}, ["feature", "at least one"]),
+    ("unknown key of a group", {"groups": [group("a", ["x"], cots=1)]}, ["'a'", "cots", "not permitted"]),
+    ("unknown key of the file", {"unit": "ms", "groups": [group("a", ["x"])]}, ["unit", "not permitted"]),
+    ("no name", {"groups": [group("a", ["x"]), {"features": ["y"], "cost": 1}]}, ["number 2", "name", "required"]),
+    ("empty name", {"groups": [group("", ["x"])]}, ["number 1", "name"]),
+    ("a group that is a word", {"groups": ["a"]}, ["number 1", "object", "'a'"]),
+    ("features that are a word", {"groups": [group("a", "x")]}, ["'a'", "features", "'x'"]),  # type: ignore[arg-type]
+    ("a feature that is a number", {"groups": [group("a", [7])]}, ["'a'", "features", "7"]),  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize(("content", "words"), [rule[1:] for rule in RULES], ids=[rule[0] for rule in RULES])
+def test_a_broken_rule_is_one_line_that_names_the_group_or_feature(
+    content: Content, words: list[str], write: Writer, tmp_path: Path
+) -> None:
+    path = write(tmp_path, content)
+    message = refusal(path)
+    for word in words:
+        assert word in message
+    if not message.startswith("the groups"):
+        assert str(path) in message
+    for word in words:
+        assert word in refusal(content)
+
+
+def test_a_cost_too_large_for_a_float_is_refused() -> None:
+    assert "finite" in refusal({"groups": [group("a", ["x"], 10**400)]})
+
+
+def test_a_wrong_type_is_shown_in_short() -> None:
+    refusal({"groups": {f"group{i}": group("a", [f"x{i}"]) for i in range(100)}})
+
+
+def test_an_unknown_key_with_a_line_break_is_still_one_line() -> None:
+    refusal({"groups": [group("a", ["x"]) | {"co\nst": 1}]})
+
+
+UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
+    ("not JSON", "g.json", b'{"groups": ', ["is not JSON", "line 1"]),
+    ("not YAML", "g.yaml", b"groups: [\n - {", ["is not YAML", "line"]),
+    ("a list", "g.json", b"[]", ["holds no groups", "'groups'"]),
+    ("a word", "g.yaml", b"groups", ["holds no groups", "'groups'"]),
+    ("empty", "g.yaml", b"", ["holds no groups", "'groups'"]),
+    ("empty JSON", "g.json", b"", ["is not JSON"]),
+    ("binary", "g.json", b"\x89PNG\r\n\x1a\n\xff\xfe\x00", ["not text"]),
+    ("binary that is ASCII", "g.yaml", b"\x00\x01\x02", ["is not YAML"]),
+    ("a date for a name", "g.yaml", b"groups: [{name: 2020-01-01, features: [x], cost: 1}]", []),
+    ("brackets without end", "g.json", b"[" * 100_000, []),
+    ("YAML brackets without end", "g.yaml", b"[" * 3_000, []),
+    ("a YAML list that holds itself", "g.yaml", b"groups: &a [*a]", []),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"), [case[1:] for case in UNREADABLE], ids=[case[0] for case in UNREADABLE]
+)
+def test_a_file_that_is_no_groups_file_is_one_line_that_names_it(
+    name: str, content: bytes, words: list[str], tmp_path: Path
+) -> None:
+    (path := tmp_path / name).write_bytes(content)
+    message = refusal(path)
+    for word in [str(path), *words]:
+        assert word in message
+
+
+def test_a_missing_file_and_a_directory_are_said_to_be_that(tmp_path: Path) -> None:
+    assert "no such file" in refusal(tmp_path / "none.json")
+    assert "is a directory" in refusal(tmp_path)
+
+
+def test_costs_that_numpy_counted_are_taken_from_a_dict() -> None:
+    groups = load_groups({"groups": [group("a", ["x"], np.float64(2.5)), group("b", ["y"], np.int64(3))]})
+    assert groups.costs.tolist() == [2.5, 3.0]
+
+
+def test_the_dict_it_came_from_is_not_changed_and_may_change() -> None:
+    content = json.loads(json.dumps(CLINIC))
+    groups = load_groups(content)
+    assert content == CLINIC
+    content["groups"][0]["features"].append("late")
+    assert groups == load_groups(CLINIC)
+
+
+def test_without_drops_features_and_keeps_the_groups_that_others_pay_for() -> None:
+    groups = load_groups(CLINIC).without(["iron", "sugar", "s1"])
+    assert groups.features == ("age", "s0", "s2")
+    assert groups.names == load_groups(CLINIC).names
+    assert groups.slices[4] == slice(1, 3)
+    assert groups.prerequisites == load_groups(CLINIC).prerequisites
+
+
+def test_without_refuses_to_drop_every_feature() -> None:
+    groups = load_groups(CLINIC)
+    with pytest.raises(GroupsError, match="every feature is dropped"):
+        groups.without(groups.features)
+
+
+def changed(**more: Any) -> FeatureGroups:
+    """The clinic with the lab first, at another price, in cents."""
+    contents = [dict(g) for g in CLINIC["groups"]]
+    contents[1] |= {"features": ["sugar", "iron"], "cost": 350.0, **more}
+    return load_groups({"cost_unit": "cents", "groups": [contents[1], *contents[:1], *contents[2:]]})
+
+
+def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the_columns() -> None:
+    old = load_groups(CLINIC)
+    new = old.with_costs(changed(requires=["visit"]))
+    assert new.cost_unit == "cents"
+    assert new.names == old.names
+    assert new.features == old.features
+    assert new.costs.tolist() == [0.0, 350.0, 2.0, 10.0, 40.0]
+    assert new.groups[1].requires == ("visit",)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"groups": CLINIC["groups"][:4]}, "lacks 'scan'"),
+        ({"groups": [*CLINIC["groups"], group("new", ["z"])]}, "has 'new'"),
+        ({"groups": [group("age", ["years"], 0), *CLINIC["groups"][1:]]}, "'age' has other features"),
+    ],
+)
+def test_with_costs_refuses_other_groups(other: Content, words: str) -> None:
+    with pytest.raises(GroupsError, match=words):
+        load_groups(CLINIC).with_costs(load_groups(other))
+
+
+def test_singletons_are_each_feature_at_cost_one() -> None:
+    groups = singletons(["x", "y"])
+    assert groups.names == groups.features == ("x", "y")
+    assert groups.costs.tolist() == [1.0, 1.0]
+    with pytest.raises(GroupsError, match="two groups are called 'x'"):
+        singletons(["x", "x"])
+
+
+def test_groups_cannot_be_changed() -> None:
+    groups = load_groups(CLINIC)
+    with pytest.raises(ValueError, match="frozen"):
+        groups.groups[0].cost = 3.0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        groups.cost_unit = "ms"  # type: ignore[misc]

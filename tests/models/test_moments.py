@@ -1,0 +1,187 @@
+"""Moments add up exactly, and impute exactly, as if the rows had been together from the beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial, reduce
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Float
+from anytime.gram import Gram
+from anytime.moments import Moments
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:
+    """Moments by their definition, in two passes over the rows."""
+    gaps = np.isnan(X)
+    missing = np.flatnonzero(gaps.any(axis=0))
+    Z = np.hstack([np.where(gaps, fill, X), Y, gaps[:, missing]])
+    if w.sum() == 0:
+        empty = np.zeros(Z.shape[1])
+        return Moments(X.shape[1], Y.shape[1], len(X), 0.0, empty, np.diag(empty), fill, tuple(missing.tolist()))
+    mean = w @ Z / w.sum()
+    scatter = (w[:, np.newaxis] * (Z - mean)).T @ (Z - mean)
+    return Moments(X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple(missing.tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """One table in pieces, each stored with a fill of its own."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    w: Float = field(repr=False)
+    fill: Float = field(repr=False)
+    parts: list[Moments] = field(repr=False)
+
+    def whole(self) -> Moments:
+        return direct(self.X, self.Y, self.w, self.parts[0].fill)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.2, 0.7)) -> Pieces:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.integers(0, 30), min_size=1, max_size=5))
+    D, P, n = draw(st.integers(1, 4)), draw(st.integers(1, 3)), sum(sizes)
+    X, Y = rng.normal(size=(n, D)) * 3 + 5, rng.normal(size=(n, P))
+    X[rng.random(X.shape) < draw(st.sampled_from(missing))] = np.nan
+    w = rng.uniform(0.1, 3, n) if draw(st.booleans()) else rng.integers(0, 3, n).astype(np.float64)
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    fills = rng.normal(size=(len(sizes), D)) * draw(st.sampled_from((0.0, 4.0)))
+    parts = [direct(X[a:b], Y[a:b], w[a:b], fills[i]) for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))]
+    return Pieces(X, Y, w, fills[0], parts)
+
+
+def assert_same(found: Moments, expected: Moments) -> None:
+    assert (found.rows, found.missing) == (expected.rows, expected.missing)
+    assert found.weight == pytest.approx(expected.weight, rel=1e-12)
+    if expected.weight > 0:
+        expected = expected.refilled(found.fill)
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.scatter, expected.scatter, rtol=0, atol=1e-10 * expected.weight * 100)
+
+
+@quick(max_examples=200)
+@given(pieces())
+def test_merged_parts_are_the_whole(table: Pieces) -> None:
+    merged = Moments.merged(table.parts)
+    whole = table.whole()
+    if merged.weight > 0:
+        seen = merged.with_indicators(tuple(sorted({*merged.missing, *whole.missing})))
+        assert_same(seen, whole)
+
+
+@quick(max_examples=100)
+@given(pieces(), st.randoms(use_true_random=False))
+def test_the_order_of_merging_does_not_matter(table: Pieces, random: object) -> None:
+    parts = table.parts
+    forward = Moments.merged(parts)
+    backward = Moments.merged(parts[::-1])
+    inward = reduce(lambda a, b: b.merge(a), parts)
+    for other in (backward, inward):
+        both = tuple(sorted({*forward.missing, *other.missing}))
+        assert_same(forward.with_indicators(both), other.with_indicators(both))
+
+
+@quick(max_examples=60)
+@given(pieces())
+def test_merging_changes_neither_part(table: Pieces) -> None:
+    before = [(part.mean.tobytes(), part.scatter.tobytes(), part.fill.tobytes()) for part in table.parts]
+    Moments.merged(table.parts).imputed()
+    assert [(part.mean.tobytes(), part.scatter.tobytes(), part.fill.tobytes()) for part in table.parts] == before
+
+
+def test_parts_without_rows_are_neutral_on_both_sides() -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(20, 3)), rng.normal(size=(20, 2))
+    X[2, 1] = np.nan
+    full, none = direct(X, Y, np.ones(20), np.zeros(3)), Moments.empty(3, 2, np.ones(3))
+    assert_same(full.merge(none), full)
+    assert_same(none.merge(full), full)
+    assert none.merge(none).weight == 0
+
+
+def test_rows_of_no_weight_are_counted_and_nothing_else() -> None:
+    rng = np.random.default_rng(1)
+    X, Y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))
+    full, weightless = direct(X, Y, np.ones(20), np.zeros(2)), moments_of(X[:5], Y[:5], np.zeros(5))
+    for merged in (full.merge(weightless), weightless.merge(full)):
+        assert (merged.rows, merged.weight) == (25, 20.0)
+        np.testing.assert_allclose(merged.scatter, full.scatter, rtol=1e-14)
+
+
+@quick(max_examples=100)
+@given(pieces(), st.integers(0, 2**32 - 1))
+def test_another_fill_is_another_way_to_store_the_same_table(table: Pieces, seed: int) -> None:
+    whole = table.whole()
+    if whole.weight == 0:
+        return
+    fill = np.random.default_rng(seed).normal(size=whole.features) * 3
+    assert_same(whole.refilled(fill), direct(table.X, table.Y, table.w, fill))
+    assert_same(whole.refilled(fill).refilled(whole.fill), whole)
+
+
+@quick(max_examples=150)
+@given(pieces())
+def test_imputation_by_the_means_is_exact_after_any_merge(table: Pieces) -> None:
+    merged = Moments.merged(table.parts)
+    if merged.weight == 0:
+        return
+    X = table.X.copy()
+    for j in range(X.shape[1]):
+        known = ~np.isnan(X[:, j]) & (table.w > 0)
+        mean = np.average(X[known, j], weights=table.w[known]) if known.any() else 0.0
+        assert not known.any() or merged.observed_mean[j] == pytest.approx(mean, abs=1e-10)
+        X[np.isnan(X[:, j]), j] = mean if known.any() else merged.observed_mean[j]
+    full = merged.imputed()
+    assert full.missing == ()
+    assert np.isfinite(full.mean).all()
+    expected = direct(X, table.Y, table.w, full.fill)
+    np.testing.assert_allclose(full.mean, expected.mean, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(full.scatter, expected.scatter, rtol=0, atol=1e-8 * full.weight)
+
+
+def test_without_gaps_there_is_nothing_to_impute() -> None:
+    moments = moments_of(np.arange(6.0).reshape(3, 2), np.arange(3.0))
+    assert moments.imputed() is moments
+    assert moments.observed_mean.tolist() == [2.0, 3.0]
+
+
+def test_a_feature_that_no_row_has_keeps_its_fill() -> None:
+    X = np.column_stack([np.arange(10.0), np.full(10, np.nan)])
+    moments = direct(X, np.ones((10, 1)), np.ones(10), np.array([0.0, 2.5]))
+    assert moments.observed_mean.tolist() == [4.5, 2.5]
+    assert moments.imputed().scatter[1].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_feature_that_no_machine_has_is_constant_whatever_each_stored_for_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, y, w = rng.normal(size=(100, 2)), rng.normal(size=100), rng.uniform(0.1, 3.0, 100)
+    X[:, 0] = np.nan
+    one = moments_of(X[:50], y[:50], w[:50])
+    other = moments_of(X[50:], y[50:], w[50:]).refilled(np.array([3.7, 0.0]))
+    for merged in (one.merge(other), other.merge(one)):
+        gram = Gram.of(merged)
+        assert gram.constant.tolist() == [True, False]
+        assert gram.x_mean[0] in (0.0, pytest.approx(3.7))
+        assert not gram.q[0].any()
+
+
+def test_indicators_of_features_that_never_miss_are_zero_and_change_nothing() -> None:
+    rng = np.random.default_rng(2)
+    X, Y = rng.normal(size=(30, 4)), rng.normal(size=(30, 1))
+    X[::5, 2] = np.nan
+    moments = direct(X, Y, np.ones(30), np.zeros(4))
+    wider = moments.with_indicators((0, 2, 3))
+    assert wider.missing == (0, 2, 3)
+    assert wider.mean[5:].tolist() == [0.0, pytest.approx(0.2), 0.0]
+    np.testing.assert_array_equal(wider.imputed().scatter, moments.imputed().scatter)
+    assert moments.with_indicators(moments.missing) is moments

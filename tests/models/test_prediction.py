@@ -1,0 +1,485 @@
+"""A prediction in the making: any order of arrival gives the batch model's numbers, and a refused group changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.answer import Answer
+from anytime.arrays import Float
+from anytime.errors import ValuesError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.groups import load_groups
+from anytime.model import AnytimeModel
+from anytime.prediction import Prediction, class_probabilities
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "near", "features": ["n0", "n1"], "cost": 0.1},
+        {"name": "speed", "features": ["v"], "cost": 0.0},
+        {"name": "visit", "features": [], "cost": 2.0},
+        {"name": "lab", "features": ["l0", "l1"], "cost": 0.3, "requires": ["visit"]},
+        {"name": "scan", "features": ["s0", "s1", "s2"], "cost": 0.7, "requires": ["visit"]},
+        {"name": "far", "features": ["f"], "cost": 5.0},
+    ],
+}
+SLICES = dict(zip(load_groups(GROUPS).names, load_groups(GROUPS).slices, strict=True))
+NAMES = [group["name"] for group in GROUPS["groups"] if group["features"]]
+
+
+def table(seed: int = 0, rows: int = 150) -> Float:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(rows, 9)) * np.array([1, 2, 3, 1, 1, 10, 1, 0.1, 1]) + np.arange(9)
+
+
+def trained(responses: int = 1, **options: Any) -> AnytimeModel:
+    X = table()
+    rng = np.random.default_rng(1)
+    Y = X @ rng.normal(size=(9, responses)) + rng.normal(size=(len(X), responses))
+    return AnytimeRegressor(GROUPS, alpha="cv", **options).fit(X, Y[:, 0] if responses == 1 else Y).model_
+
+
+def trained_classes(labels: list[Any]) -> AnytimeModel:
+    X = table()
+    score = (X - X.mean(axis=0)) @ np.random.default_rng(2).normal(size=9)
+    which = np.digitize(score, np.quantile(score, np.linspace(0, 1, len(labels) + 1)[1:-1]))
+    return AnytimeClassifier(GROUPS).fit(X, np.array(labels)[which]).model_
+
+
+MODEL = trained()
+VECTOR = trained(responses=3)
+BINARY = trained_classes([0, 1])
+COLOURS = trained_classes(["blue", "green", "red"])
+MODELS = {"number": MODEL, "vector": VECTOR, "binary": BINARY, "colours": COLOURS}
+
+
+def arriving(model: AnytimeModel, x: Float, names: list[str], rows: int = 1) -> Prediction:
+    """A prediction to which these groups of x, one row or several, were added in this order."""
+    prediction = model.open(rows)
+    for name in names:
+        prediction.add(name, x[..., SLICES[name]])
+    return prediction
+
+
+def added_until(model: AnytimeModel, k: int) -> list[str]:
+    """Groups with features of the first k steps."""
+    return [name for step in model.manifest.steps[:k] for name in step.adds if name in NAMES]
+
+
+def scores(model: AnytimeModel, x: Float, k: int) -> Float:
+    """Responses (rows, P) of prefix k, by a sum over its columns."""
+    p = model.prefixes
+    coef = p.packed[p.ends[:k].sum() : p.ends[: k + 1].sum()]
+    total = np.tile(p.intercept, (len(np.atleast_2d(x)), 1))
+    for column, w in zip(p.columns[: p.ends[k]], coef, strict=True):
+        total = total + np.outer(np.atleast_2d(x)[:, column] - p.mean[column], w)
+    return total
+
+
+def same(one: Answer, other: Answer) -> bool:
+    return asdict(one) == asdict(other)
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize("name", ["number", "vector"])
+def test_step_k_of_a_session_is_prefix_k_of_the_batch(name: str) -> None:
+    model, x = MODELS[name], table(7, 1)
+    for k in range(model.steps + 1):
+        answer = arriving(model, x[0], added_until(model, k)).answer()
+        assert answer.prefix == k
+        assert answer.prediction == pytest.approx(scores(model, x, k)[0].squeeze().tolist(), rel=1e-12)
+        assert np.squeeze(model.prefixes.predict(x, k)).tolist() == pytest.approx(answer.prediction, rel=1e-12)
+        assert np.squeeze(model.prefixes.predict_all(x)[k]).tolist() == pytest.approx(answer.prediction, rel=1e-12)
+
+
+def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> None:
+    for k in range(MODEL.steps + 1):
+        answer = arriving(MODEL, table(7, 1)[0], added_until(MODEL, k)).answer()
+        assert answer.groups == tuple(added_until(MODEL, k))
+        assert answer.steps == len(MODEL.manifest.steps)
+        if k == 0:
+            assert answer.expected.cv_error == MODEL.manifest.prior_error
+            assert (answer.cost, answer.expected.explained_variance, answer.expected.r2) == (0.0, 0.0, 0.0)
+        else:
+            step = MODEL.manifest.steps[k - 1]
+            expected = (step.cv_error, step.explained_variance, step.r2)
+            assert answer.cost == step.cumulative_cost
+            assert (answer.expected.cv_error, answer.expected.explained_variance, answer.expected.r2) == expected
+
+
+def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
+    answer = MODEL.open().answer()
+    assert answer.prediction == MODEL.prefixes.intercept[0]
+    assert (answer.prefix, answer.complete, answer.groups, answer.cost) == (0, False, (), 0.0)
+    assert set(answer.missing) == set(NAMES)
+    assert (answer.reason, answer.policy, answer.note, answer.interval) == ("end", "prefix", None, None)
+
+
+def test_a_budget_of_nothing_is_complete_once_the_free_groups_are_there() -> None:
+    assert MODEL.open().answer(budget=0).missing == ("speed",)
+    answer = arriving(MODEL, table(7, 1)[0], ["speed"]).answer(budget=0)
+    assert (answer.complete, answer.cost, answer.groups) == (True, 0.0, ("speed",))
+
+
+def test_the_order_of_arrival_does_not_matter() -> None:
+    x = table(3, 1)[0]
+    rng = np.random.default_rng(0)
+    whole = arriving(MODEL, x, NAMES).answer()
+    assert (whole.prefix, whole.complete, whole.missing) == (MODEL.steps, True, ())
+    for _ in range(20):
+        assert same(arriving(MODEL, x, list(rng.permutation(NAMES))).answer(), whole)
+
+
+def test_a_group_that_is_ahead_of_its_turn_waits_for_the_groups_before_it() -> None:
+    x = table(3, 1)[0]
+    order = added_until(MODEL, MODEL.steps)
+    late = arriving(MODEL, x, order[1:])
+    assert (late.answer().prefix, late.answer().missing) == (0, (order[0],))
+    assert late.received == tuple(order[1:])
+    late.add(order[0], x[SLICES[order[0]]])
+    assert late.answer().prefix == MODEL.steps
+
+
+def test_the_last_values_of_a_group_count() -> None:
+    x, other = table(3, 2)
+    prediction = arriving(MODEL, other, NAMES)
+    prediction.add("near", [None, math.nan])
+    for name in NAMES:
+        prediction.add(name, x[SLICES[name]])
+    assert same(prediction.answer(), arriving(MODEL, x, NAMES).answer())
+
+
+def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
+    values = table(3, 1)[0][SLICES["near"]].copy()
+    values[1] = np.nan
+    before = values.copy()
+    prediction = MODEL.open()
+    prediction.add("near", values)
+    assert np.array_equal(values, before, equal_nan=True)
+    prediction.add("speed", [1.0])
+    answer = prediction.answer()
+    values[:] = 1e6
+    assert same(prediction.answer(), answer)
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=12),
+    budget=st.none() | st.floats(0, 10) | st.sampled_from(MODEL.costs.tolist()),
+)
+def test_any_sequence_of_arrivals_gives_the_longest_complete_prefix(
+    arrivals: list[tuple[str, int]], budget: float | None
+) -> None:
+    rows = table(11, 4)
+    prediction, last = MODEL.open(), MODEL.prefixes.mean.copy()
+    for name, row in arrivals:
+        prediction.add(name, rows[row, SLICES[name]])
+        last[SLICES[name]] = rows[row, SLICES[name]]
+    received = {name for name, _ in arrivals}
+    limit = math.inf if budget is None else budget
+    allowed = sum(cost <= limit * (1 + 1e-9) for cost in MODEL.costs[1:])
+    prefix = max(k for k in range(allowed + 1) if received.issuperset(added_until(MODEL, k)))
+    answer = prediction.answer(budget)
+    assert answer.prefix == prefix
+    assert answer.complete == (prefix == allowed)
+    assert answer.missing == tuple(name for name in added_until(MODEL, allowed) if name not in received)
+    assert answer.cost == MODEL.costs[prefix]
+    assert answer.prediction == pytest.approx(float(scores(MODEL, last, prefix)[0, 0]), rel=1e-9, abs=1e-9)
+    json.dumps(asdict(answer), allow_nan=False)
+
+
+# Budgets
+
+
+def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
+    prediction = arriving(MODEL, table(3, 1)[0], NAMES)
+    for k in range(1, MODEL.steps + 1):
+        exact = prediction.answer(float(MODEL.costs[k]))
+        assert exact.prefix == max(j for j in range(MODEL.steps + 1) if MODEL.costs[j] <= MODEL.costs[k])
+        assert (exact.complete, exact.missing, exact.budget) == (True, (), MODEL.costs[k])
+        if MODEL.costs[k] > 0:
+            assert prediction.answer(float(MODEL.costs[k]) * (1 - 1e-6)).prefix < k
+
+
+def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
+    cheap = float(MODEL.costs[2])
+    prediction = MODEL.open()
+    assert prediction.answer(cheap).missing == tuple(added_until(MODEL, 2))
+    for name in added_until(MODEL, 2):
+        prediction.add(name, np.zeros(len(MODEL.groups.groups[MODEL.groups.position(name)].features)))
+    assert prediction.answer(cheap).complete
+    assert not prediction.answer().complete
+
+
+def test_a_budget_written_in_decimals_pays_for_the_sum_of_its_costs() -> None:
+    groups = {"groups": [{"name": f"g{i}", "features": [f"x{i}"], "cost": 0.1} for i in range(10)]}
+    X = np.random.default_rng(0).normal(size=(40, 10))
+    model = AnytimeRegressor(groups).fit(X, X.sum(axis=1)).model_
+    assert [model.affordable(k / 10) for k in range(11)] == list(range(11))
+    assert [model.affordable(sum([0.1] * k)) for k in range(11)] == list(range(11))
+    assert model.affordable(0.3 - 1e-6) == 2
+
+
+@pytest.mark.parametrize("budget", [-1, -1e-300, math.nan, -math.inf, "40", [1.0]])
+def test_a_budget_that_is_no_amount_is_refused(budget: Any) -> None:
+    with pytest.raises(ValuesError, match="budget"):
+        MODEL.open().answer(budget=budget)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValuesError, match="'prefix' or 'arrived'"):
+        MODEL.open().answer(policy="best")  # type: ignore[arg-type]
+
+
+# Missing values
+
+
+@pytest.mark.parametrize("null", [None, math.nan, np.nan])
+def test_nulls_are_imputed_by_the_training_mean_and_listed(null: float | None) -> None:
+    x = table(3, 1)[0]
+    values: list[float | None] = x[SLICES["near"]].tolist()
+    values[1] = null
+    prediction = arriving(MODEL, x, NAMES)
+    prediction.add("near", values)
+    filled = x.copy()
+    filled[1] = MODEL.prefixes.mean[1]
+    assert prediction.answer().imputed == ("n1",)
+    assert prediction.answer().prediction == pytest.approx(arriving(MODEL, filled, NAMES).answer().prediction)
+
+
+def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
+    prediction = MODEL.open()
+    for name in NAMES:
+        prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
+    answer = prediction.answer()
+    assert answer.prediction == pytest.approx(float(MODEL.prefixes.intercept[0]), rel=1e-12)
+    assert sorted(answer.imputed) == sorted(MODEL.groups.features)
+
+
+def test_only_the_nulls_of_the_groups_used_are_listed() -> None:
+    order = added_until(MODEL, MODEL.steps)
+    prediction = MODEL.open()
+    for name in order[:1] + order[2:]:
+        prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
+    assert prediction.answer().imputed == MODEL.groups.features[SLICES[order[0]]]
+
+
+def test_values_that_come_again_without_nulls_are_no_longer_listed() -> None:
+    prediction = MODEL.open()
+    prediction.add("speed", [None])
+    prediction.add("speed", [2.0])
+    assert prediction.answer().imputed == ()
+
+
+# What is refused
+
+
+def nested(depth: int) -> Any:
+    values: Any = [1.0, 2.0]
+    for _ in range(depth):
+        values = [values]
+    return values
+
+
+REFUSED: list[tuple[str, str, Any, list[str]]] = [
+    ("an unknown group", "naer", [1.0, 2.0], ["no group 'naer'", "did you mean 'near'?"]),
+    ("a group without features", "visit", [], ["'visit' has no features", "do not send it"]),
+    ("too few values", "near", [1.0], ["'near'", "1 x 1", "expected 1 x 2"]),
+    ("too many values", "near", [1.0, 2.0, 3.0], ["'near'", "1 x 3", "expected 1 x 2"]),
+    ("no values", "near", [], ["'near'", "expected 1 x 2"]),
+    ("two rows", "near", [[1.0, 2.0], [3.0, 4.0]], ["'near'", "2 x 2", "expected 1 x 2"]),
+    ("a number", "speed", 3.0, ["'speed'", "a single value", "expected 1 x 1"]),
+    ("null", "speed", None, ["'speed'", "a single value", "expected 1 x 1"]),
+    ("a dict", "near", {"n0": 1.0, "n1": 2.0}, ["'near'", "expected 1 x 2"]),
+    ("ragged rows", "near", [[1.0], [2.0, 3.0]], ["'near'", "ragged", "expected 1 x 2"]),
+    ("text", "near", "12", ["'near'", "expected 1 x 2"]),
+    ("words", "near", ["1", "2"], ["'near'", "not numbers"]),
+    ("a word among numbers", "near", [1.0, "2"], ["'near'", "not numbers"]),
+    ("a word beside null", "near", [None, "2"], ["'near'", "not all numbers"]),
+    ("bytes", "near", [b"1", b"2"], ["'near'", "not numbers"]),
+    ("complex numbers", "near", [1j, 2.0], ["'near'", "not numbers"]),
+    ("dates", "near", np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"), ["'near'", "not numbers"]),
+    ("objects", "near", [object(), None], ["'near'", "not all numbers"]),
+    ("infinity", "near", [1.0, math.inf], ["'near'", "infinite in 'n1'"]),
+    ("minus infinity beside null", "near", [-math.inf, None], ["'near'", "infinite in 'n0'"]),
+    ("an integer too large for a float", "near", [10**400, 1], ["'near'", "too large"]),
+    ("three brackets", "near", nested(2), ["'near'", "1 x 1 x 2", "expected 1 x 2"]),
+    ("a hundred brackets", "near", nested(100), ["'near'", "expected 1 x 2"]),
+    ("a hundred thousand brackets", "near", nested(100_000), ["'near'", "expected 1 x 2"]),
+]
+
+
+@pytest.mark.parametrize(("group", "values", "words"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_a_refused_group_is_one_line_and_changes_nothing(group: str, values: Any, words: list[str]) -> None:
+    x = table(3, 1)[0]
+    for names in ([], NAMES):
+        prediction = arriving(MODEL, x, names)
+        before = prediction.answer(), prediction.answer(policy="arrived"), prediction.received
+        with pytest.raises(ValuesError) as caught:
+            prediction.add(group, values)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert len(message) < 300
+        assert all(word in message for word in words), message
+        after = prediction.answer(), prediction.answer(policy="arrived"), prediction.received
+        assert same(after[0], before[0])
+        assert same(after[1], before[1])
+        assert after[2] == before[2]
+
+
+def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
+    if np.finfo(np.longdouble).max == np.finfo(np.float64).max:
+        pytest.skip("no longer doubles here")
+    with pytest.raises(ValuesError, match="infinite|too large"):
+        MODEL.open().add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
+
+
+@pytest.mark.parametrize("group", [None, 3, ["near"], {"near": 1}])
+def test_a_group_that_is_no_name_is_refused(group: Any) -> None:
+    with pytest.raises(ValuesError, match="group"):
+        MODEL.open().add(group, [1.0, 2.0])
+
+
+def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
+    exact = MODEL.open()
+    exact.add("near", [1.0, 0.0])
+    exact.add("speed", [2.0])
+    kinds: list[Any] = [[1, 0], [True, False], [True, 0.0], np.array([1, 0], dtype="u1"), np.float32([1, 0]), (1, 0)]
+    for values in kinds:
+        other = MODEL.open()
+        other.add("near", values)
+        other.add("speed", np.array([[2]]))
+        assert other.answer().prediction == exact.answer().prediction
+    large = MODEL.open()
+    large.add("near", [2**80, None])
+    assert large.received == ("near",)
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2", None])
+def test_a_prediction_for_no_whole_number_of_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(ValuesError, match="rows is"):
+        MODEL.open(rows)
+
+
+# Rows
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_many_rows_are_answered_as_one_row_each(model: AnytimeModel) -> None:
+    X = table(5, 6)
+    for k in range(model.steps + 1):
+        names = added_until(model, k)
+        together = arriving(model, X, names, rows=6).answer()
+        alone = [arriving(model, x, names).answer() for x in X]
+        assert isinstance(together.prediction, list)
+        for row, answer in enumerate(alone):
+            if model.manifest.classes is None:
+                assert together.prediction[row] == pytest.approx(answer.prediction, rel=1e-12)
+            else:
+                assert together.prediction[row] == answer.prediction
+                assert together.probabilities[row] == pytest.approx(answer.probabilities, rel=1e-12)
+            assert (together.prefix, together.cost) == (answer.prefix, answer.cost)
+
+
+def test_one_row_may_come_flat_or_as_a_row() -> None:
+    flat, row = MODEL.open(), MODEL.open()
+    flat.add("near", [1.0, 2.0])
+    row.add("near", [[1.0, 2.0]])
+    assert same(flat.answer(), row.answer())
+
+
+def test_several_rows_do_not_come_flat() -> None:
+    with pytest.raises(ValuesError, match="expected 2 x 1"):
+        MODEL.open(2).add("speed", [1.0, 2.0])
+
+
+def test_a_null_in_any_row_lists_its_feature_once() -> None:
+    prediction = MODEL.open(3)
+    prediction.add("speed", [[None], [1.0], [math.nan]])
+    assert prediction.answer().imputed == ("v",)
+
+
+# Classes
+
+
+@pytest.mark.parametrize("name", ["binary", "colours"])
+def test_the_class_is_the_likeliest_and_probabilities_sum_to_one(name: str) -> None:
+    model = MODELS[name]
+    classes = model.manifest.classes
+    assert classes is not None
+    told = set()
+    for x in table(9, 40):
+        for k in range(model.steps + 1):
+            answer = arriving(model, x, added_until(model, k)).answer()
+            assert len(answer.probabilities) == len(classes)
+            assert sum(answer.probabilities) == pytest.approx(1.0, abs=1e-12)
+            assert min(answer.probabilities) >= 0
+            assert answer.prediction == classes[int(np.argmax(answer.probabilities))]
+            assert type(answer.prediction) in (int, str)
+            told.add(answer.prediction)
+    assert told == set(classes)
+
+
+def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
+    assert class_probabilities(np.array([[-0.5], [0.25], [1.5]])).tolist() == [[1, 0], [0.75, 0.25], [0, 1]]
+    assert class_probabilities(np.array([[-1.0, 0.5, 1.5], [0.2, 0.3, 0.5]])).tolist() == [
+        [0, 0.25, 0.75],
+        [0.2, 0.3, 0.5],
+    ]
+    assert class_probabilities(np.array([[-1.0, -2.0]])).tolist() == [[0.5, 0.5]]
+
+
+def test_a_regression_has_no_probabilities() -> None:
+    assert MODEL.open().answer().probabilities is None
+
+
+# JSON
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("policy", ["prefix", "arrived"])
+def test_every_field_of_an_answer_is_json(model: AnytimeModel, rows: int, policy: Any) -> None:
+    x = table(3, rows)
+    for names in ([], NAMES[2:], NAMES):
+        answer = arriving(model, x, names, rows).answer(
+            1.5, policy, reason="deadline", elapsed_ms=3.5, late_groups=["far"]
+        )
+        told = json.loads(json.dumps(asdict(answer), allow_nan=False))
+        assert (told["reason"], told["elapsed_ms"], told["late_groups"]) == ("deadline", 3.5, ["far"])
+        assert told["prediction"] == answer.prediction
+
+
+@pytest.mark.parametrize("budget", [math.inf, np.float32(1.5), np.int64(2), np.float64(2.0), 7, True])
+def test_an_answer_is_json_whatever_number_the_budget_was(budget: Any) -> None:
+    json.dumps(asdict(arriving(MODEL, table(3, 1)[0], NAMES).answer(budget)), allow_nan=False)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("policy", ["prefix", "arrived"])
+def test_the_largest_floats_are_answered_by_json_or_refused(model: AnytimeModel, policy: Any) -> None:
+    largest = np.finfo(np.float64).max
+    prediction = model.open()
+    try:
+        for name in NAMES:
+            values = np.full(len(np.arange(9)[SLICES[name]]), largest)
+            values[1::2] *= -1
+            prediction.add(name, values)
+    except ValuesError:
+        return
+    json.dumps(asdict(prediction.answer(policy=policy)), allow_nan=False)
+
+
+def test_the_answer_names_the_model_and_its_version() -> None:
+    model = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"name": "brake", "version": "abc"}))
+    answer = model.open().answer()
+    assert (answer.model, answer.version) == ("brake", "abc")

@@ -1,0 +1,212 @@
+"""The k-th prefix is the ridge regression on its columns and nothing else, in raw units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_limits
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Float
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups, singletons
+from anytime.prefixes import BATCH, PrefixModels, prefix_models, staircase
+from anytime.sequencing import Sequence, sequence
+from models import literal
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small products only: threads would spend their time waiting for each other."""
+    with threadpool_limits(1):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A table and the prefix models of a sequence learned from it."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    weights: Float | None = field(repr=False)
+    alpha: float
+    order: Sequence = field(repr=False)
+    models: PrefixModels = field(repr=False)
+
+    def columns(self, prefix: int) -> list[int]:
+        columns: list[int] = self.order.columns[: self.order.ends[prefix]].tolist()
+        return columns
+
+    def directly(self, prefix: int) -> Float:
+        """Predictions of the training rows by a fresh solve on the prefix's columns."""
+        Xs, Ys = literal.standardise(self.X, self.Y, self.weights)
+        W = literal.Rows(Xs, Ys, self.alpha, self.weights).coefficients(self.columns(prefix))
+        w = np.ones(len(self.X)) if self.weights is None else self.weights
+        mean = np.average(self.Y, axis=0, weights=w)
+        scale = np.sqrt(np.average((self.Y - mean) ** 2, axis=0, weights=w))
+        return mean + Xs[:, self.columns(prefix)] @ W * scale
+
+
+def learned(
+    X: Float, Y: Float, groups: FeatureGroups, alpha: float = 1e-3, weights: Float | None = None, method: str = "fr"
+) -> Learned:
+    gram = Gram.of(moments_of(X, Y, weights))
+    order = sequence(gram, groups, "omp" if method == "omp" else "fr", alpha)
+    W = staircase(order.factor, order.z, order.ends)
+    return Learned(X, Y, weights, alpha, order, prefix_models(gram, order.columns, order.ends, W))
+
+
+def grouped(sizes: list[int], rng: np.random.Generator) -> FeatureGroups:
+    names = iter(range(sum(sizes)))
+    content = [
+        {"name": f"g{g}", "features": [f"x{next(names)}" for _ in range(size)], "cost": float(rng.integers(1, 9))}
+        for g, size in enumerate(sizes)
+    ]
+    return load_groups({"groups": content})
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Learned:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any))
+    D, P, n = sum(sizes), draw(st.integers(1, 3)), draw(st.integers(30, 80))
+    X = rng.normal(size=(n, D)) @ (np.eye(D) + 0.3 * rng.normal(size=(D, D))) * 10.0 ** rng.integers(-2, 3, D) + 5.0
+    Y = rng.normal(size=(n, P)) * [1.0, 50.0, 0.01][:P] + X[:, :1] + 7.0
+    weights = rng.uniform(0.1, 3.0, n) if draw(st.booleans()) else None
+    alpha = draw(st.sampled_from((0.0, 1e-7, 1e-3, 1.0)))
+    return learned(X, Y, grouped(sizes, rng), alpha, weights, draw(st.sampled_from(("fr", "omp"))))
+
+
+@quick(max_examples=80)
+@given(cases())
+def test_each_prefix_is_the_direct_solve_on_its_columns(case: Learned) -> None:
+    scale = case.Y.std(axis=0)
+    for prefix in range(case.models.steps + 1):
+        found = case.models.predict(case.X, prefix)
+        assert np.abs((found - case.directly(prefix)) / scale).max() < 1e-7
+
+
+@quick(max_examples=60)
+@given(cases())
+def test_each_prefix_is_the_ridge_of_scikit_learn_on_standardised_columns(case: Learned) -> None:
+    w = np.ones(len(case.X)) if case.weights is None else case.weights
+    Xs = (case.X - case.models.mean) / case.models.scale
+    for prefix in range(1, case.models.steps + 1):
+        columns = case.columns(prefix)
+        if columns:
+            ridge = Ridge(alpha=w.sum() * case.alpha, solver="svd").fit(Xs[:, columns], case.Y, sample_weight=w)
+            expected = ridge.predict(Xs[:, columns]).reshape(case.Y.shape)
+            found = case.models.predict(case.X, prefix)
+            assert np.abs((found - expected) / case.Y.std(axis=0)).max() < 1e-7
+            coefficients = case.models.coef(prefix) * case.models.scale[columns, np.newaxis] / case.Y.std(axis=0)
+            assert np.abs(coefficients - ridge.coef_.T.reshape(len(columns), -1) / case.Y.std(axis=0)).max() < 1e-6
+
+
+@quick(max_examples=60)
+@given(cases())
+def test_all_prefixes_at_once_are_the_prefixes_one_by_one(case: Learned) -> None:
+    together = case.models.predict_all(case.X)
+    assert together.shape == (case.models.steps + 1, *case.Y.shape)
+    for prefix, found in enumerate(together):
+        np.testing.assert_allclose(found, case.models.predict(case.X, prefix), rtol=1e-10, atol=1e-9)
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_the_empty_prefix_is_the_base_rate(case: Learned) -> None:
+    expected = np.average(case.Y, axis=0, weights=case.weights)
+    np.testing.assert_allclose(case.models.predict(case.X, 0), np.tile(expected, (len(case.X), 1)), rtol=1e-12)
+    assert case.models.coef(0).shape == (0, case.Y.shape[1])
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_only_the_columns_that_a_prefix_has_are_kept_and_read(case: Learned) -> None:
+    assert case.models.packed.shape == (case.models.ends.sum(), case.Y.shape[1])
+    for prefix in range(case.models.steps + 1):
+        others = np.setdiff1d(np.arange(case.X.shape[1]), case.columns(prefix))
+        changed = case.X.copy()
+        changed[:, others] = np.nan
+        np.testing.assert_array_equal(case.models.predict(changed, prefix), case.models.predict(case.X, prefix))
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_explained_variance_of_a_prefix_is_that_of_its_coefficients(case: Learned) -> None:
+    Xs, Ys = literal.standardise(case.X, case.Y, case.weights)
+    rows = literal.Rows(Xs, Ys, case.alpha, case.weights)
+    for prefix in range(case.models.steps + 1):
+        F = rows.explained_variance(case.columns(prefix))
+        assert case.order.explained_variance[prefix] == pytest.approx(F, abs=1e-9)
+
+
+@quick(max_examples=40)
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_units_and_order_of_the_columns_do_not_change_a_prediction(case: Learned, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    D = case.X.shape[1]
+    factor, offset = 10.0 ** rng.integers(-2, 3, D), rng.normal(size=D)
+    groups = load_groups(
+        {"groups": [{"name": f"g{j}", "features": [f"x{j}"], "cost": float(j + 1)} for j in range(D)]}
+    )
+    one = learned(case.X, case.Y, groups, 1e-3, case.weights)
+    other = learned(case.X * factor + offset, case.Y, groups, 1e-3, case.weights)
+    assert one.order.columns.tolist() == other.order.columns.tolist()
+    for a, b in zip(one.models.predict_all(one.X), other.models.predict_all(other.X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * case.Y.std())
+
+
+def test_columns_that_add_nothing_have_coefficient_zero_and_predictions_are_those_without_them() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 8))
+    X[:, 3], X[:, 5], X[:, 7] = X[:, 0], 0.1, X[:, 1] - 2 * X[:, 2]
+    Y = X @ rng.normal(size=(8, 2)) + rng.normal(size=(60, 2))
+    case = learned(X, Y, singletons([f"x{j}" for j in range(8)]), alpha=0.0)
+    dropped = case.order.columns[case.order.factor.dropped].tolist()
+    assert len(dropped) == 2
+    full = case.models.coef(case.models.steps)
+    zero = case.order.columns[~full.any(axis=1)].tolist()
+    assert sorted(zero) == sorted([*dropped, 5])
+    expected = np.column_stack([X[:, :3], X[:, [4, 6]], np.ones(60)])
+    direct = expected @ np.linalg.lstsq(expected, Y)[0]
+    np.testing.assert_allclose(case.models.predict(X, case.models.steps), direct, atol=1e-9)
+
+
+@pytest.mark.parametrize("responses", [1, 2, 3])
+def test_more_prefixes_than_a_batch_are_solved_alike(responses: int) -> None:
+    rng = np.random.default_rng(1)
+    D = BATCH + 20
+    X = rng.normal(size=(D + 200, D))
+    Y = X @ rng.normal(size=(D, responses)) + rng.normal(size=(len(X), responses))
+    case = learned(X, Y, singletons([f"x{j}" for j in range(D)]), alpha=1e-2)
+    together = case.models.predict_all(X)
+    edges = {BATCH // responses * k + d for k in (1, 2, 3) for d in (-1, 0, 1)}
+    for prefix in sorted(k for k in {0, 1, D, *edges} if k <= D):
+        np.testing.assert_allclose(together[prefix], case.directly(prefix), atol=1e-8 * np.abs(Y).max())
+
+
+def test_groups_without_features_make_prefixes_that_predict_the_same() -> None:
+    rng = np.random.default_rng(2)
+    groups = load_groups(
+        {
+            "groups": [
+                {"name": "visit", "features": [], "cost": 0.0},
+                {"name": "test", "features": ["x0", "x1"], "cost": 2.0, "requires": ["visit"]},
+                {"name": "other", "features": ["x2"], "cost": 1.0},
+            ]
+        }
+    )
+    X = rng.normal(size=(40, 3))
+    case = learned(X, X @ np.ones((3, 1)), groups)
+    assert case.order.steps[0].adds == (0,)
+    np.testing.assert_array_equal(case.models.predict(X, 1), case.models.predict(X, 0))
+    np.testing.assert_allclose(case.models.predict(X, 3), case.directly(3), atol=1e-9)

@@ -1,0 +1,641 @@
+"""Promises of the runner: an answer at the deadline whatever the extractors do, and nothing left behind.
+
+Clocks here are generous (a busy machine must not fail a test) and bound only what a broken runner would exceed by far.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime import kept_runners
+from anytime.arrays import Float
+from anytime.errors import ExtractorError, ValuesError
+from anytime.groups import load_groups
+from anytime.lateness import LatenessRecord
+from anytime.manifest import Manifest, Provenance, StepRecord
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime.prefixes import PrefixModels
+from anytime.runner import Runner
+from anytime.workers import Worker, Workers
+
+SLOW_SECONDS = 2.0
+GENEROUS_MS = 500.0
+"""A 20 ms deadline is answered within this, though an extractor works for two seconds."""
+
+LONG_MS = 30_000.0
+WORKERS: tuple[Worker, ...] = ("thread", "process")
+
+COEF = {"a": (1.0,), "b": (10.0,), "c": (100.0, 1000.0)}
+"""What each group's features weigh in every prefix that has them; the base rate is 0.5."""
+
+
+# The extractors are at the top level, so that processes can import them.
+
+
+def first(x: Float) -> Float:
+    return x[:1]
+
+
+def second(x: Float) -> Float:
+    return x[1:2]
+
+
+def third(x: Float) -> Float:
+    return x[2:4]
+
+
+def slow(x: Float) -> Float:
+    time.sleep(SLOW_SECONDS)
+    return x[1:2]
+
+
+def hanging(x: Float) -> Float:
+    time.sleep(3600)
+    return x[1:2]
+
+
+def briefly_slow(x: Float) -> Float:
+    time.sleep(0.2)
+    return x[1:2]
+
+
+def raising(x: Float) -> Float:
+    raise RuntimeError("no light\non the sensor")
+
+
+def leaving(x: Float) -> Float:
+    sys.exit("enough")
+
+
+def too_wide(x: Float) -> Float:
+    return x
+
+
+def dying(x: Float) -> Float:
+    os._exit(3)
+
+
+def unsendable(x: Float) -> Any:
+    return threading.Lock()
+
+
+def noting(x: Path) -> Float:
+    """Leave a mark, so that a test can tell whether the group was computed."""
+    (x / "computed").touch()
+    return np.zeros(2)
+
+
+def zero(x: object) -> Float:
+    return np.zeros(1)
+
+
+def slow_zero(x: object) -> Float:
+    time.sleep(0.5)
+    return np.zeros(1)
+
+
+def process_of(x: Float) -> Float:
+    return np.array([float(os.getpid())])
+
+
+class Unloadable:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise RuntimeError("not here")
+
+
+X = np.array([1.0, 2.0, 3.0, 4.0])
+FULL = 0.5 + 1.0 * 1 + 10.0 * 2 + 100.0 * 3 + 1000.0 * 4
+
+
+def a_model(*, moments: bool = False) -> AnytimeModel:
+    """Three groups after a featureless one, which `b` requires and pays: cost 1 (a), 1 + 2 (visit, b), 4 (c)."""
+    groups = load_groups(
+        {
+            "cost_unit": "ms",
+            "groups": [
+                {"name": "visit", "features": [], "cost": 1.0},
+                {"name": "c", "features": ["c0", "c1"], "cost": 4.0},
+                {"name": "a", "features": ["a0"], "cost": 1.0},
+                {"name": "b", "features": ["b0"], "cost": 2.0, "requires": ["visit"]},
+            ],
+        }
+    )
+    weights = [COEF["a"], COEF["a"] + COEF["b"], COEF["a"] + COEF["b"] + COEF["c"]]
+    prefixes = PrefixModels(
+        mean=np.zeros(4),
+        scale=np.ones(4),
+        intercept=np.array([0.5]),
+        response_scale=np.ones(1),
+        columns=np.array([2, 3, 0, 1]),
+        ends=np.array([0, 1, 2, 4]),
+        packed=np.concatenate([np.array(weight) for weight in weights])[:, np.newaxis],
+    )
+    adds = [("a",), ("visit", "b"), ("c",)]
+    costs = [1.0, 3.0, 4.0]
+    steps = tuple(
+        StepRecord(
+            group=added[-1],
+            adds=added,
+            cost=cost,
+            cumulative_cost=sum(costs[: i + 1]),
+            explained_variance=0.1 * (i + 1),
+            r2=0.2 * (i + 1),
+            cv_error=None,
+            alpha=1e-5,
+        )
+        for i, (added, cost) in enumerate(zip(adds, costs, strict=True))
+    )
+    manifest = Manifest(
+        name="toy",
+        task="regression",
+        target=("y",),
+        responses=("y",),
+        groups=groups,
+        method="fr",
+        alpha=1e-5,
+        steps=steps,
+        provenance=Provenance(created="", library="", data="", rows=100, weight=100.0),
+    )
+    return AnytimeModel(manifest, prefixes, _moments() if moments else None)
+
+
+def _moments() -> Moments:
+    """Of independent standard features (c0, c1, a0, b0) and y = 100 c0 + 1000 c1 + a0 + 10 b0 + 0.5."""
+    weights = np.array([[100.0], [1000.0], [1.0], [10.0]])
+    cross = np.vstack([np.hstack([np.eye(4), weights]), np.hstack([weights.T, weights.T @ weights])])
+    return Moments(4, 1, 100, 100.0, np.array([0.0, 0.0, 0.0, 0.0, 0.5]), 100.0 * cross, np.zeros(4))
+
+
+def extractors(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    return {"a": first, "b": second, "c": third, **changed}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def worker_threads() -> int:
+    return sum(thread.name == "anytime-worker" for thread in threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert eventually(lambda: not multiprocessing.active_children())
+
+
+@pytest.fixture
+def _own_kept_runners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_runners, "_kept", [])
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker) -> None:
+    with Runner(a_model(), extractors(), worker, max_workers=1) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert answer.prediction == FULL
+    assert (answer.reason, answer.prefix, answer.complete) == ("complete", 3, True)
+    assert answer.groups == ("a", "b", "c")
+    assert answer.cost == 8.0
+    assert 0 < answer.elapsed_ms < LONG_MS
+    assert (runner.lateness.count, runner.failures, runner.last_failure) == (0, (), None)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_the_deadline_is_kept_though_an_extractor_is_at_work(worker: Worker) -> None:
+    with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
+        runner.run(X, 50.0)
+        begin = time.perf_counter()
+        answer = runner.run(X, 20.0)
+        took_ms = (time.perf_counter() - begin) * 1e3
+    assert took_ms < GENEROUS_MS
+    assert answer.elapsed_ms <= took_ms
+    assert (answer.reason, answer.complete) == ("deadline", False)
+    assert answer.prefix <= 1
+    assert set(answer.missing) >= {"b", "c"}
+    late = runner.lateness
+    assert late.count == 2
+    assert late.p50 <= late.p99 <= late.max < GENEROUS_MS
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_what_is_done_by_the_deadline_is_used(worker: Worker) -> None:
+    with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
+        answer = runner.run(X, 1000.0)
+    assert answer.prediction == 1.5
+    assert (answer.prefix, answer.groups, answer.reason) == (1, ("a",), "deadline")
+    assert answer.missing == ("b", "c")
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_nothing_more_is_started_after_the_deadline(worker: Worker, tmp_path: Path) -> None:
+    with Runner(a_model(), {"a": zero, "b": slow_zero, "c": noting}, worker, max_workers=1) as runner:
+        assert runner.run(tmp_path, 100.0).reason == "deadline"
+        time.sleep(1.0)
+        assert not (tmp_path / "computed").exists()
+        assert runner.run(tmp_path, LONG_MS).reason == "complete"
+        assert (tmp_path / "computed").exists()
+
+
+def test_a_budget_ends_the_run_when_its_prefix_is_complete() -> None:
+    with Runner(a_model(), extractors(c=hanging)) as runner:
+        answer = runner.run(X, LONG_MS, budget=4.0)
+        assert (answer.prediction, answer.prefix, answer.reason, answer.complete) == (21.5, 2, "budget", True)
+        assert answer.budget == 4.0
+        assert runner.run(X, LONG_MS, budget=3.9).prefix == 1
+        nothing = runner.run(X, LONG_MS, budget=0.5)
+        assert (nothing.prediction, nothing.prefix, nothing.reason, nothing.complete) == (0.5, 0, "budget", True)
+
+
+def test_a_budget_for_everything_is_complete() -> None:
+    with Runner(a_model(), extractors()) as runner:
+        assert runner.run(X, LONG_MS, budget=8.0).reason == "complete"
+
+
+def test_a_deadline_of_zero_gives_the_base_rate_and_starts_nothing(tmp_path: Path) -> None:
+    with Runner(a_model(), {"a": zero, "b": zero, "c": noting}) as runner:
+        answer = runner.run(tmp_path, 0)
+        assert (answer.prediction, answer.prefix, answer.reason, answer.complete) == (0.5, 0, "deadline", False)
+        assert runner.lateness.count == 0
+    assert not (tmp_path / "computed").exists()
+
+
+@pytest.mark.parametrize("deadline_ms", [-1, -1e-9, float("nan"), float("inf"), "20", None, True, [1.0]])
+def test_a_deadline_that_is_none_is_refused(deadline_ms: Any) -> None:
+    with (
+        Runner(a_model(), extractors()) as runner,
+        pytest.raises(ValuesError, match=r"deadline_ms is .*; expected a finite number"),
+    ):
+        runner.run(X, deadline_ms)
+
+
+@pytest.mark.parametrize("deadline_ms", [np.float32(30_000), np.int64(30_000), 1e12])
+def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
+    with Runner(a_model(), extractors()) as runner:
+        assert runner.run(X, deadline_ms).reason == "complete"
+
+
+def test_a_negative_budget_is_refused() -> None:
+    with Runner(a_model(), extractors()) as runner, pytest.raises(ValuesError, match="budget"):
+        runner.run(X, 10.0, budget=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": first, "c": third}, "no extractor for 'b'"),
+        ({"a": first}, "no extractor for 'c', 'b'"),
+        (extractors(d=first), "no group 'd'"),
+        (extractors(visit=first), "'visit' has no features"),
+        ({**extractors(), "a": 3}, "'a' is int; expected a callable"),
+    ],
+)
+def test_extractors_must_be_one_for_each_group_that_has_features(wrong: Any, message: str) -> None:
+    with pytest.raises(ExtractorError, match=message):
+        Runner(a_model(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"worker": "proces"}, "did you mean 'process'"),
+        ({"max_workers": 0}, "max_workers is 0"),
+        ({"max_workers": True}, "max_workers is True"),
+        ({"patience_ms": float("nan")}, "patience_ms is nan"),
+    ],
+)
+def test_wrong_options_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ExtractorError, match=message):
+        Runner(a_model(), extractors(), **options)
+
+
+@pytest.mark.parametrize("failing", [raising, leaving, too_wide])
+def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
+    failing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "anytime.runner"),
+        Runner(a_model(), extractors(b=failing, c=hanging)) as runner,
+    ):
+        answer = runner.run(X, LONG_MS)
+        runner.run(X, LONG_MS)
+    assert (answer.prediction, answer.prefix, answer.reason) == (1.5, 1, "end")
+    assert answer.missing == ("b", "c")
+    assert answer.note is not None
+    assert answer.note.startswith("group 'b' failed")
+    assert [failure.group for failure in runner.failures] == ["b", "b"]
+    assert runner.last_failure == answer.note
+    assert len(caplog.records) == 1, "a group that goes on failing is logged once"
+    assert "group 'b' failed" in caplog.text
+
+
+def test_the_failure_tells_the_exception_in_one_line() -> None:
+    with Runner(a_model(), extractors(b=raising)) as runner:
+        runner.run(X, LONG_MS)
+    assert runner.last_failure == "group 'b' failed: RuntimeError: no light on the sensor"
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_with_moments_a_failure_is_answered_around(worker: Worker) -> None:
+    with Runner(a_model(moments=True), extractors(b=raising), worker, max_workers=1) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert answer.policy == "arrived"
+    assert answer.groups == ("a", "c")
+    assert answer.prediction == pytest.approx(FULL - 20.0, rel=1e-3)
+    assert (answer.reason, answer.missing, answer.prefix) == ("end", ("b",), 1)
+    assert answer.note == "group 'b' failed: RuntimeError: no light on the sensor"
+
+
+def test_with_moments_a_failure_does_not_move_the_deadline() -> None:
+    with Runner(a_model(moments=True), extractors(b=raising, c=slow)) as runner:
+        begin = time.perf_counter()
+        answer = runner.run(X, 100.0)
+    assert (time.perf_counter() - begin) * 1e3 < GENEROUS_MS
+    assert (answer.reason, answer.groups, answer.policy) == ("deadline", ("a",), "arrived")
+
+
+def test_a_failed_run_leaves_the_next_one_whole() -> None:
+    with Runner(a_model(), extractors()) as runner:
+        assert runner.run(np.zeros((2, 2)), LONG_MS).reason == "end"
+        assert runner.run(X, LONG_MS).prediction == FULL
+
+
+def test_threads_are_bounded_and_a_run_without_one_answers_the_base_rate() -> None:
+    before = worker_threads()
+    with Runner(a_model(), extractors(a=slow), max_workers=2) as runner:
+        for _ in range(5):
+            answer = runner.run(X, 20.0)
+            assert (answer.prediction, answer.reason) == (0.5, "deadline")
+        assert worker_threads() - before == 2
+
+
+def test_an_abandoned_thread_serves_again_when_its_extractor_returns() -> None:
+    with Runner(a_model(), extractors(b=briefly_slow), max_workers=1) as runner:
+        assert runner.run(X, 20.0).reason == "deadline"
+        answer = runner.run(X, LONG_MS)
+    assert (answer.prediction, answer.reason) == (FULL, "complete")
+
+
+def test_runs_from_several_threads_do_not_mix() -> None:
+    answers: dict[int, float] = {}
+
+    with Runner(a_model(), extractors(), max_workers=4) as runner:
+
+        def ask(i: int) -> None:
+            for _ in range(20):
+                answers[i] = runner.run(np.array([float(i), 0.0, 0.0, 0.0]), LONG_MS).prediction
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == {i: 0.5 + i for i in range(6)}
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None:
+    runner = Runner(a_model(), extractors(), worker, max_workers=1)
+    runner.close()
+    runner.close()
+    with pytest.raises(ExtractorError, match="closed"):
+        runner.run(X, 10.0)
+
+
+def test_closing_ends_runs_on_their_way() -> None:
+    with Runner(a_model(), extractors(b=hanging), "process", max_workers=1) as runner:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(runner.run(X, LONG_MS)))
+        thread.start()
+        time.sleep(0.5)
+        runner.close()
+        thread.join(LONG_MS / 1e3)
+    assert [(answer.prediction, answer.reason) for answer in answers] == [(1.5, "end")]
+
+
+def test_a_runner_that_is_dropped_ends_its_threads() -> None:
+    before = worker_threads()
+    runner = Runner(a_model(), extractors())
+    assert worker_threads() == before + 1
+    del runner
+    assert eventually(lambda: worker_threads() == before)
+
+
+def test_closing_leaves_no_process_and_no_descriptor() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc")
+    with Runner(a_model(), extractors(), "process", max_workers=1):
+        pass  # multiprocessing keeps a resource tracker and a block of shared memory from now on
+    before = descriptors()
+    with Runner(a_model(), extractors(b=slow), "process") as runner:
+        runner.run(X, 50.0)
+    assert descriptors() <= before
+
+
+@pytest.mark.parametrize("bad", [lambda x: x, threading.Lock().acquire])
+def test_extractors_that_cannot_go_to_a_process_are_refused_by_name(bad: Callable[[Any], Any]) -> None:
+    with pytest.raises(ExtractorError, match=r"group 'b' cannot be sent to a process .*worker='thread'"):
+        Runner(a_model(), extractors(b=bad), "process")
+
+
+def test_an_input_that_cannot_go_to_a_process_is_refused() -> None:
+    with (
+        Runner(a_model(), extractors(), "process", max_workers=1) as runner,
+        pytest.raises(ExtractorError, match="input of type lock cannot be sent"),
+    ):
+        runner.run(threading.Lock(), 10.0)
+
+
+def test_an_input_that_does_not_load_in_the_process_is_a_failure() -> None:
+    with Runner(a_model(), extractors(), "process", max_workers=1) as runner:
+        answer = runner.run(Unloadable(), LONG_MS)
+        assert (answer.prefix, answer.reason) == (0, "end")
+        assert "RuntimeError: not here" in str(runner.last_failure)
+        assert runner.run(X, LONG_MS).prediction == FULL
+
+
+def test_values_that_cannot_leave_the_process_are_a_failure() -> None:
+    with Runner(a_model(), extractors(b=unsendable), "process", max_workers=1) as runner:
+        assert runner.run(X, LONG_MS).prefix == 1
+        assert "values cannot be sent" in str(runner.last_failure)
+
+
+def test_extractors_that_do_not_load_in_the_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ghost(x: Float) -> Float:
+        return x[:1]
+
+    # As if typed into an interpreter: it pickles here, and is nowhere to be found there.
+    ghost.__qualname__ = "ghost"
+    monkeypatch.setattr(sys.modules[__name__], "ghost", ghost, raising=False)
+    with pytest.raises(ExtractorError, match="do not load in a worker process"):
+        Runner(a_model(), extractors(a=ghost), "process", max_workers=1)
+
+
+def test_a_process_that_dies_costs_its_group_only() -> None:
+    with Runner(a_model(), extractors(b=dying), "process", max_workers=1) as runner:
+        for _ in range(2):
+            answer = runner.run(X, LONG_MS)
+            assert (answer.prediction, answer.prefix, answer.reason) == (1.5, 1, "end")
+            assert runner.last_failure == "group 'b' failed: the worker process ended (exit code 3)"
+
+
+def test_a_process_that_dies_between_runs_is_replaced() -> None:
+    with Runner(a_model(), {"a": process_of, "b": second, "c": third}, "process", max_workers=1) as runner:
+        first_process = runner.run(X, LONG_MS, budget=1.0).prediction
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+        answer = runner.run(X, LONG_MS, budget=1.0)
+        assert (answer.reason, runner.failures) == ("budget", ())
+        assert answer.prediction != first_process
+
+
+def test_a_process_beyond_patience_is_killed_and_replaced() -> None:
+    with Runner(a_model(), extractors(b=hanging), "process", max_workers=1, patience_ms=100.0) as runner:
+        (process,) = multiprocessing.active_children()
+        assert runner.run(X, 50.0).reason == "deadline"
+        assert eventually(lambda: process not in multiprocessing.active_children())
+        answer = runner.run(X, LONG_MS, budget=1.0)
+        assert (answer.prediction, answer.reason) == (1.5, "budget")
+
+
+def test_a_run_that_finds_a_process_abandoned_uses_another() -> None:
+    with Runner(a_model(), extractors(b=slow), "process", max_workers=2) as runner:
+        assert runner.run(X, 20.0).reason == "deadline"
+        begin = time.perf_counter()
+        answer = runner.run(X, LONG_MS, budget=1.0)
+        assert time.perf_counter() - begin < SLOW_SECONDS
+    assert (answer.prediction, answer.reason) == (1.5, "budget")
+
+
+def test_a_large_input_does_not_hold_up_the_deadline() -> None:
+    with Runner(a_model(), extractors(), "process", max_workers=1) as runner:
+        begin = time.perf_counter()
+        answer = runner.run(np.zeros(3_000_000), 1.0)
+        assert (time.perf_counter() - begin) * 1e3 < GENEROUS_MS
+        assert answer.reason in {"deadline", "end"}
+        assert runner.run(X, LONG_MS).prediction == FULL
+
+
+def test_warming_up_computes_every_group_on_every_worker() -> None:
+    with Runner(a_model(), extractors(b=process_of), "process") as runner:
+        runner.warm_up(X)
+        assert runner.failures == ()
+        assert runner.run(X, LONG_MS).reason == "complete"
+
+
+@pytest.mark.usefixtures("_own_kept_runners")
+def test_running_a_model_keeps_its_workers_for_the_next_call() -> None:
+    model, own = a_model(), {"a": process_of, "b": second, "c": third}
+    processes = {model.run(own, X, LONG_MS, budget=1.0, worker="process").prediction for _ in range(6)}
+    assert len(processes) <= 2, "no more than the processes that one runner starts with"
+    assert model.run(dict(own), X, LONG_MS, worker="thread").reason == "complete"
+    assert len(kept_runners._kept) == 2
+    del model
+    gc.collect()
+    assert kept_runners._kept == []
+
+
+@pytest.mark.usefixtures("_own_kept_runners")
+def test_running_a_model_does_not_keep_it() -> None:
+    before = worker_threads()
+    model = a_model()
+    model.run(extractors(), X, LONG_MS)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert eventually(lambda: worker_threads() == before)
+
+
+@pytest.mark.usefixtures("_own_kept_runners")
+def test_four_runners_are_kept_and_the_least_recently_used_goes() -> None:
+    before = worker_threads()
+    models = [a_model() for _ in range(6)]
+    for model in (*models[:4], models[0], *models[4:]):
+        assert model.run(extractors(), X, LONG_MS).prediction == FULL
+    assert [kept.model() for kept in kept_runners._kept] == [models[3], models[0], models[4], models[5]]
+    assert eventually(lambda: worker_threads() == before + kept_runners.KEPT_RUNNERS)
+    model = models[0]
+    pickle.dumps(model)  # nothing of the runner sticks to the model
+    del models, model
+    gc.collect()
+    assert eventually(lambda: worker_threads() == before)
+
+
+def test_workers_serve_a_client_without_a_model() -> None:
+    with Workers(extractors(), "process", max_workers=1) as workers:
+        until = time.perf_counter() + LONG_MS / 1e3
+        arrivals = list(workers.extract(("c", "a"), X, until))
+        assert [arrival.group for arrival in arrivals] == ["c", "a"]
+        assert arrivals[0].values.tolist() == [3.0, 4.0]
+        assert all(arrival.took_ms >= 0 and arrival.error is None for arrival in arrivals)
+        assert list(workers.extract(("a",), X, time.perf_counter())) == []
+
+
+def test_an_extraction_can_be_read_on_after_a_pause() -> None:
+    with Workers(extractors(b=briefly_slow)) as workers:
+        extraction = workers.start(("a", "b"), X)
+        now = time.perf_counter()
+        early = [arrival.group for arrival in extraction.arrivals(now + 0.1)]
+        rest = [arrival.group for arrival in extraction.arrivals(now + LONG_MS / 1e3)]
+    assert early + rest == ["a", "b"]
+    assert extraction.finished
+    assert extraction.cancel() == ()
+
+
+def test_groups_that_nobody_read_are_told_when_cancelled() -> None:
+    with Workers(extractors()) as workers:
+        extraction = workers.start(("a", "b"), X)
+        assert eventually(lambda: extraction._ended)
+        assert extraction.cancel() == ("a", "b")
+        assert list(extraction.arrivals(time.perf_counter() + 1.0)) == []
+
+
+def test_the_margin_settles_where_few_answers_are_late() -> None:
+    rng = np.random.default_rng(0)
+    record = LatenessRecord()
+    wake = rng.exponential(0.1, 20_000)
+    late = np.empty_like(wake)
+    for i, ms in enumerate(wake):
+        late[i] = ms - record.margin_ms
+        record.add(late[i])
+    assert 0.02 < (late[2000:] > 0).mean() < 0.08
+    assert record.summary().count == 20_000
+    assert record.summary().max == late[-4096:].max()
+
+
+def test_the_margin_is_bounded() -> None:
+    record = LatenessRecord()
+    for _ in range(200):
+        record.add(50.0)
+    assert record.margin_ms == 1.0
+    for _ in range(5000):
+        record.add(-1.0)
+    assert record.margin_ms == 0.0

@@ -1,0 +1,628 @@
+"""Sequences agree with the slow literal oracle, step by step, and keep the laws of the algorithms.
+
+The oracle follows the library's own sequence: at each step it scores every candidate given that prefix. The library
+must have taken the oracle's choice, or one that only rounding tells from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Float
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.sequencing import Sequence as LearnedSequence
+from anytime.sequencing import sequence
+from models import literal
+from models.literal import Method, NormalEquations, Problem, Rows, columns_of, cost_of, literal_step, unpaid
+
+METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
+
+NEAR = 1e-6
+"""Scores that differ by less, relatively, may be told apart by rounding alone."""
+
+NOISE = 1e-11
+"""Scores under this are rounding."""
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small products only: threads would spend their time waiting for each other."""
+    with threadpool_limits(1):
+        yield
+
+
+# Problems: small, and as unpleasant as real tables are.
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A table, its groups and a penalty."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    weights: Float | None = field(repr=False)
+    groups: FeatureGroups
+    alpha: float
+
+    def rows(self) -> Rows:
+        return Rows(*literal.standardise(self.X, self.Y, self.weights), self.alpha, self.weights)
+
+    def learned(self, method: Method, *, cost_blind: bool = False, doubling: bool = False) -> LearnedSequence:
+        gram = Gram.of(moments_of(self.X, self.Y, self.weights))
+        return sequence(gram, self.groups, method=method, alpha=self.alpha, cost_blind=cost_blind, doubling=doubling)
+
+
+def grouped(
+    sizes: Sequence[int], costs: Sequence[float], requires: Mapping[int, Sequence[int]] | None = None
+) -> FeatureGroups:
+    """Groups g0, g1, ... of these sizes and costs."""
+    requires = requires or {}
+    content = [
+        {
+            "name": f"g{g}",
+            "features": [f"g{g}x{d}" for d in range(size)],
+            "cost": cost,
+            "requires": [f"g{p}" for p in requires.get(g, ())],
+        }
+        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
+    ]
+    return load_groups({"groups": content})
+
+
+@st.composite
+def plain_groups(draw: st.DrawFn, costs: Sequence[float] = (0, 0.5, 1, 1, 2, 3, 5, 8), most: int = 8) -> FeatureGroups:
+    """Groups that require nothing."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=most))
+    return grouped(sizes, [draw(st.sampled_from(costs)) for _ in sizes])
+
+
+@st.composite
+def visits(draw: st.DrawFn) -> FeatureGroups:
+    """Dear visits, most of them featureless, and cheap tests that require one or both of them."""
+    count = draw(st.integers(4, 8))
+    places = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=2, unique=True))
+    sizes = [draw(st.sampled_from((0, 0, 1)) if g in places else st.integers(1, 4)) for g in range(count)]
+    dear, cheap = st.sampled_from((0, 5, 8, 20)), st.sampled_from((0, 0.5, 0.5, 1, 1, 5))
+    costs = [draw(dear if g in places else cheap) for g in range(count)]
+    requires = {g: [p for p in places if draw(st.integers(0, 2))] for g in range(count) if g not in places}
+    return grouped(sizes, costs, requires)
+
+
+@st.composite
+def rival_visits(draw: st.DrawFn) -> FeatureGroups:
+    """Two featureless visits with tests of unlike costs, and a group that needs neither: bundles decide the order."""
+    count = draw(st.integers(6, 8))
+    costs: list[float] = [draw(st.sampled_from((2, 4, 8))) for _ in range(2)]
+    costs += [draw(st.sampled_from((0.5, 1, 2, 3))) for _ in range(2, count - 1)] + [draw(st.sampled_from((1, 2, 4)))]
+    requires = {g: [draw(st.integers(0, 1))] for g in range(2, count - 1)}
+    places = draw(st.permutations(range(count)))
+    content = grouped([0, 0, *(draw(st.integers(1, 2)) for _ in range(2, count))], costs, requires).groups
+    return FeatureGroups(groups=tuple(content[g] for g in places))
+
+
+@st.composite
+def webs(draw: st.DrawFn) -> FeatureGroups:
+    """Groups that require each other in any way that is no circle."""
+    count = draw(st.integers(2, 8))
+    order = draw(st.permutations(range(count)))
+    costs = [draw(st.sampled_from((0, 0.5, 1, 2, 5, 8))) for _ in order]
+    sizes = [draw(st.integers(0, 4)) for _ in order]
+    sizes[order[-1]] = max(1, sizes[order[-1]])
+    requires = {
+        g: draw(st.lists(st.sampled_from(order[:k]), max_size=2, unique=True)) for k, g in enumerate(order) if k > 0
+    }
+    return grouped(sizes, costs, requires)
+
+
+any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs())
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    groups: st.SearchStrategy[FeatureGroups] = any_groups,
+    alphas: Sequence[float] = (1e-7, 1e-5, 1e-2, 1.0, 0.0),
+    messy: bool = True,
+) -> Case:
+    """Tables over some groups; messy ones have copies, sums, constants, missing cells."""
+    chosen = draw(groups)
+    alpha = draw(st.sampled_from(alphas))
+    width = len(chosen.features)
+    rows = draw(st.integers(max(20, 2 * width + 10) if alpha == 0 else 20, 80))
+    responses = draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kinds = ["fresh", "copy", "negated", "constant", "binary", *(["sum"] if alpha > 0 else [])]
+    mess = draw(st.sampled_from((0.0, 0.3, 0.7))) if messy else 0.0
+    missing = draw(st.sampled_from((0.0, 0.1))) if messy else 0.0
+    X = _table(rng, rows, width, kinds, mess, missing)
+    share = draw(st.sampled_from((0.5, 1.0)))
+    signal = np.nan_to_num(X) @ (rng.normal(size=(width, responses)) * (rng.random((width, 1)) < share))
+    Y = signal + draw(st.sampled_from((0.1, 1.0, 5.0))) * rng.normal(size=(rows, responses)) + 3.0
+    weighting = draw(st.sampled_from(("none", "positive", "counts")))
+    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(0, 4, rows).astype(float)}
+    return Case(X, Y, weights[weighting], chosen, alpha)
+
+
+def _table(rng: np.random.Generator, rows: int, width: int, kinds: Sequence[str], mess: float, missing: float) -> Float:
+    X = np.zeros((rows, width))
+    common = rng.normal(size=rows)
+    for j in range(width):
+        kind = str(rng.choice(kinds)) if rng.random() < mess else "fresh"
+        other, another = rng.integers(0, max(j, 1), size=2)
+        if kind == "constant":
+            X[:, j] = rng.choice([0.0, 1.0, 0.1, -7.3])
+        elif kind == "binary":
+            X[:, j] = rng.integers(0, 2, rows)
+        elif kind in {"copy", "negated", "sum"} and j > 0:
+            X[:, j] = {"copy": X[:, other], "negated": -X[:, other], "sum": X[:, other] + 2 * X[:, another]}[kind]
+        else:
+            X[:, j] = rng.normal(size=rows) + rng.choice([0.0, 1.0]) * common + rng.choice([0.0, 10.0])
+            X[rng.random(rows) < missing, j] = np.nan
+    return X
+
+
+# The comparison.
+
+
+def contenders(scores: Mapping[int, float], order: Mapping[int, tuple[float, int]]) -> list[int]:
+    """Who may be taken for the best: all that rounding cannot tell from it, less those that lose a clear tie."""
+    best = max(scores.values())
+    near = [i for i, s in scores.items() if s == best or s >= best - NEAR * abs(best) - NOISE]
+
+    def loses(i: int) -> bool:
+        same = [j for j in near if scores[j] == scores[i] or abs(scores[j] - scores[i]) <= 1e-12 * abs(best)]
+        return best > 1e-4 and any(order[j] < order[i] for j in same)
+
+    return [i for i in near if not loses(i)]
+
+
+@dataclass(frozen=True, repr=False)
+class Judge:
+    """Which steps are right after a prefix, near ties included."""
+
+    problem: Problem
+    groups: FeatureGroups
+    method: Method
+    cost_blind: bool
+    doubling: bool
+
+    def right_steps(self, selected: Sequence[int]) -> set[tuple[int, ...]]:
+        groups, there = self.groups, columns_of(self.groups, selected)
+
+        @cache
+        def value(members: frozenset[int]) -> float:
+            return literal.criterion(self.problem, self.method, there, columns_of(groups, sorted(members)))
+
+        running = literal.in_the_running(groups, selected, cost_blind=self.cost_blind, doubling=self.doubling)
+        alone = {g: (*unpaid(groups, g, selected), g) for g in running.groups}
+        order = {g: (cost_of(groups, alone[g]), g) for g in running.groups}
+        if running.undivided:
+            return {alone[g] for g in contenders({g: value(frozenset(alone[g])) for g in alone}, order)}
+
+        outcomes: dict[int, dict[frozenset[int], float]] = {}
+        for g in running.groups:
+            outcomes[g] = {}
+            density = value(frozenset(alone[g])) / cost_of(groups, alone[g])
+            self._grow(value, selected, alone[g][:-1], frozenset({g}), density, outcomes[g])
+        best = max(min(found.values()) for found in outcomes.values())
+        right: set[tuple[int, ...]] = set()
+        for g in contenders({g: min(max(o.values()), best) for g, o in outcomes.items()}, order):
+            for bundle, density in outcomes[g].items():
+                if density >= best - NEAR * abs(best) - NOISE:
+                    right |= self._firsts(value, selected, alone[g], bundle, running.limit)
+        return right
+
+    def _grow(
+        self,
+        value: Callable[[frozenset[int]], float],
+        selected: Sequence[int],
+        before: tuple[int, ...],
+        bundle: frozenset[int],
+        density: float,
+        found: dict[frozenset[int], float],
+    ) -> None:
+        """Every bundle at which the growth may have ended."""
+        others = literal.joiners(self.groups, selected, before, sorted(bundle))
+        paid = bundle.union(before)
+        if not others:
+            found[bundle] = density
+            return
+        costs = {h: cost_of(self.groups, [h]) for h in others}
+        gains = {h: literal.gain_per_cost(value(paid | {h}) - value(paid), costs[h]) for h in others}
+        for h in contenders(gains, {h: (0.0, h) for h in others}):
+            wider = value(paid | {h}) / cost_of(self.groups, paid | {h})
+            slack = NEAR * abs(density) + NOISE
+            if wider <= density + slack:
+                found[bundle] = density
+            if wider >= density - slack and bundle | {h} not in found:
+                self._grow(value, selected, before, bundle | {h}, wider, found)
+
+    def _firsts(
+        self,
+        value: Callable[[frozenset[int]], float],
+        selected: Sequence[int],
+        alone: tuple[int, ...],
+        bundle: frozenset[int],
+        limit: float,
+    ) -> set[tuple[int, ...]]:
+        """The steps that a winning bundle may lead to."""
+        if len(bundle) == 1:
+            return {alone}
+        before = frozenset(alone[:-1])
+        steps = {h: (*unpaid(self.groups, h, selected), h) for h in bundle}
+        affordable = [h for h in bundle if cost_of(self.groups, steps[h]) <= limit]
+        costs = {h: cost_of(self.groups, [h]) for h in affordable}
+        gains = {h: literal.gain_per_cost(value(before | {h}) - value(before), costs[h]) for h in affordable}
+        order = {h: (cost_of(self.groups, steps[h]), h) for h in affordable}
+        return {steps[h] for h in contenders(gains, order)}
+
+
+def check_every_step(
+    problem: Problem,
+    groups: FeatureGroups,
+    learned: LearnedSequence,
+    responses: int,
+    *,
+    method: Method,
+    cost_blind: bool,
+    doubling: bool,
+) -> None:
+    """The whole comparison of one sequence."""
+    judge = Judge(problem, groups, method, cost_blind, doubling)
+    selected: list[int] = []
+    exceptions: list[int] = []
+    for k, step in enumerate(learned.steps):
+        choice = literal_step(problem, groups, selected, method=method, cost_blind=cost_blind, doubling=doubling)
+        if step.adds != choice.adds:  # as a rule they are equal, and the costlier judgement is not needed
+            right = judge.right_steps(selected)
+            assert step.adds in right, f"after {selected} came {step.adds}, right is {right}: {choice.candidates}"
+        if choice.unaffordable:
+            exceptions.append(k)
+        selected.extend(step.adds)
+        assert step.cost == pytest.approx(cost_of(groups, step.adds), rel=1e-12, abs=0)
+        F = problem.explained_variance(columns_of(groups, selected))
+        assert step.explained_variance == pytest.approx(F, rel=0, abs=1e-9 * responses / 2), (k, selected)
+    assert sorted(selected) == list(range(len(groups)))
+    capable = exceptions[0] if exceptions else len(learned.steps)
+    assert learned.doubling_until == (capable if doubling else None)
+
+
+@pytest.mark.parametrize("doubling", [False, True], ids=["greedy", "doubling"])
+@pytest.mark.parametrize("cost_blind", [False, True], ids=["costs", "blind"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_step_is_the_literal_choice(method: Method, cost_blind: bool, doubling: bool) -> None:
+    @quick(max_examples=150)
+    @given(cases())
+    def check(case: Case) -> None:
+        learned = case.learned(method, cost_blind=cost_blind, doubling=doubling)
+        responses = case.Y.shape[1]
+        check_every_step(
+            case.rows(), case.groups, learned, responses, method=method, cost_blind=cost_blind, doubling=doubling
+        )
+
+    check()
+
+
+@quick(max_examples=60)
+@given(cases(), st.sampled_from(METHODS), st.booleans(), st.booleans())
+def test_the_judge_finds_the_literal_choice_right(case: Case, method: Method, blind: bool, doubling: bool) -> None:
+    judge = Judge(case.rows(), case.groups, method, blind, doubling)
+    selected: list[int] = []
+    while len(selected) < len(case.groups):
+        choice = literal_step(judge.problem, case.groups, selected, method=method, cost_blind=blind, doubling=doubling)
+        assert choice.adds in judge.right_steps(selected)
+        selected.extend(choice.adds)
+
+
+# Rules, on designs where everything is known.
+
+
+def orthogonal(signal: Sequence[float], groups: FeatureGroups, alpha: float = 1e-5) -> Case:
+    """Columns of a Hadamard matrix, uncorrelated to the last bit, and their sum with the coefficients `signal`."""
+    H = np.ones((1, 1))
+    while len(H) <= len(signal):
+        H = np.block([[H, H], [H, -H]])
+    X = H[:, 1 : len(signal) + 1]
+    return Case(X, (X @ np.array(signal))[:, np.newaxis], None, groups, alpha)
+
+
+def order_of(learned: LearnedSequence) -> list[tuple[int, ...]]:
+    return [step.adds for step in learned.steps]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_equal_densities_the_cheaper_step_goes_first(method: Method) -> None:
+    case = orthogonal([2.0, 1.0, 4.0], grouped([1, 1, 1], [4.0, 1.0, 16.0]))
+    assert order_of(case.learned(method)) == [(1,), (0,), (2,)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("cost_blind", [False, True], ids=["costs", "blind"])
+def test_of_equal_densities_and_costs_the_first_in_the_file_goes_first(method: Method, cost_blind: bool) -> None:
+    case = orthogonal([1.0, 2.0, 1.0, 2.0], grouped([1, 1, 1, 1], [2.0, 2.0, 2.0, 2.0]))
+    assert order_of(case.learned(method, cost_blind=cost_blind)) == [(1,), (3,), (0,), (2,)]
+
+
+@pytest.mark.parametrize("method", ["omp", "fr", "no-whiten"])
+def test_a_dear_visit_is_bought_for_the_tests_it_opens_and_they_follow(method: Method) -> None:
+    tests = range(1, 11)
+    groups = grouped([0, *(1 for _ in tests), 1], [10.0, *(1.0 for _ in tests), 1.0], {g: [0] for g in tests})
+    case = orthogonal([1.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.6], groups)
+    steps = order_of(case.learned(method))
+    assert steps[0] == (0, 2)
+    assert sorted(steps[1:10]) == [(1,), *((g,) for g in range(3, 11))]
+    assert steps[10] == (11,)
+
+
+def test_a_dear_visit_is_left_when_its_tests_buy_too_little() -> None:
+    groups = grouped([0, 1, 1, 1], [10.0, 1.0, 1.0, 1.0], {1: [0], 2: [0]})
+    case = orthogonal([1.0, 1.1, 0.6], groups)
+    assert order_of(case.learned("fr")) == [(3,), (0, 2), (1,)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_free_member_goes_first_in_its_bundle_though_it_adds_nothing(method: Method) -> None:
+    groups = grouped([0, 0, 1, 1], [2.0, 0.0, 1.0, 1.0], {1: [0], 2: [0]})
+    case = orthogonal([3.0, 0.1], groups)
+    # Candidates 1 and 2 open the same union at the same density: 1 is the cheaper step, and free once 0 is paid.
+    assert [s.adds for s in case.learned(method).steps] == [(0, 1), (2,), (3,)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_doubling_begins_with_the_cheapest_and_says_where_it_had_to_break(method: Method) -> None:
+    case = orthogonal([9.0, 1.0, 2.0, 5.0], grouped([1, 1, 1, 1], [16.0, 1.0, 1.0, 2.0]))
+    learned = case.learned(method, doubling=True)
+    assert order_of(learned) == [(2,), (1,), (3,), (0,)]
+    assert learned.doubling_until == 3
+    assert case.learned(method).doubling_until is None
+
+
+# Laws.
+
+
+@quick(max_examples=80)
+@given(cases(), st.sampled_from(METHODS), st.booleans(), st.booleans())
+def test_every_group_is_added_once_after_what_it_requires_and_F_never_falls(
+    case: Case, method: Method, blind: bool, doubling: bool
+) -> None:
+    learned = case.learned(method, cost_blind=blind, doubling=doubling)
+    order = [g for step in learned.steps for g in step.adds]
+    assert sorted(order) == list(range(len(case.groups)))
+    assert all(set(case.groups.prerequisites[g]) <= set(order[:k]) for k, g in enumerate(order))
+    curve = np.array([0.0, *(step.explained_variance for step in learned.steps)])
+    assert np.diff(curve).min() >= -1e-12
+    assert curve[-1] <= case.Y.shape[1] / 2 + 1e-12
+
+
+untied = cases(plain_groups(costs=(0.7, 1.1, 2.3, 3.9, 8.2)), alphas=(1e-5, 1e-2, 1.0), messy=False)
+"""Generic problems: no two scores are equal."""
+
+
+@quick(max_examples=60)
+@given(untied, st.sampled_from(METHODS), st.booleans(), st.randoms(use_true_random=False))
+def test_the_order_of_the_groups_file_does_not_matter_without_ties(
+    case: Case, method: Method, blind: bool, random: Random
+) -> None:
+    places = list(range(len(case.groups)))
+    random.shuffle(places)
+    shuffled = FeatureGroups(groups=tuple(case.groups.groups[g] for g in places))
+    other = replace(case, X=case.X[:, columns_of(case.groups, places)], groups=shuffled)
+    a, b = case.learned(method, cost_blind=blind), other.learned(method, cost_blind=blind)
+    assert order_of(a) == [tuple(places[g] for g in adds) for adds in order_of(b)]
+    assert [s.explained_variance for s in b.steps] == pytest.approx([s.explained_variance for s in a.steps], abs=1e-9)
+
+
+@quick(max_examples=60)
+@given(untied, st.sampled_from(METHODS), st.booleans(), st.integers(0, 2**32 - 1))
+def test_units_and_origins_of_columns_do_not_matter(case: Case, method: Method, blind: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, Y = (
+        table * 10 ** rng.uniform(-3, 3, table.shape[1]) * rng.choice([-1, 1], table.shape[1])
+        + rng.uniform(-10, 10, table.shape[1])
+        for table in (case.X, case.Y)
+    )
+    a, b = case.learned(method, cost_blind=blind), replace(case, X=X, Y=Y).learned(method, cost_blind=blind)
+    assert order_of(a) == order_of(b)
+    assert [s.explained_variance for s in b.steps] == pytest.approx([s.explained_variance for s in a.steps], abs=1e-9)
+
+
+@quick(max_examples=40)
+@given(untied, st.sampled_from(METHODS), st.integers(0, 2**32 - 1))
+def test_a_weight_is_a_number_of_copies_of_a_row(case: Case, method: Method, seed: int) -> None:
+    copies = np.random.default_rng(seed).integers(1, 4, len(case.X))
+    a = replace(case, weights=copies.astype(np.float64)).learned(method)
+    b = replace(case, X=np.repeat(case.X, copies, axis=0), Y=np.repeat(case.Y, copies, axis=0), weights=None)
+    assert order_of(a) == order_of(b.learned(method))
+
+
+@quick(max_examples=40)
+@given(cases(plain_groups(costs=(3.0,)), alphas=(1e-5, 1e-2, 1.0), messy=False), st.sampled_from(METHODS))
+def test_equal_costs_are_no_costs(case: Case, method: Method) -> None:
+    assert order_of(case.learned(method)) == order_of(case.learned(method, cost_blind=True))
+
+
+@quick(max_examples=60)
+@given(cases(), st.sampled_from(METHODS), st.booleans())
+def test_what_costs_nothing_goes_before_what_costs(case: Case, method: Method, doubling: bool) -> None:
+    selected: list[int] = []
+    for step in case.learned(method, doubling=doubling).steps:
+        running = literal.in_the_running(case.groups, selected, cost_blind=False, doubling=False)
+        if running.undivided:
+            assert step.cost == 0
+            assert step.adds[-1] in running.groups
+        selected.extend(step.adds)
+
+
+@quick(max_examples=80)
+@given(cases(), st.sampled_from(METHODS), st.booleans())
+def test_doubling_never_more_than_doubles_what_is_spent(case: Case, method: Method, blind: bool) -> None:
+    learned = case.learned(method, cost_blind=blind, doubling=True)
+    assert learned.doubling_until is not None
+    spent = 0.0
+    for step in learned.steps[: learned.doubling_until]:
+        assert spent == 0 or step.cost <= spent * (1 + 1e-9)
+        spent += step.cost
+
+
+# What the papers promise, against the best of all sets.
+
+
+@quick(max_examples=40)
+@given(
+    cases(plain_groups(costs=(0.5, 1, 2, 3, 5, 8), most=6), alphas=(1e-5, 1e-2, 1.0)), st.sampled_from(("fr", "omp"))
+)
+def test_each_prefix_is_near_the_best_set_of_any_cost(case: Case, method: Method) -> None:
+    """F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K), with gamma for a penalty on standardised coordinates."""
+    rows = case.rows()
+    everyone = range(rows.X.shape[1])
+    C = rows.gram(everyone) + case.alpha * np.eye(len(everyone))
+    D_root_inverse, nu = np.zeros_like(C), 1.0
+    for block in case.groups.slices:
+        values, vectors = np.linalg.eigh(C[block, block])
+        D_root_inverse[block, block] = vectors @ np.diag(values**-0.5) @ vectors.T
+        s = values - case.alpha
+        if method == "omp" and s.max() > 1e-9:
+            s = s[s > literal.ZERO_EIGENVALUE * s.max()]
+            nu = min(nu, s.min() / (s.min() + case.alpha))
+    gamma = nu * max(0.0, np.linalg.eigvalsh(D_root_inverse @ C @ D_root_inverse).min())
+    F = literal.explained_variance_of_subsets(rows, case.groups)
+    costs = case.groups.costs.tolist()
+    spent = 0.0
+    for step in case.learned(method).steps:
+        spent += step.cost
+        for K in sorted({sum(costs[g] for g in subset) for subset in F} - {0.0}):
+            best = literal.brute_force_best(F, costs, K)
+            assert step.explained_variance >= (1 - math.exp(-gamma * spent / K)) * best - 1e-9
+
+
+@quick(max_examples=40)
+@given(cases(plain_groups(costs=(1, 1, 1, 2, 3), most=6), alphas=(1e-5, 1e-2, 1.0)))
+def test_doubling_is_near_the_best_of_a_quarter_of_any_budget(case: Case) -> None:
+    """Theorem 4.3, by the ratio of Eq. 9, just before each next prefix is complete."""
+    learned = case.learned("fr", doubling=True)
+    assume(learned.doubling_until == len(learned.steps))
+    F = literal.explained_variance_of_subsets(case.rows(), case.groups)
+    gamma = literal.submodularity_ratio(F)
+    costs = case.groups.costs.tolist()
+    spent = np.cumsum([step.cost for step in learned.steps]).tolist()
+    for step, next_spent in zip(learned.steps, [*spent[1:], 4 * sum(costs)], strict=True):
+        best = literal.brute_force_best(F, costs, next_spent / 4 - 1e-6)
+        assert step.explained_variance >= (1 - math.exp(-(gamma**2) / (1 + gamma))) * best - 1e-9
+
+
+# The oracle itself, by hand.
+
+
+def test_timeliness_by_hand() -> None:
+    costs, F = [0.0, 1.0, 3.0], [0.0, 0.4, 0.6]
+    assert literal.timeliness(costs, F, 3.0, 0.5, "trapezoid") == pytest.approx((0.2 + 1.0) / 1.5)
+    assert literal.timeliness(costs, F, 2.0, 0.5, "trapezoid") == pytest.approx((0.2 + 0.45) / 1.0)
+    assert literal.timeliness(costs, F, 2.0, 0.5, "step") == pytest.approx(0.4)
+    assert literal.timeliness(costs, F, 5.0, 0.5, "step") == pytest.approx((0.8 + 1.2) / 2.5)
+    assert literal.timeliness(costs, F, 5.0, 0.5, "trapezoid") == pytest.approx((0.2 + 1.0 + 1.2) / 2.5)
+    assert literal.timeliness(costs, F, 0.0, 0.5, "step") == 0
+
+
+def test_plateaus_by_hand() -> None:
+    assert literal.plateau_level([0, 1, 2, 3, 10], [0, 0.5, 0.9, 0.975, 1.0]) == 0.97
+    assert literal.plateau_level([0, 1, 2, 3, 4], [0, 0.97, 0.98, 0.99, 1.0]) == 0.97
+    assert literal.plateau_level([0, 4, 8, 9], [0, 0.5, 0.94, 1.0]) == 1.0
+    assert literal.stopping_cost([0, 1, 2], [0, 0.5, 1.0], 0.5) == 1
+
+
+def test_oracle_curves_by_hand() -> None:
+    costs, F = literal.oracle_curve([0.1, 0.6, 0.3], [1.0, 2.0, 0.0])
+    assert costs == [0.0, 0.0, 2.0, 3.0]
+    assert pytest.approx([0.0, 0.3, 0.9, 1.0]) == F
+
+
+def test_ratios_and_best_sets_by_hand() -> None:
+    F = {frozenset[int](): 0.0, frozenset({0}): 0.2, frozenset({1}): 0.3, frozenset({0, 1}): 0.7}
+    assert literal.submodularity_ratio(F) == pytest.approx(0.5)
+    assert literal.submodularity_ratio({**F, frozenset({0, 1}): 0.5}) == 1.0
+    assert literal.brute_force_best(F, [1.0, 2.0], 2.0) == 0.3
+    assert literal.brute_force_best(F, [1.0, 2.0], 3.0) == 0.7
+
+
+def test_explained_variance_is_that_of_the_normal_equations() -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(30, 5)), rng.normal(size=(30, 2))
+    rows = Rows(*literal.standardise(X, Y), 0.01)
+    chosen = [3, 0, 4]
+    assert literal.explained_variance(rows.X, rows.Y, chosen, 0.01) == pytest.approx(
+        NormalEquations.of(rows).explained_variance(chosen), rel=1e-12
+    )
+    assert NormalEquations.of(rows).gradient(chosen, [1, 2]) == pytest.approx(rows.gradient(chosen, [1, 2]))
+
+
+# Real tables.
+
+
+REAL_OPTIONS = [(method, blind, False) for method in METHODS for blind in (False, True)] + [("fr", False, True)]
+
+
+def check_real(problem: Problem, case: Case, method: Method, blind: bool, doubling: bool) -> None:
+    wanted = literal.literal_sequence_of(problem, case.groups, method=method, cost_blind=blind, doubling=doubling)
+    learned = case.learned(method, cost_blind=blind, doubling=doubling)
+    names = [tuple(case.groups.names[g] for g in step.adds) for step in learned.steps]
+    assert names == [step.adds for step in wanted]
+    for got, want in zip(learned.steps, wanted, strict=True):
+        assert got.cost == pytest.approx(want.cost, rel=1e-12)
+        assert got.explained_variance == pytest.approx(want.explained_variance, rel=0, abs=1e-9)
+
+
+def case_of(table: pd.DataFrame, target: str, groups: FeatureGroups) -> Case:
+    X = table[list(groups.features)].to_numpy(dtype=np.float64)
+    return Case(X, table[[target]].to_numpy(dtype=np.float64), None, groups, 1e-5)
+
+
+@pytest.mark.parametrize(("method", "blind", "doubling"), REAL_OPTIONS)
+@pytest.mark.parametrize(("name", "target"), [("mq2008", "relevance"), ("heart_cleveland", "disease")])
+def test_real_tables_get_the_literal_sequence(
+    shared_data: Path, name: str, target: str, method: Method, blind: bool, doubling: bool
+) -> None:
+    table = pd.read_parquet(shared_data / name / "data.parquet")
+    case = case_of(table, target, load_groups(shared_data / name / "groups.json"))
+    check_real(case.rows(), case, method, blind, doubling)
+
+
+@pytest.fixture(scope="module")
+def yahoo(shared_data: Path) -> tuple[Case, NormalEquations]:
+    """Random groups of five features of one cost, as in the paper."""
+    content = json.loads((shared_data / "yahoo_sample" / "groups.json").read_text(encoding="utf-8"))
+    rng = np.random.default_rng(5)
+    groups = []
+    for cost in sorted({group["cost"] for group in content["groups"]}):
+        features = [feature for group in content["groups"] if group["cost"] == cost for feature in group["features"]]
+        rng.shuffle(features)
+        for start in range(0, len(features), 5):
+            part = features[start : start + 5]
+            groups.append({"name": f"cost {cost} number {start // 5}", "features": part, "cost": cost * len(part)})
+    table = pd.read_parquet(shared_data / "yahoo_sample" / "train.parquet")
+    case = case_of(table, "relevance", load_groups({"groups": groups}))
+    return case, NormalEquations.of(case.rows())
+
+
+@pytest.mark.parametrize(("method", "blind", "doubling"), REAL_OPTIONS)
+def test_random_groups_of_a_ranking_table_get_the_literal_sequence(
+    yahoo: tuple[Case, NormalEquations], method: Method, blind: bool, doubling: bool
+) -> None:
+    case, problem = yahoo
+    check_real(problem, case, method, blind, doubling)

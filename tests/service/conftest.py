@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.openapi import AnytimeAPI
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running, running, small_model
+
+LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
+
+
+@pytest.fixture(scope="session")
+def model() -> AnytimeModel:
+    return small_model()
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    return LIMITS
+
+
+@pytest.fixture(scope="session")
+def app(model: AnytimeModel, settings: Settings) -> AnytimeAPI:
+    app = create_app(ModelRegistry.of([model]), settings)
+
+    async def fail() -> None:
+        raise RuntimeError("the secret of the house")
+
+    app.add_api_route("/fail", fail, include_in_schema=False)
+    return app
+
+
+@pytest.fixture(scope="session")
+def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
+    with running(app, settings) as service:
+        yield service

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.catalogue import plan
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running, running
+
+
+def test_models_are_listed(service: Running) -> None:
+    assert service.get("/models").json() == [
+        {
+            "name": "brake",
+            "version": "v1",
+            "task": "regression",
+            "steps": 3,
+            "groups": 4,
+            "cost_unit": "ms",
+            "total_cost": 10.0,
+        }
+    ]
+
+
+def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running) -> None:
+    told = service.get("/models/brake").json()
+    assert [step["adds"] for step in told["steps"]] == [["speed"], ["hog"], ["blood", "lab"]]
+    assert set(told["steps"][0]) == {
+        "group",
+        "adds",
+        "cost",
+        "cumulative_cost",
+        "explained_variance",
+        "r2",
+        "cv_error",
+        "alpha",
+    }
+    assert {group["name"]: group["features"] for group in told["groups"]}["hog"] == ["h0", "h1"]
+    assert told["policies"] == ["prefix"]
+
+
+@pytest.mark.parametrize("path", ["/models/none", "/models/none/plan"])
+def test_an_unknown_model_is_a_problem(service: Running, path: str) -> None:
+    response = service.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "prefix", "compute"),
+    [
+        ({}, 0, [["speed"], ["hog"], ["blood", "lab"]]),
+        ({"budget": "", "have": ""}, 0, [["speed"], ["hog"], ["blood", "lab"]]),
+        ({"budget": 5}, 0, [["speed"], ["hog"]]),
+        ({"budget": 0}, 0, []),
+        ({"have": "speed"}, 1, [["hog"], ["blood", "lab"]]),
+        ({"have": "speed, hog", "budget": 9}, 2, []),
+        ({"have": ["speed", "blood"]}, 1, [["hog"], ["lab"]]),
+        ({"have": "hog"}, 0, [["speed"], [], ["blood", "lab"]]),
+        ({"have": ["lab", "hog"]}, 0, [["speed"], [], []]),
+    ],
+)
+def test_a_plan_is_what_is_missing_in_order(
+    service: Running, parameters: dict[str, Any], prefix: int, compute: list[list[str]]
+) -> None:
+    told = service.get("/models/brake/plan", **parameters).json()
+    assert told["prefix"] == prefix
+    assert [step["compute"] for step in told["steps"]] == compute
+
+
+def test_a_plan_tells_what_each_step_costs_and_buys(model: AnytimeModel) -> None:
+    told = plan(model, None, ["speed", "blood"])
+    assert [(step.prefix, step.group, step.cost, step.spent) for step in told.steps] == [
+        (2, "hog", 4.0, 4.0),
+        (3, "lab", 3.0, 7.0),
+    ]
+    assert [(step.r2, step.cv_error) for step in told.steps] == [
+        (step.r2, step.cv_error) for step in model.manifest.steps[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"budget": -1}, "budget"),
+        ({"budget": "nan"}, "budget"),
+        ({"budget": "x"}, "budget"),
+        ({"have": "none"}, "have"),
+    ],
+)
+def test_a_plan_for_what_cannot_be_is_a_problem(service: Running, parameters: dict[str, Any], field: str) -> None:
+    response = service.get("/models/brake/plan", **parameters)
+    assert (response.status_code, response.headers["content-type"]) == (422, MEDIA_TYPE)
+    assert response.json()["field"] == field
+
+
+def test_a_service_with_models_is_alive_and_ready(service: Running) -> None:
+    assert service.get("/livez").json() == {"status": "ok"}
+    assert service.get("/readyz").json() == {"status": "ok"}
+
+
+def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> None:
+    with running(create_app(ModelRegistry.of([]), settings), settings) as service:
+        assert service.get("/livez").status_code == 200
+        response = service.get("/readyz")
+        assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
+        assert service.post({"groups": {}}).status_code == 404

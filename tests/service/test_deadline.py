@@ -1,0 +1,144 @@
+"""Deadlines on a raw socket, where a test decides when each byte leaves. The bounds are wide: machines are busy."""
+
+from __future__ import annotations
+
+import json
+from time import perf_counter, sleep
+
+import pytest
+
+from anytime_service.body import LINGER_S
+from service.serving import BASE_RATE, VALUES, Running
+
+BODY = json.dumps({"groups": VALUES}).encode()
+HALF = len(BODY) // 2
+
+
+def test_the_deadline_in_the_middle_of_a_body_brings_the_base_rate(service: Running) -> None:
+    with service.connect() as connection:
+        start = perf_counter()
+        connection.head("deadline_ms=100", len(BODY))
+        connection.send(BODY[:HALF])
+        status, headers, answer = connection.response()
+        elapsed = perf_counter() - start
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert (answer["prediction"], answer["prefix"], answer["groups"]) == (BASE_RATE, 0, [])
+    assert (answer["reason"], answer["complete"]) == ("deadline", False)
+    assert answer["missing"] == ["speed", "hog", "lab"]
+    assert 0.09 < elapsed < 1.0
+    assert 95 < answer["elapsed_ms"] < 1_000
+
+
+def test_a_chunked_body_is_interrupted_too(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=50")
+        connection.send(b"%x\r\n%s\r\n" % (HALF, BODY[:HALF]))
+        assert connection.response()[2]["reason"] == "deadline"
+
+
+def test_a_body_that_ends_after_its_answer_leaves_the_connection_in_use(service: Running) -> None:
+    with service.connect() as connection:
+        for _ in range(3):
+            connection.head("deadline_ms=30", len(BODY))
+            connection.send(BODY[:HALF])
+            assert connection.response()[2]["reason"] == "deadline"
+            connection.send(BODY[HALF:])
+        connection.head("", len(BODY))
+        connection.send(BODY)
+        assert connection.response()[2]["reason"] == "complete"
+
+
+def test_a_body_that_never_ends_is_closed_after_its_answer(service: Running) -> None:
+    with service.connect() as connection:
+        start = perf_counter()
+        connection.head("deadline_ms=10", len(BODY))
+        connection.send(BODY[:HALF])
+        assert connection.response()[0] == 200
+        assert connection.at_end()
+        assert LINGER_S * 0.9 < perf_counter() - start < LINGER_S + 5
+
+
+def test_a_flood_after_the_answer_is_cut(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=10")
+        status, _, answer = connection.response()
+        assert (status, answer["reason"]) == (200, "deadline")
+        chunk = b"%x\r\n%s\r\n" % (65_536, b" " * 65_536)
+        sent = 0
+        with pytest.raises(OSError):  # noqa: PT012
+            while sent < 500_000_000:
+                connection.send(chunk)
+                sent += len(chunk)
+    assert sent < 50_000_000
+
+
+def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=0", 50_000)
+        assert connection.response()[2]["prediction"] == BASE_RATE
+    answer = service.post({"groups": VALUES}, deadline_ms=0).json()
+    assert (answer["prediction"], answer["prefix"], answer["reason"]) == (BASE_RATE, 0, "deadline")
+    assert service.post({"groups": VALUES}, deadline_ms=0, rows=2).json()["prediction"] == [BASE_RATE] * 2
+
+
+def test_a_body_within_the_deadline_is_used_whole(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=1900", len(BODY))
+        for half in (BODY[:HALF], BODY[HALF:]):
+            sleep(0.05)
+            connection.send(half)
+        answer = connection.response()[2]
+    assert (answer["reason"], answer["complete"]) == ("complete", True)
+    assert answer["elapsed_ms"] > 80
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("deadline_ms=1900", {"Request_Timeout_Ms": "40"}),
+        ("deadline_ms=40", {"Request_Timeout_Ms": "1900"}),
+        ("", {"Request_Timeout_Ms": "40"}),
+        ("", {"grpc_timeout": "40m"}),
+        ("", {"grpc_timeout": "1S", "Request_Timeout_Ms": "40.5"}),
+    ],
+)
+def test_of_several_deadlines_the_smallest_counts(service: Running, query: str, headers: dict[str, str]) -> None:
+    with service.connect() as connection:
+        connection.head(query, len(BODY), **headers)
+        answer = connection.response()[2]
+    assert answer["reason"] == "deadline"
+    assert 35 < answer["elapsed_ms"] < 900
+
+
+@pytest.mark.parametrize("query", ["", "deadline_ms=1e9"])
+def test_no_deadline_is_longer_than_the_servers(service: Running, query: str) -> None:
+    with service.connect() as connection:
+        connection.head(query, len(BODY))
+        answer = connection.response()[2]
+    assert answer["reason"] == "deadline"
+    assert 1_990 < answer["elapsed_ms"] < 4_000
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [({"Request_Timeout_Ms": "soon"}, "Request-Timeout-Ms"), ({"grpc_timeout": "40"}, "grpc-timeout")],
+)
+def test_a_deadline_header_that_cannot_be_names_itself(service: Running, headers: dict[str, str], field: str) -> None:
+    with service.connect() as connection:
+        connection.head("", len(BODY), **headers)
+        connection.send(BODY)
+        status, _, problem = connection.response()
+        assert (status, problem["field"]) == (422, field)
+        connection.head("", len(BODY))
+        connection.send(BODY)
+        assert connection.response()[0] == 200, "the connection lives on"
+
+
+def test_a_client_that_leaves_early_harms_nobody(service: Running) -> None:
+    for _ in range(5):
+        with service.connect() as connection:
+            connection.head("deadline_ms=30", len(BODY))
+            connection.send(BODY[:HALF])
+    sleep(0.1)
+    assert service.post({"groups": VALUES}).status_code == 200

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi.openapi.models import OpenAPI
+from starlette.routing import Route
+
+from anytime_service.app import create_app
+from anytime_service.openapi import AnytimeAPI
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running
+
+ITSELF = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
+
+
+def routes(app: AnytimeAPI) -> set[tuple[str, str]]:
+    """Method and path of every route, those of included routers too."""
+    found = set()
+    waiting: list[Any] = list(app.routes)
+    while waiting:
+        route = waiting.pop()
+        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
+        if isinstance(route, Route):
+            found |= {(method.lower(), route.path) for method in (route.methods or set()) - {"HEAD"}}
+        elif inner is not None:
+            waiting += inner.routes
+    return {(method, path) for method, path in found if path not in ITSELF}
+
+
+def test_every_route_is_in_the_document(model: object, settings: Settings) -> None:
+    app = create_app(ModelRegistry.of([]), settings)
+    documented = {(method, path) for path, item in app.openapi()["paths"].items() for method in item}
+    assert documented == routes(app)
+    assert {("post", "/predict"), ("get", "/models/{name}/plan"), ("get", "/readyz")} <= documented
+
+
+def test_the_document_is_valid_and_every_reference_in_it_leads_somewhere(service: Running) -> None:
+    response = service.get("/openapi.json")
+    OpenAPI.model_validate(response.json())
+    schemas = response.json()["components"]["schemas"]
+    references = set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', response.text))
+    assert references == set(schemas)
+
+
+def test_the_hot_route_documents_its_body_parameters_answer_and_problems(app: AnytimeAPI) -> None:
+    document = app.openapi()
+    predict = document["paths"]["/predict"]["post"]
+    assert {"budget", "deadline_ms", "policy", "model"} <= {each["name"] for each in predict["parameters"]}
+    assert predict["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/PredictRequest")
+    assert predict["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Answer")
+    assert {"400", "404", "413", "415", "422"} <= set(predict["responses"])
+    values = document["components"]["schemas"]["PredictRequest"]["properties"]["groups"]["additionalProperties"]
+    assert values["type"] == "array"
+
+
+def test_the_documentation_page_is_there(service: Running) -> None:
+    assert service.get("/docs").status_code == 200

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import BASE_RATE, VALUES, Running, running, small_model
+
+
+def expected(model: AnytimeModel, groups: dict[str, Any], budget: float | None = None, rows: int = 1) -> dict[str, Any]:
+    """What the library answers, as JSON, without what depends on the clock."""
+    prediction = model.open(rows)
+    for name, values in groups.items():
+        prediction.add(name, values)
+    told: dict[str, Any] = json.loads(json.dumps(asdict(prediction.answer(budget))))
+    return {name: value for name, value in told.items() if name not in ("elapsed_ms", "reason")}
+
+
+def told(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    return {name: value for name, value in response.json().items() if name not in ("elapsed_ms", "reason")}
+
+
+@pytest.mark.parametrize("budget", [None, 0, 0.5, 1, 5, 9.99, 10, 1000])
+def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, budget: float | None) -> None:
+    response = service.post({"groups": VALUES}, **({} if budget is None else {"budget": budget}))
+    assert told(response) == expected(model, VALUES, budget)
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["reason"] == ("complete" if budget is None or budget >= 10 else "budget")
+
+
+@pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
+def test_groups_at_hand_give_the_longest_complete_prefix(
+    service: Running, model: AnytimeModel, names: list[str]
+) -> None:
+    groups = {name: VALUES[name] for name in names}
+    response = service.post({"groups": groups})
+    assert told(response) == expected(model, groups)
+    assert response.json()["reason"] == "end"
+
+
+def test_many_rows_are_answered_in_one_list(service: Running, model: AnytimeModel) -> None:
+    groups = {"speed": [[1.0], [2.0], [3.0]], "hog": [[1, None], [0, True], [2, 2]]}
+    answer = told(service.post({"groups": groups, "rows": 3}))
+    assert answer == expected(model, groups, rows=3)
+    assert (len(answer["prediction"]), answer["imputed"]) == (3, ["h1"])
+    assert told(service.post({"groups": groups})) == answer, "rows are counted where they are not told"
+    assert told(service.post({"groups": {}, "rows": 2}))["prediction"] == [BASE_RATE, BASE_RATE]
+
+
+def test_elapsed_time_is_told(service: Running) -> None:
+    assert 0 < service.post({"groups": VALUES}).json()["elapsed_ms"] < 2_000
+
+
+def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> None:
+    answer = told(service.post({"groups": {"hog": VALUES["hog"]}}, policy="arrived"))
+    assert answer["policy"] == "prefix"
+    assert "moments" in answer["note"]
+
+
+def test_empty_parameters_count_as_not_given(service: Running, model: AnytimeModel) -> None:
+    response = service.post({"groups": VALUES}, budget="", deadline_ms="", policy="", model="")
+    assert told(response) == expected(model, VALUES)
+
+
+@pytest.mark.parametrize("kind", [None, "application/json", "Application/JSON; charset=utf-8"])
+def test_json_is_read_with_and_without_a_content_type(service: Running, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    assert httpx.post(f"{service.url}/predict", content=b'{"groups": {}}', headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"budget": "-1"}, "budget"),
+        ({"budget": "nan"}, "budget"),
+        ({"budget": "inf"}, "budget"),
+        ({"budget": "cheap"}, "budget"),
+        ({"budget": "1_0"}, "budget"),
+        ({"budget": ["1", "2"]}, "budget"),
+        ({"deadline_ms": "-0.1"}, "deadline_ms"),
+        ({"deadline_ms": "NaN"}, "deadline_ms"),
+        ({"deadline_ms": "soon"}, "deadline_ms"),
+        ({"policy": "best"}, "policy"),
+        ({"rows": "0"}, "rows"),
+        ({"rows": "51"}, "rows"),
+        ({"rows": "1.5"}, "rows"),
+        ({"rows": "9" * 5000}, "rows"),
+    ],
+)
+def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: dict[str, Any], field: str) -> None:
+    response = service.post({"groups": VALUES}, **parameters)
+    assert_problem(service, response, 422)
+    assert response.json()["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "words"),
+    [
+        (b"", 400, None, "not JSON"),
+        (b"{", 400, None, "not JSON"),
+        (b"\xff\xfe", 400, None, "not JSON"),
+        (b'{"groups": {"\xff": [1]}}', 400, None, "not JSON"),
+        (b'{"groups": {"speed": [NaN]}}', 400, None, "not JSON"),
+        (b'{"groups": {"speed": [1,,2]}}', 400, None, "not JSON"),
+        (b'{"groups": {"speed": ' + b"[" * 9000 + b"]" * 9000 + b"}}", 400, None, "nested"),
+        (b"[1, 2]", 400, None, "expected `object`"),
+        (b'{"group": {}}', 400, None, "unknown field `group`"),
+        (b"{}", 400, None, "missing required field `groups`"),
+        (b'{"groups": [1]}', 400, "groups", "expected `object`"),
+        (b'{"groups": {}, "rows": 1.5}', 400, "rows", "expected `int"),
+        (b'{"groups": {}, "rows": 0}', 422, "rows", "expected 1 to 50"),
+        (b'{"groups": {}, "rows": 51}', 422, "rows", "expected 1 to 50"),
+        (b'{"groups": {"sped": [1]}}', 422, "groups.sped", "did you mean 'speed'"),
+        (b'{"groups": {"blood": [1]}}', 422, "groups.blood", "has no features"),
+        (b'{"groups": {"speed": [1, 2]}}', 422, "groups.speed", "expected 1 x 1 numbers"),
+        (b'{"groups": {"speed": 1}}', 422, "groups.speed", "expected `array`"),
+        (b'{"groups": {"hog": [1, "two"]}}', 422, "groups.hog[1]", "got `str`"),
+        (b'{"groups": {"hog": [[1, 2], [3]]}}', 422, "groups.hog", "ragged"),
+        (b'{"groups": {"hog": [1, 1e999]}}', 422, "groups.hog[1]", "out of range"),
+    ],
+)
+def test_a_body_that_cannot_be_names_the_place(
+    service: Running, body: bytes, status: int, field: str | None, words: str
+) -> None:
+    response = httpx.post(f"{service.url}/predict", content=body)
+    assert_problem(service, response, status)
+    assert response.json().get("field") == field
+    assert words in response.json()["detail"]
+
+
+def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Running, model: AnytimeModel) -> None:
+    large = (1.7e308 * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
+    response = service.post({"groups": {"speed": large[:1], "hog": large[1:3], "lab": large[3:]}})
+    assert_problem(service, response, 422)
+    assert "not a finite number" in response.json()["detail"]
+
+
+def test_rows_told_twice_must_agree(service: Running) -> None:
+    response = service.post({"groups": {}, "rows": 3}, rows=2)
+    assert_problem(service, response, 422)
+    assert told(service.post({"groups": {}}, rows=2))["prediction"] == [BASE_RATE, BASE_RATE]
+
+
+@pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
+def test_another_form_of_body_is_415(service: Running, headers: dict[str, str]) -> None:
+    response = httpx.post(f"{service.url}/predict", content=b"{}", headers=headers)
+    assert_problem(service, response, 415)
+
+
+@pytest.mark.parametrize("size", [100_001, 150_000, 3_000_000])
+def test_a_body_above_the_limit_is_413_however_it_comes(service: Running, size: int) -> None:
+    with service.connect() as announced:
+        announced.head(length=size)
+        status, headers, _ = announced.response()
+        assert (status, headers["connection"]) == (413, "close")
+    with service.connect() as chunked:
+        chunked.head()
+        chunked.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
+        assert chunked.response()[0] == 413
+
+
+def test_a_client_goes_on_after_a_body_above_the_limit(service: Running) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield from (b" " * 1_000 for _ in range(150))
+
+    with httpx.Client(base_url=service.url, timeout=30) as client:
+        assert_problem(service, client.post("/predict", content=b" " * 150_000), 413)
+        assert_problem(service, client.post("/predict", content=chunks()), 413)
+        assert client.post("/predict", json={"groups": {}}).status_code == 200
+
+
+def test_an_unknown_model_is_404(service: Running) -> None:
+    response = service.post({"groups": {}}, model="break")
+    assert_problem(service, response, 404)
+    assert "did you mean 'brake'" in response.json()["detail"]
+    assert response.json()["field"] == "model"
+
+
+def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running) -> None:
+    assert_problem(service, service.get("/nowhere"), 404)
+    response = service.get("/predict")
+    assert_problem(service, response, 405)
+    assert response.headers["allow"] == "POST"
+    assert "allowed: POST" in response.json()["detail"]
+    assert_problem(service, httpx.post(f"{service.url}/models"), 405)
+
+
+def test_a_failure_of_the_server_tells_nothing_of_its_insides(service: Running) -> None:
+    response = service.get("/fail")
+    assert_problem(service, response, 500)
+    assert "secret" not in response.text
+
+
+def test_with_several_models_the_name_decides(settings: Settings) -> None:
+    classes = ("car", "cyclist", "walker")
+    models = [small_model("plain"), small_model("pair", responses=2), small_model("kind", responses=3, classes=classes)]
+    with running(create_app(ModelRegistry.of(models), settings), settings) as service:
+        response = service.post({"groups": VALUES})
+        assert_problem(service, response, 422)
+        assert response.json()["field"] == "model"
+        for model in models:
+            assert told(service.post({"groups": VALUES}, model=model.name)) == expected(model, VALUES)
+        answer = told(service.post({"groups": VALUES}, model="kind"))
+        assert answer["prediction"] in classes
+        assert sum(answer["probabilities"]) == pytest.approx(1.0)
+
+
+def assert_problem(service: Running, response: httpx.Response, status: int) -> None:
+    """The response is a problem of that status, and the service still answers."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == MEDIA_TYPE
+    problem = response.json()
+    assert {"type", "title", "status", "detail"} <= set(problem) <= {"type", "title", "status", "detail", "field"}
+    assert problem["status"] == status
+    assert service.post({"groups": {}}, model=service.get("/models").json()[0]["name"]).status_code == 200
