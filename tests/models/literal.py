@@ -362,7 +362,10 @@ def _densest_bundle(
     before: tuple[int, ...],
     g: int,
 ) -> tuple[tuple[int, ...], float]:
-    """Density of g with its unpaid prerequisites, and of that with more of their dependents as long as it rises."""
+    """Density of g with its unpaid prerequisites, and of that with more of their dependents as long as it rises.
+
+    A dependent that costs nothing itself cannot lower the density: it joins, even if it adds nothing.
+    """
     bundle: tuple[int, ...] = (g,)
     density = value([*before, g]) / cost_of(groups, [*before, g])
     while others := joiners(groups, selected, before, bundle):
@@ -371,7 +374,7 @@ def _densest_bundle(
         best = max(gains.values())
         h = min(h for h in others if gains[h] == best or gains[h] >= best - TIE * abs(best))
         wider = value([*before, *bundle, h]) / cost_of(groups, [*before, *bundle, h])
-        if wider <= density + TIE * abs(density):
+        if cost_of(groups, [h]) > 0 and wider <= density + TIE * abs(density):
             break
         bundle, density = (*bundle, h), wider
     return bundle, density

@@ -42,7 +42,9 @@ class Sample:
 def samples(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.1, 0.6), least: int = 1) -> Sample:
     rows, features, responses = draw(st.integers(least, 120)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    X = rng.normal(size=(rows, features)) * rng.choice([0.01, 1.0, 100.0], features) + rng.choice([0.0, -3.0, 50.0], features)
+    X = rng.normal(size=(rows, features)) * rng.choice([0.01, 1.0, 100.0], features) + rng.choice(
+        [0.0, -3.0, 50.0], features
+    )
     X[:, rng.random(features) < 0.2] = rng.choice([0.0, 0.1, 7.0])
     X[rng.random(X.shape) < draw(st.sampled_from(missing))] = np.nan
     Y = rng.normal(size=(rows, responses)) + 20.0
@@ -481,7 +483,9 @@ def test_a_column_that_is_constant_outside_a_fold_is_constant_in_that_training_p
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_a_constant_with_gaps_is_constant_after_any_merge(value: float, missing: float, begins_late: bool, seed: int) -> None:
+def test_a_constant_with_gaps_is_constant_after_any_merge(
+    value: float, missing: float, begins_late: bool, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     X, y, weights = rng.normal(size=(200, 2)), rng.normal(size=200), rng.uniform(0.1, 3.0, 200)
     X[:, 0] = value

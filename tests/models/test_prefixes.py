@@ -155,9 +155,7 @@ def test_units_and_order_of_the_columns_do_not_change_a_prediction(case: Learned
     rng = np.random.default_rng(seed)
     D = case.X.shape[1]
     factor, offset = 10.0 ** rng.integers(-2, 3, D), rng.normal(size=D)
-    groups = load_groups(
-        {"groups": [{"name": f"g{j}", "features": [f"x{j}"], "cost": float(j + 1)} for j in range(D)]}
-    )
+    groups = load_groups({"groups": [{"name": f"g{j}", "features": [f"x{j}"], "cost": float(j + 1)} for j in range(D)]})
     one = learned(case.X, case.Y, groups, 1e-3, case.weights)
     other = learned(case.X * factor + offset, case.Y, groups, 1e-3, case.weights)
     assert one.order.columns.tolist() == other.order.columns.tolist()

@@ -78,18 +78,18 @@ def _number(value: float | None) -> str:
 def summary(model: AnytimeModel) -> str:
     """What else there is to say of a model, in lines."""
     manifest = model.manifest
-    origin = manifest.provenance
+    origin, redundant = manifest.provenance, manifest.redundant
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
-    used = len(model.groups.features) - len(manifest.redundant.constant) - len(manifest.redundant.collinear)
+    used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
     lines = [
         f"model {model.name} {model.version}".rstrip() + f": {manifest.task} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something,"
-        f" {len(manifest.redundant.constant)} constant, {len(manifest.redundant.collinear)} collinear with others before",
+        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something, "
+        f"{len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others before",
     ]
-    if manifest.redundant.constant:
-        lines.append(f"constant: {listed(manifest.redundant.constant, 20)}")
-    if manifest.redundant.collinear:
-        lines.append(f"collinear: {listed(manifest.redundant.collinear, 20)}")
+    if redundant.constant:
+        lines.append(f"constant: {listed(redundant.constant, 20)}")
+    if redundant.collinear:
+        lines.append(f"collinear: {listed(redundant.collinear, 20)}")
     if origin.imputed:
         lines.append(f"missing values imputed by the training mean: {listed(origin.imputed, 20)}")
     lines.append(f"guarantee: {_promise(model)}")

@@ -122,7 +122,8 @@ class Candidates:
                 return bundle, density
             richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
-            if grown <= density * (1 + TIE):
+            # What costs nothing cannot lower the density, and must not end the growth by adding nothing.
+            if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
                 return bundle, density
             bundle.append(richest)
             union = (*union, richest)
@@ -144,7 +145,5 @@ class Candidates:
 
 
 def _per_cost(gain: float, cost: Any) -> float:
-    """Gain per cost; what is free is worth everything, if it is worth anything."""
-    if cost > 0:
-        return float(gain / cost)
-    return np.inf if gain > 0 else 0.0
+    """Gain per cost; what is free comes first, whatever it adds, so that rounding has no say."""
+    return float(gain / cost) if cost > 0 else np.inf

@@ -1,0 +1,325 @@
+"""The penalties that cross-validation chooses are those that trying everything on the rows would choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from anytime.accumulate import Block, accumulate, fold_moments_of
+from anytime.alpha import GRID, choose, nested_errors
+from anytime.arrays import Float, Index
+from anytime.cross_validation import Errors, prefix_errors, split
+from anytime.errors import TrainingError
+from anytime.folds import FoldStream
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.moments import Moments
+from anytime.sequencing import Sequence, sequence
+from anytime.training import Fit, Options, fit
+from models import literal
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small products only: threads would spend their time waiting for each other."""
+    with threadpool_limits(1):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Rows in folds, and groups with costs."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    weights: Float | None = field(repr=False)
+    folds: Index = field(repr=False)
+    count: int
+    groups: FeatureGroups
+
+    @property
+    def w(self) -> Float:
+        return np.ones(len(self.X)) if self.weights is None else self.weights
+
+    def parts(self, chunk: int | None = None, jobs: int = 1) -> list[Moments]:
+        return fold_moments_of(self.X, self.Y, self.weights, self.folds, self.count, chunk_rows=chunk, n_jobs=jobs)
+
+    def order(self, alpha: float, gram: Gram | None = None) -> Sequence:
+        return sequence(gram or Gram.of(Moments.merged(self.parts())), self.groups, "fr", alpha)
+
+    def fitted(self, **options: bool) -> Fit:
+        return fit(self.parts(), self.groups, Options("fr", alpha="cv", **options))
+
+    def rowwise(self, fold: int, columns: Index, alpha: float) -> float:
+        """Error on a fold of a ridge fitted on the rows of the others."""
+        out = self.folds == fold
+        X, Y, w = self.X[~out], self.Y[~out], self.w[~out]
+        mean, y_mean = np.average(X, axis=0, weights=w), np.average(Y, axis=0, weights=w)
+        scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=w))
+        y_scale = np.sqrt(np.average((Y - y_mean) ** 2, axis=0, weights=w))
+        rows = literal.Rows((X - mean) / scale, (Y - y_mean) / y_scale, alpha, w)
+        fitted = ((self.X[out] - mean) / scale)[:, columns] @ rows.coefficients(columns.tolist()) * y_scale + y_mean
+        return float(np.average((self.Y[out] - fitted) ** 2, axis=0, weights=self.w[out]).mean())
+
+    def errors(self, order: Sequence, alpha: float) -> Errors:
+        """Errors (folds, steps + 1) of the prefixes of an order, row by row."""
+        prefixes = [order.columns[:end] for end in order.ends]
+        rows = [[self.rowwise(fold, columns, alpha) for columns in prefixes] for fold in range(self.count)]
+        return Errors(np.array(rows), np.array([self.w[self.folds == fold].sum() for fold in range(self.count)]))
+
+
+GROUPS = load_groups(
+    {
+        "groups": [
+            {"name": "a", "features": ["a0", "a1"], "cost": 2.0},
+            {"name": "b", "features": ["b0"], "cost": 1.0},
+            {"name": "c", "features": ["c0", "c1", "c2"], "cost": 5.0},
+            {"name": "d", "features": ["d0"], "cost": 0.5},
+        ]
+    }
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn, groups: FeatureGroups = GROUPS) -> Problem:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, D, P, count = draw(st.integers(25, 60)), len(groups.features), draw(st.integers(1, 2)), draw(st.integers(2, 4))
+    X = rng.normal(size=(n, D)) @ (np.eye(D) + 0.5 * rng.normal(size=(D, D)))
+    Y = X @ rng.normal(size=(D, P)) + draw(st.sampled_from((0.3, 2.0, 8.0))) * rng.normal(size=(n, P))
+    weights = rng.uniform(0.2, 3.0, n) if draw(st.booleans()) else None
+    return Problem(X, Y, weights, FoldStream(count, rng).take(n), count, groups)
+
+
+def area(order: Sequence, errors: Float) -> Float:
+    """Mean over the cost axis of the error of the prefix complete there; the prefix before each step counts for its cost."""
+    widths = np.diff(order.costs)
+    return errors[..., :-1] @ widths / widths.sum()
+
+
+def chosen(errors: Errors, one_se: bool) -> int:
+    """Index of the least error, or of the last within a standard error of it."""
+    best = int(errors.mean.argmin())
+    if not one_se:
+        return best
+    return int(np.flatnonzero(errors.mean <= errors.mean[best] + errors.standard_error[best])[-1])
+
+
+@pytest.mark.parametrize("one_se", [False, True], ids=["least error", "one standard error"])
+def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) -> None:
+    grid = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
+
+    @quick(max_examples=25)
+    @given(problems())
+    def check(problem: Problem) -> None:
+        choice = choose(split(problem.parts()), grid, problem.order, one_se)
+        orders = [problem.order(alpha) for alpha in grid]
+        curves = [problem.errors(order, alpha) for order, alpha in zip(orders, grid, strict=True)]
+        areas = np.stack([area(order, curve.folds) for order, curve in zip(orders, curves, strict=True)], axis=1)
+        best = chosen(Errors(areas, curves[0].weights), one_se)
+        assert choice.alpha == grid[best]
+        assert choice.sequence.steps == orders[best].steps
+        of_order = [problem.errors(orders[best], alpha) for alpha in grid]
+        for k in range(len(choice.alphas)):
+            column = Errors(np.stack([e.folds[:, k] for e in of_order], axis=1), curves[0].weights)
+            # The base rate has no penalty: all errors are equal, but for rounding.
+            if k > 0:
+                assert choice.alphas[k] == grid[chosen(column, one_se)]
+            assert choice.errors[k] == pytest.approx(
+                column.mean.min() if not one_se else column.mean[grid.index(choice.alphas[k])], rel=1e-7
+            )
+
+    check()
+
+
+@quick(max_examples=25)
+@given(problems())
+def test_one_standard_error_takes_no_smaller_penalty_and_no_error_out_of_reach(problem: Problem) -> None:
+    least, shy = problem.fitted(), problem.fitted(one_se=True)
+    assert shy.alpha >= least.alpha
+    errors = prefix_errors(split(problem.parts()), shy.sequence.columns, shy.sequence.ends, GRID)
+    best = errors.mean.argmin(axis=0)
+    for k, alpha in enumerate(shy.alphas):
+        assert alpha >= GRID[best[k]]
+        limit = errors.mean[best[k], k] + errors.standard_error[best[k], k]
+        assert errors.mean[GRID.index(alpha), k] <= limit
+        larger = [i for i in range(len(GRID)) if GRID[i] > alpha]
+        assert all(errors.mean[i, k] > limit for i in larger)
+
+
+@quick(max_examples=25)
+@given(problems())
+def test_each_prefix_has_the_coefficients_of_its_own_penalty(problem: Problem) -> None:
+    found = problem.fitted()
+    Xs, Ys = literal.standardise(problem.X, problem.Y, problem.weights)
+    for k in range(1, len(found.alphas)):
+        columns = found.sequence.columns[: found.sequence.ends[k]]
+        W = literal.Rows(Xs, Ys, float(found.alphas[k]), problem.weights).coefficients(columns.tolist())
+        raw = W * found.gram.y_scale / found.gram.x_scale[columns, np.newaxis]
+        np.testing.assert_allclose(found.prefixes.coef(k), raw, rtol=1e-6, atol=1e-8)
+    F = literal.Rows(Xs, Ys, found.alpha, problem.weights).explained_variance(range(Xs.shape[1]))
+    assert found.curve.explained_variance[-1] == pytest.approx(F, abs=1e-9)
+
+
+@quick(max_examples=20)
+@given(problems(), st.integers(3, 60), st.sampled_from((1, 2, 3)), st.lists(st.integers(0, 60), max_size=4))
+def test_the_choice_is_the_same_however_the_rows_are_read(
+    problem: Problem, chunk: int, jobs: int, cuts: list[int]
+) -> None:
+    expected = problem.fitted()
+    edges = sorted({0, *(min(cut, len(problem.X)) for cut in cuts), len(problem.X)})
+    blocks = (
+        Block(
+            problem.X[a:b],
+            problem.Y[a:b],
+            None if problem.weights is None else problem.weights[a:b],
+            problem.folds[a:b],
+        )
+        for a, b in zip(edges[:-1], edges[1:], strict=True)
+    )
+    for parts in (problem.parts(chunk, jobs), accumulate(blocks, problem.count, chunk_rows=chunk)):
+        found = fit(parts, problem.groups, Options("fr", alpha="cv"))
+        assert found.alpha == expected.alpha
+        assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
+        assert found.alphas[1:].tolist() == expected.alphas[1:].tolist()
+        assert found.errors == pytest.approx(expected.errors, rel=1e-9)
+
+
+def test_the_grid_is_twenty_values_from_1e_7_to_10() -> None:
+    assert len(GRID) == 20
+    assert GRID[0] == pytest.approx(1e-7)
+    assert GRID[-1] == pytest.approx(10.0)
+    np.testing.assert_allclose(np.diff(np.log(GRID)), np.log(GRID[1] / GRID[0]))
+
+
+def test_a_fixed_penalty_with_folds_has_errors_and_no_choice() -> None:
+    problem = problems().example  # noqa: F841  (only its shape is wanted below)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 7))
+    given_ = Problem(X, X[:, :1] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, GROUPS)
+    found = fit(given_.parts(), GROUPS, Options("fr", alpha=0.01))
+    assert found.alpha == 0.01
+    assert found.alphas.tolist() == [0.01] * 5
+    assert found.errors == pytest.approx(given_.errors(found.sequence, 0.01).mean, rel=1e-8)
+    assert fit([Moments.merged(given_.parts())], GROUPS, Options("fr", alpha=0.01)).errors is None
+
+
+def test_choosing_without_folds_is_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 7))
+    single = fold_moments_of(X, X[:, 0])
+    with pytest.raises(TrainingError, match="needs folds"):
+        fit(single, GROUPS, Options(alpha="cv"))
+    with pytest.raises(TrainingError, match="cross-validation needs two"):
+        fit(fold_moments_of(X, X[:, 0], None, np.zeros(30, dtype=np.intp), 3), GROUPS, Options(alpha="cv"))
+
+
+# Nested.
+
+
+def explicitly_nested(problem: Problem, alpha: float, outer: Sequence, alphas: Float) -> Float:
+    """Each fold learns its own order on the other rows; a prefix is scored by the fold's longest one at its cost."""
+    total = np.zeros(len(alphas))
+    for fold in range(problem.count):
+        rows = problem.folds != fold
+        weights = None if problem.weights is None else problem.weights[rows]
+        gram = Gram.of(Moments.merged(fold_moments_of(problem.X[rows], problem.Y[rows], weights)))
+        own = problem.order(alpha, gram)
+        for k, cost in enumerate(outer.costs):
+            reached = max(i for i, c in enumerate(own.costs) if c <= cost + 1e-9)
+            error = problem.rowwise(fold, own.columns[: own.ends[reached]], float(alphas[k]))
+            total[k] += problem.w[~rows].sum() * error
+    return total / problem.w.sum()
+
+
+@quick(max_examples=20)
+@given(problems())
+def test_nested_errors_are_those_of_folds_that_learn_their_own_order(problem: Problem) -> None:
+    found = problem.fitted(nested=True)
+    held = problem.fitted()
+    assert found.alpha == held.alpha
+    assert found.sequence.steps == held.sequence.steps
+    expected = explicitly_nested(problem, found.alpha, found.sequence, found.alphas)
+    assert found.errors == pytest.approx(expected, rel=1e-7)
+
+
+def test_where_all_folds_agree_on_the_order_nested_errors_are_the_plain_ones() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 7))
+    Y = X @ np.array([[1, 1, 5, 0.3, 0.3, 0.3, 9.0]]).T + rng.normal(size=(200, 1))
+    problem = Problem(X, Y, None, np.arange(200) % 4, 4, GROUPS)
+    folds, order = split(problem.parts()), problem.order(0.01)
+    plain = prefix_errors(folds, order.columns, order.ends, [0.01]).mean[0]
+    nested = nested_errors(folds, lambda train: problem.order(0.01, train), order, np.full(5, 0.01))
+    np.testing.assert_allclose(nested, plain, rtol=1e-12)
+
+
+def free_and_paid() -> FeatureGroups:
+    return load_groups(
+        {
+            "groups": [
+                {"name": "known", "features": ["k0"], "cost": 0.0},
+                {"name": "also known", "features": ["k1"], "cost": 0.0},
+                {"name": "paid", "features": ["p0", "p1"], "cost": 3.0},
+            ]
+        }
+    )
+
+
+def test_the_nested_error_of_the_base_rate_is_that_of_the_base_rate_though_groups_are_free() -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(80, 4))
+    Y = X @ np.array([[3.0], [2.0], [1.0], [1.0]]) + rng.normal(size=(80, 1))
+    problem = Problem(X, Y, None, np.arange(80) % 4, 4, free_and_paid())
+    nested, plain = problem.fitted(nested=True), problem.fitted()
+    assert nested.errors is not None
+    assert plain.errors is not None
+    assert nested.errors[0] == pytest.approx(plain.errors[0], rel=1e-9)
+    assert nested.errors[2:] == pytest.approx(plain.errors[2:], rel=1e-9)
+
+
+# Orders that differ in their steps only.
+
+
+def requiring() -> FeatureGroups:
+    return load_groups(
+        {
+            "groups": [
+                {"name": "p", "features": ["a"], "cost": 3.0},
+                {"name": "q", "features": ["b", "c"], "cost": 1.0, "requires": ["p"]},
+                {"name": "r", "features": ["d"], "cost": 2.0},
+            ]
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_penalties_that_take_the_same_columns_in_other_steps_are_told_apart(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 4))
+    X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
+    signal = X[:, 0] + (X[:, 1] - X[:, 0]) * rng.uniform(0, 30) + 0.3 * X[:, 3]
+    problem = Problem(X, signal[:, np.newaxis] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, requiring())
+    found = problem.fitted()
+    assert found.errors is not None
+    assert found.errors.shape == found.alphas.shape == (len(found.sequence.steps) + 1,)
+    for k, alpha in enumerate(found.alphas):
+        assert found.errors[k] == pytest.approx(problem.errors(found.sequence, float(alpha)).mean[k], rel=1e-7)
+
+
+def test_prefixes_that_end_elsewhere_have_errors_of_their_own() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(60, 7))
+    problem = Problem(X, X @ np.ones((7, 1)) + rng.normal(size=(60, 1)), None, np.arange(60) % 3, 3, GROUPS)
+    whole = problem.order(1e-3)
+    grouped: Callable[[FeatureGroups], Sequence] = lambda groups: sequence(  # noqa: E731
+        Gram.of(Moments.merged(problem.parts())), groups, "fr", 1e-3
+    )
+    assert grouped(GROUPS).steps == whole.steps

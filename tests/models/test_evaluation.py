@@ -1,0 +1,276 @@
+"""How good a prefix is, counted again row by row, on made-up tables and on real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score
+
+from anytime.arrays import Float
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.curve import plateau_level, stopping_cost, timeliness
+from anytime.dataset import Dataset, scan_target
+from anytime.errors import TableError
+from anytime.evaluation import Evaluation, evaluate, ndcg
+from anytime.groups import load_groups
+from anytime.model import AnytimeModel
+from anytime.tables import open_table
+from anytime.training import Options, fit, provenance
+
+FEATURES = ["a", "b", "c", "d"]
+GROUPS = {
+    "groups": [
+        {"name": "ab", "features": ["a", "b"], "cost": 2.0},
+        {"name": "c", "features": ["c"], "cost": 1.0},
+        {"name": "d", "features": ["d"], "cost": 0.0},
+    ]
+}
+
+
+def rows(seed: int, count: int = 300) -> pd.DataFrame:
+    """Features with gaps, and a column for each task."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(count, 4)) * [1, 2, 3, 1] + [0, 5, -3, 100]
+    score = (X - X.mean(axis=0)) @ [1.0, 0.5, 0.2, -0.3] + 0.5 * rng.normal(size=count)
+    frame = pd.DataFrame(X, columns=FEATURES)
+    frame["y"] = score
+    frame["z"] = 3 - 2 * X[:, 0] + rng.normal(size=count)
+    frame["sign"] = np.where(score > 0, "up", "down")
+    frame["level"] = np.array(["high", "low", "mid"])[np.digitize(score, [-1, 1])]
+    frame["grade"] = np.clip(np.round(score + 2), 0, 4).astype(int)
+    frame["query"] = np.sort(rng.integers(0, 60, size=count))
+    frame.loc[::17, "b"] = np.nan
+    return frame
+
+
+TRAIN, TEST = rows(0), rows(1, 150)
+
+
+def trained(
+    folder: Path, targets: list[str], *, query: str | None = None, task: Any = "auto"
+) -> tuple[AnytimeModel, Path]:
+    """A model and the table to test it on."""
+    TRAIN.to_parquet(folder / "train.parquet")
+    TEST.to_parquet(folder / "test.parquet")
+    table = open_table(folder / "train.parquet")
+    scan = scan_target(table, targets, task)
+    dataset = Dataset(table, load_groups(GROUPS), scan.target, query)
+    fitted = fit(dataset.moments(), dataset.groups, Options(alpha=0.01))
+    return fitted.model("m", scan.target, provenance(fitted, "train"), query=query), folder / "test.parquet"
+
+
+def evaluated(folder: Path, targets: list[str], **options: Any) -> tuple[AnytimeModel, Evaluation, Float]:
+    """A model, its evaluation, and the scores (steps + 1, rows, P) of the test rows."""
+    model, test = trained(folder, targets, **options)
+    X = TEST[FEATURES].to_numpy()
+    return (
+        model,
+        evaluate(model, open_table(test)),
+        model.prefixes.predict_all(np.where(np.isnan(X), model.prefixes.mean, X)),
+    )
+
+
+@pytest.mark.parametrize("targets", [["y"], ["y", "z"]], ids=["one", "two"])
+def test_explained_variance_and_error_are_those_of_the_rows(targets: list[str], tmp_path: Path) -> None:
+    model, found, scores = evaluated(tmp_path, targets)
+    Y = TEST[targets].to_numpy()
+    standard = (Y - model.prefixes.intercept) / model.prefixes.response_scale
+    residual = (Y - scores) / model.prefixes.response_scale
+    F = 0.5 * np.mean(standard**2, axis=0).sum() - 0.5 * np.mean(residual**2, axis=1).sum(axis=1)
+    assert found.rows == len(TEST)
+    np.testing.assert_allclose(found.explained_variance, F, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.r2, 2 * F / len(targets), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.mse, [mean_squared_error(Y, s) for s in scores], rtol=1e-9)
+    assert found.costs.tolist() == [0.0, *(step.cumulative_cost for step in model.manifest.steps)]
+    assert (found.accuracy, found.ndcg) == (None, None)
+    assert found.explained_variance[0] == 0.0
+
+
+def test_on_the_training_rows_the_base_rate_errs_by_the_variance(tmp_path: Path) -> None:
+    model, _ = trained(tmp_path, ["y"])
+    found = evaluate(model, open_table(tmp_path / "train.parquet"))
+    assert found.mse[0] == pytest.approx(TRAIN["y"].var(ddof=0))
+    assert found.r2[0] == 0.0
+    assert (np.diff(found.r2) > 0).all()
+
+
+@pytest.mark.parametrize(("target", "classes"), [("sign", ("down", "up")), ("level", ("high", "low", "mid"))])
+def test_accuracy_is_that_of_the_likeliest_class_of_each_row(
+    target: str, classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    model, found, scores = evaluated(tmp_path, [target])
+    assert model.manifest.classes == classes
+    for k, s in enumerate(scores):
+        codes = (s[:, 0] > 0.5).astype(int) if len(classes) == 2 else s.argmax(axis=1)
+        assert found.accuracy is not None
+        assert found.accuracy[k] == pytest.approx(accuracy_score(TEST[target], np.array(classes)[codes]))
+    assert found.accuracy is not None
+    assert found.accuracy[-1] > found.accuracy[0]
+    assert found.ndcg is None
+
+
+def test_accuracy_counts_what_predictions_answer(tmp_path: Path) -> None:
+    model, found, _ = evaluated(tmp_path, ["level"])
+    prediction = model.open(len(TEST))
+    for group in model.groups.groups:
+        prediction.add(group.name, TEST[list(group.features)].to_numpy())
+    assert found.accuracy is not None
+    assert found.accuracy[-1] == pytest.approx(accuracy_score(TEST["level"], prediction.answer().prediction))
+
+
+def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more(tmp_path: Path) -> None:
+    _, found, scores = evaluated(tmp_path, ["grade"], query="query")
+    assert found.ndcg is not None
+    for k, s in enumerate(scores):
+        each = []
+        for _, part in TEST.groupby("query"):
+            if len(part) > 1:
+                each.append(ndcg_score([part["grade"]], [s[part.index, 0]], k=5))
+        assert found.ndcg[k] == pytest.approx(np.mean(each), rel=1e-9)
+
+
+def test_ndcg_of_a_perfect_order_is_one_and_leaves_out_single_rows() -> None:
+    truth = np.array([3.0, 2, 1, 0, 4])
+    keys = np.array(["q", "q", "q", "q", "alone"])
+    scores = np.column_stack([truth, -truth, np.zeros(5)])
+    best, worst, tied = ndcg(truth, scores, keys)
+    assert best == pytest.approx(1.0)
+    assert worst < tied < best
+
+
+@pytest.mark.parametrize("truth", [[-1.0, 2.0], [1.0]])
+def test_ndcg_without_relevances_or_without_pairs_is_refused(truth: list[float]) -> None:
+    with pytest.raises(TableError, match="NDCG needs"):
+        ndcg(np.array(truth), np.zeros((len(truth), 1)), np.zeros(len(truth)))
+
+
+def test_the_same_whatever_the_number_of_threads(tmp_path: Path) -> None:
+    model, test = trained(tmp_path, ["y"])
+    one, two = (evaluate(model, open_table(test), n_jobs=jobs) for jobs in (1, 2))
+    assert np.array_equal(one.mse, two.mse)
+
+
+def test_rows_without_a_target_are_refused_or_left_out(tmp_path: Path) -> None:
+    model, test = trained(tmp_path, ["y"])
+    TEST.assign(y=TEST["y"].where(TEST.index % 2 == 0)).to_parquet(test)
+    with pytest.raises(TableError, match="75 of 150 rows have no target"):
+        evaluate(model, open_table(test))
+    found = evaluate(model, open_table(test), drop_missing=True)
+    TEST[TEST.index % 2 == 0].to_parquet(test)
+    assert found.rows == 75
+    np.testing.assert_allclose(found.mse, evaluate(model, open_table(test)).mse)
+
+
+@pytest.mark.parametrize("target", ["sign", "level", "y"])
+def test_a_table_whose_rows_are_all_of_one_value_can_be_evaluated(target: str, tmp_path: Path) -> None:
+    model, test = trained(tmp_path, [target])
+    TEST[TEST[target] == TEST[target].iloc[0]].to_parquet(test)
+    found = evaluate(model, open_table(test))
+    assert np.isfinite(found.mse).all()
+
+
+# Timeliness
+
+
+def test_timeliness_is_the_area_under_the_curve_up_to_where_it_stops() -> None:
+    costs, F = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.2, 0.4])
+    assert timeliness(costs, F, 2.0, 0.5) == pytest.approx((0.1 + 0.25) / (2 * 0.5))
+    assert timeliness(costs, F, 2.0, 0.5, "step") == pytest.approx(0.2 / (2 * 0.5))
+    assert timeliness(costs, F, 3.0, 0.5) == pytest.approx((0.1 + 0.6) / (3 * 0.5))
+    assert timeliness(costs, F, 3.0, 0.5, "step") == pytest.approx(0.4 / (3 * 0.5))
+
+
+def test_timeliness_counts_free_steps_from_the_start() -> None:
+    costs, F = np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.1, 0.3])
+    assert timeliness(costs, F, 1.0, 0.5) == pytest.approx(0.2 / 0.5)
+    assert timeliness(costs, F, 1.0, 0.5, "step") == pytest.approx(0.1 / 0.5)
+
+
+def test_timeliness_where_everything_is_free_or_nothing_varies_is_nought() -> None:
+    assert timeliness(np.zeros(3), np.array([0.0, 0.1, 0.3]), 0.0, 0.5) == 0.0
+    assert timeliness(np.arange(3.0), np.zeros(3), 1.0, 0.0) == 0.0
+
+
+def test_the_plateau_is_where_the_next_percent_costs_a_fifth_of_all() -> None:
+    costs, F = np.array([0.0, 1.0, 2.0, 100.0]), np.array([0.0, 0.90, 0.96, 1.0])
+    assert plateau_level(costs, F) == 0.96
+    assert stopping_cost(costs, F, 0.96) == 2.0
+    assert stopping_cost(costs, F, 0.9) == 1.0
+    assert plateau_level(np.arange(5.0), np.array([0.0, 0.25, 0.5, 0.75, 1.0])) == 1.0
+
+
+def test_timeliness_of_an_evaluation_stops_at_the_plateau_of_training(tmp_path: Path) -> None:
+    model, found, _ = evaluated(tmp_path, ["y"])
+    F = np.array([0.0, *(step.explained_variance for step in model.manifest.steps)])
+    assert found.stop == stopping_cost(model.costs, F, plateau_level(model.costs, F))
+    standard = (TEST["y"].to_numpy() - model.prefixes.intercept[0]) / model.prefixes.response_scale[0]
+    risk = 0.5 * float(np.mean(standard**2))
+    assert found.timeliness == pytest.approx(timeliness(model.costs, found.explained_variance, found.stop, risk))
+    assert found.timeliness_step == pytest.approx(
+        timeliness(model.costs, found.explained_variance, found.stop, risk, "step")
+    )
+
+
+# Real data
+
+
+def test_on_kddcup_the_whole_model_is_least_squares_and_no_column_is_lost(shared_data: Path, tmp_path: Path) -> None:
+    data, out = shared_data / "kddcup99", tmp_path / "kdd.safetensors"
+    call = ["train", data / "train.parquet", "--groups", data / "groups.json", "--target", "attack", "--out", out]
+    assert main([*map(str, call), "--alpha", "0", "--folds", "0"]) == 0
+    model = load(out)
+    features = list(model.groups.features)
+    table = pq.read_table(data / "train.parquet")
+    X = np.column_stack([table[name].to_numpy().astype(np.float64) for name in features])
+    y = table["attack"].to_numpy().astype(np.float64)
+    X -= X.mean(axis=0)
+    y = (y - y.mean()) / y.std()
+    deviation = X.std(axis=0)
+    X /= np.where(deviation > 0, deviation, 1.0)
+    # R of the rows has the least squares of the rows, at the cost of the columns.
+    R = np.linalg.qr(np.column_stack([X, y]), mode="r")
+    w = np.linalg.lstsq(R[:, :-1], R[:, -1])[0]
+    F = 0.5 - 0.5 * float(np.mean((y - X @ w) ** 2))
+    assert model.manifest.steps[-1].explained_variance == pytest.approx(F, abs=1e-6)
+
+    redundant = model.manifest.redundant
+    named = {*redundant.constant, *redundant.collinear}
+    assert len(features) == 118
+    assert len(named) == len(redundant.constant) + len(redundant.collinear)
+    assert set(redundant.constant) == {name for name, d in zip(features, deviation, strict=True) if d == 0}
+    whole = model.prefixes.coef(model.steps)[:, 0]
+    used = {features[j] for j, w in zip(model.prefixes.columns, whole, strict=True) if w != 0}
+    assert used.isdisjoint(named)
+    assert used | named == set(features)
+    assert len(used) == np.linalg.matrix_rank(R[:, :-1])
+
+
+def test_on_yahoo_a_chosen_penalty_beats_a_tiny_one_on_the_test_rows(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = shared_data / "yahoo_sample"
+    found: dict[str, dict[str, Any]] = {}
+    for alpha in ("cv", "1e-5"):
+        out = str(tmp_path / f"{alpha}.safetensors")
+        call = ["train", str(data / "train.parquet"), "--groups", str(data / "groups.json"), "--target", "relevance"]
+        assert main([*call, "--query", "qid", "--alpha", alpha, "--out", out]) == 0
+        capsys.readouterr()
+        assert main(["evaluate", out, str(data / "test.parquet"), "--json"]) == 0
+        found[alpha] = json.loads(capsys.readouterr().out)
+    chosen, tiny = found["cv"], found["1e-5"]
+    assert chosen["prefixes"][-1]["r2"] > tiny["prefixes"][-1]["r2"]
+    stop = tiny["stop"]
+    areas = {}
+    for alpha, values in found.items():
+        costs = np.array([prefix["cost"] for prefix in values["prefixes"]])
+        F = np.array([prefix["explained_variance"] for prefix in values["prefixes"]])
+        areas[alpha] = timeliness(costs, F, stop, 0.5), timeliness(costs, F, stop, 0.5, "step")
+    assert areas["cv"][0] > areas["1e-5"][0]
+    assert areas["cv"][1] > areas["1e-5"][1]
