@@ -23,6 +23,7 @@ LAYERS = (
     "arrays errors threads answer",
     "groups manifest",
     "tables",
+    "targets",
     "moments folds",
     "accumulate",
     "gram cholesky",

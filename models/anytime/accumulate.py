@@ -21,10 +21,18 @@ from anytime.errors import TableError
 from anytime.moments import Moments
 from anytime.threads import single_blas_thread
 
-__all__ = ["Block", "accumulate", "fold_moments_of", "moments_of"]
+__all__ = ["Block", "UnusableColumnError", "accumulate", "fold_moments_of", "moments_of"]
 
 MAX_PART_ROWS = 65_536
 """Rows that one task adds up in memory before its moments are merged; longer sums would lose digits to their shift."""
+
+
+class UnusableColumnError(TableError):
+    """A column of a block that cannot be summed; `column` counts features, then responses, and `why` says why."""
+
+    def __init__(self, column: int, why: str) -> None:
+        super().__init__(f"column number {column} (counted from 0) {why}")
+        self.column, self.why = column, why
 
 
 @dataclass(frozen=True)
@@ -193,8 +201,9 @@ class _Sums:
             self.total += root @ B
             self.weight += float(root @ root)
         # numpy sees B'B and calls the symmetric product, and lets other threads run meanwhile; scipy's dsyrk does not.
-        np.matmul(B.T, B, out=self.product)
-        self.scatter += self.product
+        with np.errstate(over="ignore", invalid="ignore"):  # told at the end, for the column that it is
+            np.matmul(B.T, B, out=self.product)
+            self.scatter += self.product
         self.rows += len(B)
 
     def _choose_shift(self, X: NDArray[Any], Y: NDArray[Any]) -> None:
@@ -216,9 +225,7 @@ class _Sums:
         infinite = np.isinf(X)
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
-            raise TableError(
-                f"{int(infinite.sum())} infinite values, in feature number {j} and maybe others; expected finite ones"
-            )
+            raise UnusableColumnError(j, f"holds {int(infinite[:, j].sum())} infinite values; expected finite ones")
         gaps = np.isnan(X)
         new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
         if new:
@@ -233,11 +240,11 @@ class _Sums:
     def moments(self) -> Moments:
         """What has been added, centred."""
         mean = self.total / self.weight if self.weight > 0 else self.total
-        scatter = self.scatter - np.outer(self.total, mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scatter = self.scatter - np.outer(self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
-            what = f"feature number {j}" if j < self.features else "the target"
-            raise TableError(f"{what} has values too large to square; rescale the column")
+            raise UnusableColumnError(j, "has values too large to square; rescale it")
         width = self.features + self.responses
         place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]
         return Moments(

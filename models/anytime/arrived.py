@@ -75,21 +75,19 @@ def arrived_model(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
 def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedModel:
     groups, models = model.groups, model.prefixes
     indices = sorted(groups.positions[name] for name in names)
-    columns = np.concatenate(
-        [np.arange(s.start, s.stop) for s in (groups.slices[i] for i in indices)] or [np.empty(0, int)]
-    )
     paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
     cost = float(groups.costs[sorted(paid)].sum())
+    if names in model.needed:
+        prefix = model.needed.index(names)
+        columns = models.columns[: models.ends[prefix]]
+        return ArrivedModel(names, model.order(names), columns, models.coef(prefix), cost, model.expected(prefix))
+    columns = np.concatenate([np.arange(groups.slices[i].start, groups.slices[i].stop) for i in indices])
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
     alpha = alphas[int(np.abs(models.ends - len(columns)).argmin())]
     C, q = gram.penalised(alpha, columns)
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
     coef = factor.backward(z) * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    order = [groups.names[i] for i in indices]
-    if names in model.needed:
-        prefix = model.needed.index(names)
-        order, columns, coef = model.order(names), models.columns[: models.ends[prefix]], models.coef(prefix)
     explained = 0.5 * float(np.sum(z * z))
     expected = Expected(None, explained, 2 * explained / gram.q.shape[1])
-    return ArrivedModel(names, order, columns, coef, cost, expected)
+    return ArrivedModel(names, [groups.names[i] for i in indices], columns, coef, cost, expected)

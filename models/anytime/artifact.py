@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
-from anytime.arrays import Float
 from anytime.errors import ArtifactError
 from anytime.manifest import FORMAT, Manifest
 from anytime.model import AnytimeModel
@@ -32,6 +31,9 @@ __all__ = ["load", "save"]
 
 KEY = "anytime"
 """Metadata entry that holds the manifest."""
+
+WHOLE = ("columns", "ends", "moments.rows", "moments.missing")
+"""Arrays of whole numbers; the others are floats."""
 
 
 def save(model: AnytimeModel, path: str | Path) -> AnytimeModel:
@@ -49,22 +51,25 @@ def save(model: AnytimeModel, path: str | Path) -> AnytimeModel:
             raise ArtifactError(f"the model's array {name!r} is not finite everywhere; it was not saved")
     manifest = model.manifest.model_copy(update={"version": _version(model.manifest, arrays)})
     content = serialise(arrays, metadata={KEY: manifest.model_dump_json()})
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
-        ) as aside:
-            try:
-                aside.write(content)
-                aside.flush()
-                os.fsync(aside.fileno())
-                os.chmod(aside.name, 0o666 & ~_umask())
-                os.replace(aside.name, path)
-            except BaseException:
-                os.unlink(aside.name)
-                raise
+        _write(aside, content, path)
     except OSError as error:
         raise ArtifactError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
     return replace(model, manifest=manifest)
+
+
+def _write(aside: Path, content: bytes, path: Path) -> None:
+    """Write to the file beside, then let it take the name; nothing is left of it when that fails."""
+    with aside.open("xb") as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            aside.unlink()
+            raise
 
 
 def load(path: str | Path) -> AnytimeModel:
@@ -80,10 +85,13 @@ def load(path: str | Path) -> AnytimeModel:
         content = path.read_bytes()
     except OSError as error:
         raise ArtifactError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:  # a name that no file can have
+        raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
     try:
+        deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, whatever its arrays are
         metadata = _metadata(content)
-        arrays = parse_tensors(content)
-    except (SafetensorError, ValueError, KeyError) as error:
+        arrays = parse_tensors(content) if KEY in metadata else {}
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ArtifactError(
             f"{str(path)!r} is not a whole safetensors file ({error}); train or copy it again"
         ) from error
@@ -95,39 +103,30 @@ def load(path: str | Path) -> AnytimeModel:
         raise ArtifactError(f"{str(path)!r} {error}") from None
 
 
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _metadata(content: bytes) -> dict[str, str]:
-    """Metadata of a safetensors file: eight bytes of length, then a JSON header."""
-    length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 + length:
-        raise ValueError(f"{len(content)} bytes, its header says more")
-    header: dict[str, Any] = json.loads(content[8 : 8 + length])
-    found = header.get("__metadata__", {})
-    return found if isinstance(found, dict) else {}
+    """Metadata of a sound safetensors file: eight bytes of length, then a JSON header."""
+    header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata: dict[str, str] = header.get("__metadata__") or {}
+    return metadata
 
 
 def _manifest(text: str) -> Manifest:
     try:
         raw = json.loads(text)
         number = raw["format"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("has a manifest that is not one of this library; train it again") from error
-    if not isinstance(number, int) or number > FORMAT:
+    if type(number) is not int or number < 1:
+        raise ArtifactError(f"has format {number!r}, which is none; train it again")
+    if number > FORMAT:
         raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(
-            f"has a damaged manifest ({where}: {first['msg'].lower()}); train or copy it again"
-        ) from error
+        why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"].lower()
+        raise ArtifactError(f"has a damaged manifest ({where}: {why}); train or copy it again") from error
 
 
 def _arrays(model: AnytimeModel) -> dict[str, np.ndarray[Any, Any]]:
@@ -214,14 +213,17 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
         "coef": (int(ends.sum()), P),
     }
     if any(name.startswith("moments.") for name in arrays):
-        missing = arrays.get("moments.missing", np.empty(0))
-        width = D + P + len(missing)
-        shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": missing.shape}
+        missing = arrays.get("moments.missing", np.empty(0)).size
+        width = D + P + missing
+        shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": (missing,)}
         shapes |= {"moments.mean": (width,), "moments.scatter": (width, width)}
     for name, shape in shapes.items():
-        found = arrays[name].shape if name in arrays else None
-        if found != shape:
-            raise ArtifactError(f"has array {name!r} of shape {found}, expected {shape}; train or copy it again")
+        if name not in arrays:
+            raise ArtifactError(f"lacks array {name!r}; train or copy it again")
+        found, kind = arrays[name], np.int64 if name in WHOLE else np.float64
+        if found.shape != shape or found.dtype != kind:
+            said = f"{found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}"
+            raise ArtifactError(f"has array {name!r} as {said}; train or copy it again")
     extra = set(arrays) - set(shapes)
     wrong = [name for name in shapes if not np.isfinite(arrays[name]).all()]
     if extra or wrong:
@@ -229,14 +231,19 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
             f"an array {min(extra)!r} it should not have" if extra else f"numbers in {wrong[0]!r} that are not finite"
         )
         raise ArtifactError(f"has {what}; train or copy it again")
-    _check_columns(arrays, ends)
+    _check_columns(manifest, arrays, ends)
 
 
 def _size(manifest: Manifest, group: str) -> int:
     return len(manifest.groups.groups[manifest.groups.positions[group]].features)
 
 
-def _check_columns(arrays: dict[str, np.ndarray[Any, Any]], ends: np.ndarray[Any, Any] | Float) -> None:
-    columns = arrays["columns"]
-    if not np.array_equal(np.sort(columns), np.arange(len(columns))) or not np.array_equal(arrays["ends"], ends):
+def _slices(manifest: Manifest) -> list[slice]:
+    """Columns of the groups in the order in which the steps add them."""
+    return [manifest.groups.slices[manifest.groups.positions[name]] for step in manifest.steps for name in step.adds]
+
+
+def _check_columns(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]], ends: np.ndarray[Any, Any]) -> None:
+    columns = [np.arange(s.start, s.stop) for s in _slices(manifest)]
+    if not np.array_equal(arrays["columns"], np.concatenate(columns)) or not np.array_equal(arrays["ends"], ends):
         raise ArtifactError("has columns or ends that do not fit its steps; train or copy it again")

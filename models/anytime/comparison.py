@@ -8,7 +8,7 @@ import numpy as np
 
 from anytime.arrays import Float
 from anytime.curve import plateau_level, stopping_cost, timeliness
-from anytime.gram import Gram
+from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.prefixes import staircase
@@ -72,7 +72,7 @@ class Comparison:
 
 
 def compare(
-    gram: Gram, groups: FeatureGroups, alpha: float, held: Gram | None = None, level: float | None = None
+    gram: Gram, groups: FeatureGroups, alpha: float, held: Held | None = None, level: float | None = None
 ) -> Comparison:
     """Order the groups by every variant and measure the curves.
 
@@ -101,12 +101,12 @@ def compare(
     return Comparison(alpha, level, stop, train, test)
 
 
-def _explained(order: Sequence, held: Gram) -> Float:
-    """F of each prefix on a held-out table, q'w - 1/2 w'S w."""
+def _explained(order: Sequence, held: Held) -> Float:
+    """F of each prefix on a held-out table."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
-    S, q = held.S[np.ix_(order.columns, order.columns)], held.q[order.columns]
-    return np.array([float(np.sum(w * (q - 0.5 * S @ w))) for w in W])
+    ends = order.ends
+    return np.array([held.explained(order.columns[:end], w[:end]).sum() for end, w in zip(ends, W, strict=True)])
 
 
 def _measured(variant: Variant, order: Sequence, explained: Float, stop: float, risk: float) -> Measured:

@@ -14,7 +14,7 @@ import numpy as np
 from anytime.arrays import Float, Index
 from anytime.cholesky import factorise
 from anytime.errors import TrainingError
-from anytime.gram import Gram
+from anytime.gram import Gram, Held
 from anytime.moments import Moments
 from anytime.prefixes import staircase
 from anytime.threads import single_blas_thread
@@ -27,7 +27,7 @@ class Fold:
     """One fold held out: the problem of the others, and its own second moments in the same standard units."""
 
     train: Gram
-    held: Gram
+    held: Held
 
 
 @dataclass(frozen=True)

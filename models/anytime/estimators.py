@@ -19,9 +19,10 @@ from anytime.errors import GroupsError, TrainingError, ValuesError, listed
 from anytime.folds import FoldStream, GroupedFolds
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.manifest import Guarantee, Method
-from anytime.model import AnytimeModel
+from anytime.model import AnytimeModel, affordable, checked_budget
 from anytime.prediction import class_probabilities
-from anytime.training import Fit, Options, Target, fit, provenance
+from anytime.targets import Target
+from anytime.training import Fit, Options, fit, provenance
 
 __all__ = ["AnytimeClassifier", "AnytimeRegressor"]
 
@@ -160,11 +161,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _prefix(self, budget: float | None) -> int:
         """Longest prefix within a budget."""
-        if budget is None:
-            return len(self.fit_.sequence.steps)
-        if not budget >= 0:
-            raise ValuesError(f"budget is {budget}; expected a number of {self._groups.cost_unit}, 0 or more")
-        return int(np.searchsorted(self.fit_.sequence.costs, budget * (1 + 1e-9), side="right")) - 1
+        return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
 
     def _scores(self, X: Any, budget: float | None) -> Float:
         checked = self._checked(X)

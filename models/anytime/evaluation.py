@@ -8,16 +8,15 @@ import numpy as np
 
 from anytime.arrays import Float
 from anytime.curve import plateau_level, stopping_cost, timeliness
-from anytime.dataset import Dataset, Rows, scan_target
-from anytime.errors import TableError
-from anytime.gram import Gram
+from anytime.dataset import Dataset, Rows
+from anytime.gram import Held
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
 from anytime.tables import Table
-from anytime.training import Target
+from anytime.targets import Target, survey_target
 
-__all__ = ["Evaluation", "evaluate", "held_out_curve", "ndcg"]
+__all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "ndcg"]
 
 NDCG_AT = 5
 """Documents of a query that count, as in the paper."""
@@ -63,12 +62,16 @@ def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n
     """
     manifest = model.manifest
     query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
-    scan_target(
-        table, manifest.target, manifest.task if manifest.classes is None else "auto", drop_missing=drop_missing
-    )
+    survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
     dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
     dataset.check()
+    return evaluated(model, dataset, n_jobs=n_jobs)
+
+
+def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
+    """Predict a checked dataset, with the model's features and target, by every prefix."""
+    manifest, query = model.manifest, dataset.query
     moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
     explained, mse, risk = held_out_curve(model.prefixes, moments)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
@@ -90,20 +93,14 @@ def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n
 def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, float]:
     """Explained variance and mean squared error of each prefix (steps + 1,), and R(empty), on a table's moments.
 
-    With training means and scales and no penalty,  F = q'w - 1/2 w'S w  summed over responses.
+    F uses the training means and scales and no penalty, and is summed over the responses.
     """
-    D = len(models.mean)
-    flat = np.zeros(D, dtype=np.bool_)
-    blank = np.zeros((D, D))
-    training = Gram(
-        blank, blank, np.empty(0), models.mean, models.scale, models.intercept, models.response_scale, flat, 1.0
-    )
-    held = training.beside(moments)
+    held = Held.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
     explained, mse = [], []
     for prefix in range(models.steps + 1):
         used = models.columns[: models.ends[prefix]]
         w = models.coef(prefix) * models.scale[used, np.newaxis] / models.response_scale
-        fitted = np.sum(w * (held.q[used] - 0.5 * held.S[np.ix_(used, used)] @ w), axis=0)
+        fitted = held.explained(used, w)
         explained.append(fitted.sum())
         mse.append(np.mean((held.yy - 2 * fitted) * np.square(models.response_scale)))
     return np.array(explained), np.maximum(mse, 0.0), 0.5 * float(held.yy.sum())
@@ -114,13 +111,13 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     from sklearn.metrics import accuracy_score  # noqa: PLC0415  (the server has no scikit-learn)
 
     right = np.zeros(model.steps + 1)
-    total = 0.0
+    total = 0
     for rows in dataset.rows():
         X = _filled(model.prefixes, rows)
         truth = _codes(rows.Y)
-        total += len(X) if rows.weights is None else rows.weights.sum()
+        total += len(X)
         for prefix, scores in enumerate(model.prefixes.predict_all(X)):
-            right[prefix] += accuracy_score(truth, _codes(scores), normalize=False, sample_weight=rows.weights)
+            right[prefix] += accuracy_score(truth, _codes(scores), normalize=False)
     return right / total
 
 
@@ -135,8 +132,8 @@ def _filled(models: PrefixModels, rows: Rows) -> Float:
     return np.where(np.isnan(rows.X), models.mean, rows.X)
 
 
-def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float:
-    """NDCG@5 of each prefix."""
+def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float | None:
+    """NDCG@5 of each prefix, where it is defined."""
     scores, truth, keys = [], [], []
     for rows in dataset.rows():
         X = _filled(model.prefixes, rows)
@@ -146,8 +143,10 @@ def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float:
     return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))
 
 
-def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float:
+def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float | None:
     """Mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
+
+    None where a relevance is negative, so that it is none, or no query has two rows.
 
     Parameters
     ----------
@@ -161,7 +160,7 @@ def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Fl
 
     _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
     if (truth < 0).any() or counts.max() < 2:
-        raise TableError("NDCG needs relevances of 0 or more and a query of two rows or more; leave out --query")
+        return None
     rows = np.argsort(codes, kind="stable")
     starts = np.cumsum(counts) - counts
     total = np.zeros(scores.shape[1])

@@ -9,10 +9,42 @@ import numpy as np
 from anytime.arrays import Bool, Float, Index
 from anytime.moments import Moments
 
-__all__ = ["Gram"]
+__all__ = ["Gram", "Held"]
 
 CONSTANT = 1e-14
 """A deviation under this share of the column's mean is rounding of a constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Second moments of a held-out table about the training means, in the training scales.
+
+    Attributes
+    ----------
+    S : (D, D), q : (D, P), yy : (P,) as in `Gram`, but about means that are not their own.
+    weight : the sum of the row weights.
+    """
+
+    S: Float
+    q: Float
+    yy: Float
+    weight: float
+
+    @staticmethod
+    def of(moments: Moments, x_mean: Float, x_scale: Float, y_mean: Float, y_scale: Float) -> Held:
+        """Values missing in the held-out table are imputed by the training means."""
+        # A missing value stored as the training mean stays there: the indicators are simply left out.
+        D, width = len(x_mean), len(x_mean) + len(y_mean)
+        other = moments.refilled(x_mean)
+        scale = np.concatenate([x_scale, y_scale])
+        offset = (other.mean[:width] - np.concatenate([x_mean, y_mean])) / scale
+        second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
+        return Held(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), other.weight)
+
+    def explained(self, columns: Index, w: Float) -> Float:
+        """Explained variance (P,) of coefficients w (d, P) of some columns, without penalty: q'w - 1/2 w'S w."""
+        fitted: Float = np.sum(w * (self.q[columns] - 0.5 * self.S[np.ix_(columns, columns)] @ w), axis=0)
+        return fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,26 +116,6 @@ class Gram:
         diagonal += alpha + constant
         return C, q
 
-    def beside(self, moments: Moments) -> Gram:
-        """Second moments of another table about this one's means, in this one's scales: what F on a test table uses.
-
-        Values missing there are imputed by this table's means.
-        """
-        # A missing value stored as the training mean stays there: the indicators are simply left out.
-        D, width = len(self.x_mean), len(self.x_mean) + len(self.y_mean)
-        other = moments.refilled(self.x_mean)
-        mean = np.concatenate([self.x_mean, self.y_mean])
-        scale = np.concatenate([self.x_scale, self.y_scale])
-        offset = (other.mean[:width] - mean) / scale
-        second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
-        return Gram(
-            S=second[:D, :D],
-            q=second[:D, D:],
-            yy=np.diagonal(second)[D:].copy(),
-            x_mean=self.x_mean,
-            x_scale=self.x_scale,
-            y_mean=self.y_mean,
-            y_scale=self.y_scale,
-            constant=self.constant,
-            weight=other.weight,
-        )
+    def beside(self, moments: Moments) -> Held:
+        """Another table as seen from this one."""
+        return Held.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -121,20 +122,25 @@ class FeatureGroups(BaseModel):
         return FeatureGroups(cost_unit=self.cost_unit, groups=kept)
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
-        """These groups at the costs, unit and requirements of another file that has the same groups and features.
+        """These groups at the costs, unit and requirements of another file that has the same groups.
+
+        Features there that these groups lack, because they were dropped in training, stay dropped.
 
         Raises
         ------
         GroupsError
-            A group is missing there, is new, or has other features.
+            A group is missing there, is new, or lacks a feature.
         """
         lost, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
         if lost or new:
             what = f"lacks {listed(sorted(lost))}" if lost else f"has {listed(sorted(new))}, which the model has not"
             raise GroupsError(f"the new groups file {what}; it must name the model's {len(self)} groups, each once")
         for group in self.groups:
-            if set(other.groups[other.position(group.name)].features) != set(group.features):
-                raise GroupsError(f"group {group.name!r} has other features in the new file than in the model")
+            gone = set(group.features).difference(other.groups[other.position(group.name)].features)
+            if gone:
+                raise GroupsError(
+                    f"group {group.name!r} lacks {listed(sorted(gone))} in the new file; expected the model's"
+                )
         groups = (other.groups[other.position(name)] for name in self.names)
         kept = tuple(
             theirs.model_copy(update={"features": ours.features})
@@ -157,17 +163,17 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
         return _checked(dict(source), "groups")
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         raise GroupsError(f"cannot read the groups file {str(path)!r}: {_reason(error)}") from error
     try:
         content = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+    except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
         kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise GroupsError(f"{str(path)!r} holds no groups; expected an object with a list under 'groups'")
-    return _checked(content, str(path))
+    return _checked(content, repr(str(path)))
 
 
 def singletons(features: Iterable[str]) -> FeatureGroups:
@@ -175,16 +181,27 @@ def singletons(features: Iterable[str]) -> FeatureGroups:
     return _checked({"groups": [{"name": f, "features": [f], "cost": 1.0} for f in features]}, "groups")
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return "it is not text" if isinstance(error, UnicodeDecodeError) else (error.strerror or str(error)).lower()
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
     try:
         # By way of JSON, so that lists become tuples under strict types.
-        return FeatureGroups.model_validate_json(json.dumps(content))
-    except (TypeError, ValidationError) as error:
+        return FeatureGroups.model_validate_json(json.dumps(content, default=_plain))
+    except ValidationError as error:
         raise GroupsError(f"{source}: {_first(error, content)}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GroupsError(f"{source} holds something other than text, numbers and lists: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A numpy number as Python's own."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{reprlib.repr(value)} is a {type(value).__name__}")
 
 
 def _check_rules(groups: FeatureGroups) -> None:
@@ -213,18 +230,17 @@ def _check_rules(groups: FeatureGroups) -> None:
     _ = groups.prerequisites
 
 
-def _first(error: TypeError | ValidationError, content: dict[str, Any]) -> str:
+def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """The first complaint, located by the group's name."""
-    if isinstance(error, TypeError):
-        return str(error)
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":  # a rule of the whole, in its own words
         return str(first["ctx"]["error"])
-    where = [str(part) for part in first["loc"]]
+    # Keys are the user's, so quoted: a line break in one must not break the line.
+    where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     match first["loc"]:
-        case ("groups", int(index), *rest):
+        case ("groups", int(index), *_):
             group = content["groups"][index]
             name = group.get("name") if isinstance(group, Mapping) else None
-            where = [f"group {name!r}" if name else f"group number {index + 1}", *map(str, rest)]
-    got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
+            where = [f"group {name!r}" if name else f"group number {index + 1}", *where[2:]]
+    got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
     return f"{', '.join(where)}: {first['msg'].lower()}{got}"

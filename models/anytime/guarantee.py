@@ -34,7 +34,7 @@ ENUMERATED = 12
 """Groups up to which the ratio of Eq. 9 is enumerated."""
 
 NO_GAIN = 1e-10
-"""Gains under this share of the largest possible F are rounding."""
+"""Eigenvalues, and gains as a share of the largest possible F, under this are rounding."""
 
 
 def bound(gamma: float, budget: float, cost: float) -> float:
@@ -93,7 +93,7 @@ def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: flo
     C = gram.S + alpha * np.eye(len(gram.S))
     with single_blas_thread():
         smallest = float(eigvalsh(T.T @ C @ T, subset_by_index=[0, 0])[0])
-    return nu * min(max(smallest, 0.0), 1.0)
+    return nu * min(smallest, 1.0) if smallest > NO_GAIN else 0.0
 
 
 def subset_values(gram: Gram, groups: FeatureGroups, alpha: float) -> Float:

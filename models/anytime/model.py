@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from anytime.answer import Answer, Expected
 from anytime.arrays import Float
 from anytime.errors import ValuesError
 from anytime.groups import FeatureGroups
@@ -18,10 +20,38 @@ from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
 
 if TYPE_CHECKING:
-    from anytime.answer import Answer
     from anytime.prediction import Prediction
 
-__all__ = ["AnytimeModel"]
+__all__ = ["AnytimeModel", "affordable", "checked_budget"]
+
+UNLIMITED = 1e300
+"""A budget beyond this is no limit."""
+
+
+def checked_budget(budget: Any, cost_unit: str) -> float | None:
+    """A budget as a number, None where it is no limit.
+
+    Raises
+    ------
+    ValuesError
+        It is negative or not a number.
+    """
+    if budget is None:
+        return None
+    number = math.nan
+    if isinstance(budget, int | float | np.number) and not isinstance(budget, bool):
+        number = float(min(budget.item() if isinstance(budget, np.number) else budget, UNLIMITED))
+    if not number >= 0:
+        raise ValuesError(f"budget is {budget!r}; expected a number of {cost_unit}, 0 or more")
+    return None if number >= UNLIMITED else number
+
+
+def affordable(costs: Float, budget: float | None) -> int:
+    """Longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
+
+    Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
+    """
+    return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,18 +106,19 @@ class AnytimeModel:
     def affordable(self, budget: float | None) -> int:
         """Longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
 
-        Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
-
         Raises
         ------
         ValuesError
             The budget is negative or not a number.
         """
-        if budget is None:
-            return self.steps
-        if not budget >= 0:
-            raise ValuesError(f"budget is {budget}; expected a number of {self.groups.cost_unit}, 0 or more")
-        return int(np.searchsorted(self.costs, budget * (1 + 1e-9), side="right")) - 1
+        return affordable(self.costs, checked_budget(budget, self.groups.cost_unit))
+
+    def expected(self, prefix: int) -> Expected:
+        """How good a prefix was in training."""
+        if prefix == 0:
+            return Expected(self.manifest.prior_error, 0.0, 0.0)
+        step = self.manifest.steps[prefix - 1]
+        return Expected(step.cv_error, step.explained_variance, step.r2)
 
     def open(self, rows: int = 1) -> Prediction:
         """Begin a prediction for `rows` rows: add groups as they are computed, ask for an answer at any time."""

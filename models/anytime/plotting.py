@@ -11,11 +11,19 @@ from anytime.comparison import Comparison
 from anytime.errors import AnytimeError
 from anytime.model import AnytimeModel
 
-__all__ = ["plot_comparison", "plot_model"]
+__all__ = ["check_picture", "plot_comparison", "plot_model"]
 
 FORMATS = (".png", ".svg", ".pdf")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (1, 3)))
 """One style a method: the picture must tell them apart in grey, too."""
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before the work for it."""
+    if path.suffix not in FORMATS:
+        raise AnytimeError(f"picture {str(path)!r} has no known suffix; expected one of {' '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
 
 
 def plot_model(model: AnytimeModel, path: Path) -> None:
@@ -62,7 +70,7 @@ def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
         for (name, curve), style in zip(curves.items(), LINES, strict=True):
             axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
         axis.axvline(compared.stop, color="grey", linewidth=0.8)
-        axis.set(title=side, xlim=(0, compared.stop * 1.02), ylim=(0, None), xlabel=f"cost ({cost_unit})")
+        axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
     axes[0].set_ylabel("explained variance F")
     axes[-1].legend(fontsize=8, loc="lower right")
     _write(figure, path)
@@ -84,8 +92,11 @@ def _figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
 
 
 def _write(figure: Any, path: Path) -> None:
-    if path.suffix not in FORMATS:
-        raise AnytimeError(f"picture {str(path)!r} has no known suffix; expected one of {' '.join(FORMATS)}")
+    from matplotlib.text import Text  # noqa: PLC0415
+
+    check_picture(path)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names are the user's, and a dollar sign is no formula
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from anytime.answer import Answer, Expected, Policy, Reason
+from anytime.answer import Answer, Policy, Reason
 from anytime.arrays import Bool, Float
 from anytime.arrived import ArrivedModel, arrived_model
 from anytime.errors import ValuesError, listed, suggestion
-from anytime.model import AnytimeModel
+from anytime.model import AnytimeModel, checked_budget
 
-__all__ = ["Prediction"]
+__all__ = ["LARGEST", "Prediction", "class_probabilities"]
+
+LARGEST = 1e100
+"""Largest value taken: a sum of products with coefficients stays finite, so that there is always an answer."""
 
 
 class Prediction:
@@ -30,10 +33,10 @@ class Prediction:
     """
 
     def __init__(self, model: AnytimeModel, rows: int = 1) -> None:
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
             raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
         self.model = model
-        self.rows = rows
+        self.rows = int(rows)
         self._values: dict[str, Float] = {}
         self._nulls: dict[str, Bool] = {}
 
@@ -57,9 +60,9 @@ class Prediction:
             Unknown group, group without features, wrong shape, text or infinity; nothing has changed.
         """
         groups = self.model.groups
-        if group not in groups.positions:
+        if not isinstance(group, str) or group not in groups.positions:
             raise ValuesError(
-                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(group, groups.names)}"
+                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
             )
         index = groups.positions[group]
         if not groups.groups[index].features:
@@ -90,12 +93,16 @@ class Prediction:
         if array.dtype.kind not in "biufO":
             raise ValuesError(f"values of group {group!r} are not numbers; {expected}")
         try:
-            array = array.astype(np.float64)
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float64)
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} hold a number too large for a float") from error
-        if np.isinf(array).any():
-            named = listed(np.array(features)[np.isinf(array).any(axis=0)])
-            raise ValuesError(f"values of group {group!r} are infinite in {named}; expected finite numbers, or null")
+        absurd = np.abs(array) > LARGEST
+        if absurd.any():
+            named = listed(np.array(features)[absurd.any(axis=0)])
+            raise ValuesError(
+                f"values of group {group!r} are infinite or beyond {LARGEST:g} in {named}; expected numbers, or null"
+            )
         return array
 
     def answer(
@@ -125,6 +132,7 @@ class Prediction:
         if policy not in ("prefix", "arrived"):
             raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
         model = self.model
+        budget = checked_budget(budget, model.groups.cost_unit)
         allowed = model.affordable(budget)
         prefix = self._complete(allowed)
         note = None
@@ -154,7 +162,7 @@ class Prediction:
             imputed=tuple(nulls),
             reason=reason,
             policy=policy,
-            expected=_expected(model, prefix) if arrived is None else arrived.expected,
+            expected=model.expected(prefix) if arrived is None else arrived.expected,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
             note=note,
@@ -225,10 +233,3 @@ def class_probabilities(scores: Float) -> Float:
     even = np.full_like(positive, 1.0 / scores.shape[1])
     shares: Float = np.divide(positive, total, out=even, where=total > 0)
     return shares
-
-
-def _expected(model: AnytimeModel, prefix: int) -> Expected:
-    if prefix == 0:
-        return Expected(model.manifest.prior_error, 0.0, 0.0)
-    step = model.manifest.steps[prefix - 1]
-    return Expected(step.cv_error, step.explained_variance, step.r2)

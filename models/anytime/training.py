@@ -26,15 +26,16 @@ from anytime.errors import TrainingError
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
-from anytime.manifest import Guarantee, Label, Manifest, Method, Provenance, Redundant, StepRecord, Task
+from anytime.manifest import Guarantee, Manifest, Method, Provenance, Redundant, StepRecord
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels, prefix_models, staircase
 from anytime.sequencing import Sequence, sequence
 from anytime.sweep import Sweep
+from anytime.targets import Target
 from anytime.threads import single_blas_thread
 
-__all__ = ["Fit", "Options", "Target", "fit", "provenance", "resequence"]
+__all__ = ["Fit", "Options", "fit", "provenance", "resequence"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 
@@ -69,22 +70,6 @@ class Options:
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is predicted: the task, the columns that tell it, and the classes where there are any."""
-
-    task: Task
-    columns: tuple[str, ...]
-    classes: tuple[Label, ...] | None = None
-
-    @property
-    def responses(self) -> tuple[str, ...]:
-        """What is fitted: the columns, or an indicator for each class; two classes share that of the second."""
-        if self.classes is None:
-            return self.columns
-        return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +195,8 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
     if len(parts) == 1:
         if options.alpha == "cv":
             raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
+        if options.nested:
+            raise TrainingError("nested errors need folds; give at least 2")
         return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
     folds = split(parts)
     grid = GRID if options.alpha == "cv" else (options.alpha,)

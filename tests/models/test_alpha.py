@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -100,9 +101,10 @@ def problems(draw: st.DrawFn, groups: FeatureGroups = GROUPS) -> Problem:
 
 
 def area(order: Sequence, errors: Float) -> Float:
-    """Mean over the cost axis of the error of the prefix complete there; the prefix before each step counts for its cost."""
+    """Mean error over the cost axis; while a step is paid for, the prefix before it counts."""
     widths = np.diff(order.costs)
-    return errors[..., :-1] @ widths / widths.sum()
+    mean: Float = errors[..., :-1] @ widths / widths.sum()
+    return mean
 
 
 def chosen(errors: Errors, one_se: bool) -> int:
@@ -183,7 +185,7 @@ def test_the_choice_is_the_same_however_the_rows_are_read(
             None if problem.weights is None else problem.weights[a:b],
             problem.folds[a:b],
         )
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges)
     )
     for parts in (problem.parts(chunk, jobs), accumulate(blocks, problem.count, chunk_rows=chunk)):
         found = fit(parts, problem.groups, Options("fr", alpha="cv"))
@@ -201,15 +203,14 @@ def test_the_grid_is_twenty_values_from_1e_7_to_10() -> None:
 
 
 def test_a_fixed_penalty_with_folds_has_errors_and_no_choice() -> None:
-    problem = problems().example  # noqa: F841  (only its shape is wanted below)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 7))
-    given_ = Problem(X, X[:, :1] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, GROUPS)
-    found = fit(given_.parts(), GROUPS, Options("fr", alpha=0.01))
+    problem = Problem(X, X[:, :1] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, GROUPS)
+    found = fit(problem.parts(), GROUPS, Options("fr", alpha=0.01))
     assert found.alpha == 0.01
     assert found.alphas.tolist() == [0.01] * 5
-    assert found.errors == pytest.approx(given_.errors(found.sequence, 0.01).mean, rel=1e-8)
-    assert fit([Moments.merged(given_.parts())], GROUPS, Options("fr", alpha=0.01)).errors is None
+    assert found.errors == pytest.approx(problem.errors(found.sequence, 0.01).mean, rel=1e-8)
+    assert fit([Moments.merged(problem.parts())], GROUPS, Options("fr", alpha=0.01)).errors is None
 
 
 def test_choosing_without_folds_is_refused() -> None:
@@ -236,7 +237,8 @@ def explicitly_nested(problem: Problem, alpha: float, outer: Sequence, alphas: F
             reached = max(i for i, c in enumerate(own.costs) if c <= cost + 1e-9)
             error = problem.rowwise(fold, own.columns[: own.ends[reached]], float(alphas[k]))
             total[k] += problem.w[~rows].sum() * error
-    return total / problem.w.sum()
+    mean: Float = total / problem.w.sum()
+    return mean
 
 
 @quick(max_examples=20)
@@ -314,12 +316,23 @@ def test_penalties_that_take_the_same_columns_in_other_steps_are_told_apart(seed
         assert found.errors[k] == pytest.approx(problem.errors(found.sequence, float(alpha)).mean[k], rel=1e-7)
 
 
-def test_prefixes_that_end_elsewhere_have_errors_of_their_own() -> None:
+def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_their_own() -> None:
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(60, 7))
-    problem = Problem(X, X @ np.ones((7, 1)) + rng.normal(size=(60, 1)), None, np.arange(60) % 3, 3, GROUPS)
-    whole = problem.order(1e-3)
-    grouped: Callable[[FeatureGroups], Sequence] = lambda groups: sequence(  # noqa: E731
-        Gram.of(Moments.merged(problem.parts())), groups, "fr", 1e-3
-    )
-    assert grouped(GROUPS).steps == whole.steps
+    X = rng.normal(size=(60, 4))
+    Y = X @ np.array([[3.0], [2.8], [0.5], [2.5]]) + rng.normal(size=(60, 1))
+    orders = {}
+    for alpha, content in (
+        (0.01, [(["a", "b"], 2.0), (["c"], 1.0), (["d"], 100.0)]),
+        (0.02, [(["a"], 1.0), (["b", "c", "d"], 4.0), ([], 1.0)]),
+    ):
+        groups = load_groups(
+            {"groups": [{"name": f"g{g}", "features": f, "cost": cost} for g, (f, cost) in enumerate(content)]}
+        )
+        problem = Problem(X, Y, None, np.arange(60) % 3, 3, groups)
+        orders[alpha] = problem.order(alpha)
+    assert orders[0.01].columns.tolist() == orders[0.02].columns.tolist()
+    assert len(orders[0.01].steps) == len(orders[0.02].steps)
+    choice = choose(split(problem.parts()), tuple(orders), lambda alpha: orders[alpha], one_se=False)
+    assert choice.alpha == 0.01
+    for k, alpha in enumerate(choice.alphas):
+        assert choice.errors[k] == pytest.approx(problem.errors(choice.sequence, float(alpha)).mean[k], rel=1e-9)

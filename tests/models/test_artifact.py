@@ -419,7 +419,7 @@ def test_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
+@pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_disk_that_fails_leaves_the_old_model_and_no_other_file(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rank loss is declared: a column that adds nothing is taken out, and the others are solved as if it had never been there."""
+"""Rank loss is declared: a column that adds nothing is taken out, and the others are solved without it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Table:
 
 
 def rowwise_errors(table: Table, alpha: float) -> Float:
-    """Errors (folds, steps + 1): a ridge on the standardised training rows, scored on the held-out rows, in raw units."""
+    """Errors (folds, steps + 1) of a ridge on the standardised training rows, scored on the held-out rows."""
     errors = []
     for fold in range(table.count):
         out = table.folds == fold
@@ -58,8 +58,9 @@ def rowwise_errors(table: Table, alpha: float) -> Float:
         mean = (known * np.nan_to_num(X)).sum(axis=0) / known.sum(axis=0)
         filled = np.where(np.isnan(X), mean, X)
         scale = np.sqrt(np.average((filled - mean) ** 2, axis=0, weights=w))
-        scale[scale < 1e-9] = 1.0
-        Xs, held = (filled - mean) / scale, (np.where(np.isnan(table.X[out]), mean, table.X[out]) - mean) / scale
+        constant = scale < 1e-9
+        Xs = np.where(constant, 0.0, filled - mean) / np.where(constant, 1.0, scale)
+        held = (np.where(np.isnan(table.X[out]), mean, table.X[out]) - mean) / np.where(constant, 1.0, scale)
         y_mean = np.average(Y, axis=0, weights=w)
         y_scale = np.sqrt(np.average((Y - y_mean) ** 2, axis=0, weights=w))
         own = []

@@ -21,10 +21,14 @@ seeds = st.integers(0, 2**32 - 1)
 def table(seed: int, rows: int, missing: float = 0.1) -> tuple[Float, Float, Float]:
     """Features (a constant among them) with gaps, two responses, weights."""
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(rows, 5)) @ rng.normal(size=(5, 5)) * [1, 10, 0.1, 1, 1] + [0, 5, -3, 100, 0]
+    X = rng.normal(size=(rows, 5)) @ rng.normal(size=(5, 5))
+    X *= [1, 10, 0.1, 1, 1]
+    X += [0, 5, -3, 100, 0]
     X[:, 3] = 0.1
-    X[1:][rng.random((rows - 1, 5)) < missing] = np.nan
-    Y = np.nan_to_num(X[:, :2]) @ rng.normal(size=(2, 2)) + rng.normal(size=(rows, 2))
+    gaps = rng.random(X.shape) < missing
+    gaps[0] = False
+    X[gaps] = np.nan
+    Y = np.nan_to_num(X)[:, :2] @ rng.normal(size=(2, 2)) + rng.normal(size=(rows, 2))
     return X, Y, rng.uniform(0.2, 3, rows)
 
 
@@ -32,7 +36,7 @@ def test_correlations_are_those_of_numpy() -> None:
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(100, 4)) @ rng.normal(size=(4, 4)) + 3, rng.normal(size=(100, 2))
     gram = Gram.of(moments_of(X, Y))
-    expected = np.corrcoef(np.hstack([X, Y]), rowvar=False)
+    expected = np.atleast_2d(np.corrcoef(np.hstack([X, Y]), rowvar=False))
     np.testing.assert_allclose(gram.S, expected[:4, :4], atol=1e-13)
     np.testing.assert_allclose(gram.q, expected[:4, 4:], atol=1e-13)
     np.testing.assert_allclose(gram.x_mean, X.mean(axis=0), rtol=1e-13)

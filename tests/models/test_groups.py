@@ -278,7 +278,7 @@ def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the
     [
         ({"groups": CLINIC["groups"][:4]}, "lacks 'scan'"),
         ({"groups": [*CLINIC["groups"], group("new", ["z"])]}, "has 'new'"),
-        ({"groups": [group("age", ["years"], 0), *CLINIC["groups"][1:]]}, "'age' has other features"),
+        ({"groups": [group("age", ["years"], 0), *CLINIC["groups"][1:]]}, "'age' lacks 'age' in the new file"),
     ],
 )
 def test_with_costs_refuses_other_groups(other: Content, words: str) -> None:

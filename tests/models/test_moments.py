@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,9 +56,7 @@ def pieces(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.2, 0.7)) -> Pie
     w = rng.uniform(0.1, 3, n) if draw(st.booleans()) else rng.integers(0, 3, n).astype(np.float64)
     edges = np.concatenate([[0], np.cumsum(sizes)])
     fills = rng.normal(size=(len(sizes), D)) * draw(st.sampled_from((0.0, 4.0)))
-    parts = [
-        direct(X[a:b], Y[a:b], w[a:b], fills[i]) for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
-    ]
+    parts = [direct(X[a:b], Y[a:b], w[a:b], fills[i]) for i, (a, b) in enumerate(pairwise(edges))]
     return Pieces(X, Y, w, fills[0], parts)
 
 

@@ -92,7 +92,7 @@ def assert_left(sweep: Sweep, problem: Design, chosen: list[int], alpha: float, 
     rows = np.concatenate([np.arange(sweep.rows(g).start, sweep.rows(g).stop) for g in pair] or [np.empty(0, np.intp)])
     columns = problem.columns(pair)
     np.testing.assert_allclose(sweep.conditional(rows), conditional[np.ix_(columns, columns)], atol=digits)
-    stacked = {}
+    stacked: dict[int, Float] = {}
     for stack in sweep.classes:
         if stack.blocks is not None:
             stacked |= dict(zip(stack.groups.tolist(), stack.blocks, strict=True))

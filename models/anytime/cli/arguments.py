@@ -23,6 +23,7 @@ __all__ = [
     "Seed",
     "TargetColumns",
     "Weights",
+    "checked_folds",
     "parsed_alpha",
     "workers",
 ]
@@ -44,7 +45,7 @@ Weights = Annotated[str | None, typer.Option(help="Column with the weights of th
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Seed of the folds.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -56,6 +57,15 @@ def parsed_alpha(text: str) -> float | Literal["cv"]:
         return float(text)
     except ValueError:
         raise TrainingError(f"--alpha is {text!r}; expected a number, 0 or more, or 'cv'") from None
+
+
+def checked_folds(folds: int, *, needed: bool) -> int:
+    """The value of --folds."""
+    if folds < 0 or folds == 1:
+        raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
+    if folds == 0 and needed:
+        raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
+    return folds
 
 
 def workers(jobs: int | None) -> int:

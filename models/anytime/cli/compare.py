@@ -21,6 +21,7 @@ from anytime.cli.arguments import (
     Seed,
     TargetColumns,
     Weights,
+    checked_folds,
     parsed_alpha,
     workers,
 )
@@ -56,32 +57,26 @@ def compare(
     """
     from anytime import comparison  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.cli.console import print_json, remark, results  # noqa: PLC0415
-    from anytime.cli.learning import open_source  # noqa: PLC0415
-    from anytime.cli.output import check_directory  # noqa: PLC0415
-    from anytime.dataset import Dataset, scan_target  # noqa: PLC0415
+    from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
     from anytime.errors import TrainingError  # noqa: PLC0415
     from anytime.moments import Moments  # noqa: PLC0415
-    from anytime.plotting import plot_comparison  # noqa: PLC0415
-    from anytime.tables import open_table  # noqa: PLC0415
+    from anytime.plotting import check_picture, plot_comparison  # noqa: PLC0415
     from anytime.training import Options, fit  # noqa: PLC0415
 
     options = Options("omp", alpha=parsed_alpha(alpha))
     options.check()
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
+    jobs, folds = workers(n_jobs), checked_folds(folds, needed=options.alpha == "cv")
     if plot is not None:
-        check_directory(plot)
+        check_picture(plot)
     source = open_source(
         data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )
     held = None
     if test is not None:
-        table = open_table(test)
-        scan_target(table, target, source.scan.target.task, drop_missing=drop_missing_target)
-        dataset = Dataset(table, source.dataset.groups, source.scan.target, drop_missing=drop_missing_target)
-        dataset.check()
-        held = Moments.merged(dataset.moments(n_jobs=workers(n_jobs)))
-    fitted = fit(source.moments(folds, seed, workers(n_jobs)), source.dataset.groups, options)
+        held = Moments.merged(open_test(test, source).moments(n_jobs=jobs))
+    fitted = fit(source.moments(folds, seed, jobs), source.dataset.groups, options)
     beside = None if held is None else fitted.gram.beside(held)
     compared = comparison.compare(fitted.gram, source.dataset.groups, fitted.alpha, beside, level)
     unit = source.dataset.groups.cost_unit

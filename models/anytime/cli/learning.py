@@ -8,29 +8,30 @@ from pathlib import Path
 from typing import Literal
 
 from anytime.cli.console import progress, remark
-from anytime.dataset import Dataset, TargetScan, scan_target
-from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.dataset import Dataset
+from anytime.errors import GroupsError, listed, suggestion
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import Task
 from anytime.moments import Moments
 from anytime.tables import open_table
+from anytime.targets import settle_target, survey_target
 
-__all__ = ["Source", "open_source"]
+__all__ = ["Source", "open_source", "open_test"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table opened for training, and what its target is."""
+    """A table opened for training, and how many of its rows have a target."""
 
     dataset: Dataset
-    scan: TargetScan
+    rows: int
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
         """Moments of each fold, while progress is told."""
-        if folds < 0 or folds == 1:
-            raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
+        # More folds than rows would be empty ones.
+        folds = min(folds, max(self.rows, 2))
         name = Path(self.dataset.table.name).name
-        with progress(f"reading {name}", self.scan.rows - self.scan.missing) as told:
+        with progress(f"reading {name}", self.rows) as told:
             return self.dataset.moments(max(folds, 1), seed=seed, n_jobs=jobs, progress=told)
 
 
@@ -48,14 +49,25 @@ def open_source(
     """Open and check everything that training will read; remarks say what was settled and what is left out."""
     loaded = _without(load_groups(groups), drop or ())
     table = open_table(data)
-    scan = scan_target(table, target, task, drop_missing=drop_missing)
-    dataset = Dataset(table, loaded, scan.target, query, weights, drop_missing)
+    survey = survey_target(table, target, drop_missing=drop_missing)
+    dataset = Dataset(table, loaded, settle_target(survey, task), query, weights, drop_missing)
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
-    if scan.missing:
-        remark(f"left out: {scan.missing} of {scan.rows} rows without a target")
-    return Source(dataset, scan)
+    if survey.missing:
+        remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
+    return Source(dataset, survey.rows - survey.missing)
+
+
+def open_test(test: Path, source: Source) -> Dataset:
+    """A table to measure on, with the columns of the source, checked before the long pass over it."""
+    like = source.dataset
+    table = open_table(test)
+    query = like.query if like.query is not None and table.has(like.query) else None
+    survey_target(table, like.target.columns, drop_missing=like.drop_missing)
+    dataset = Dataset(table, like.groups, like.target, query, drop_missing=like.drop_missing)
+    dataset.check()
+    return dataset
 
 
 def _without(groups: FeatureGroups, drop: Many[str]) -> FeatureGroups:

@@ -24,6 +24,9 @@ from anytime.errors import AnytimeError
 
 __all__ = ["application", "main"]
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 COMMANDS = (train, show, evaluate, compare, plot, resequence)
 
 
@@ -43,7 +46,7 @@ def _options(
 
 def application() -> typer.Typer:
     """The command line with every installed command; others come by the entry points `anytime.commands`."""
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_options)
     for command in COMMANDS:
         app.command()(command)
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AnytimeError as error:
         return _failed(str(error), 2)
     except typer.Abort:
-        return _failed("stopped", 1)
+        return _failed("stopped", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has gone (`anytime show | head`); nothing more can be told there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(f"internal error: {what}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+    if code == INTERRUPTED:
+        return _failed("stopped", code)
     return code if isinstance(code, int) else 0
 
 

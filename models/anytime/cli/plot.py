@@ -19,9 +19,8 @@ def plot(
     """Draw what each prefix of a model explains, against its cost."""
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import remark  # noqa: PLC0415
-    from anytime.cli.output import check_directory  # noqa: PLC0415
-    from anytime.plotting import plot_model  # noqa: PLC0415
+    from anytime.plotting import check_picture, plot_model  # noqa: PLC0415
 
-    check_directory(out)
+    check_picture(out)
     plot_model(load(model), out)
     remark(f"wrote {out}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from anytime.arrays import Float
@@ -29,7 +30,7 @@ def _table(model: AnytimeModel, *more: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("step", "cost", "total", "r2", "cv error", "alpha", *more):
         table.add_column(name, justify="right")
-    table.add_column(f"adds (cost in {model.groups.cost_unit})", overflow="fold")
+    table.add_column(escape(f"adds (cost in {model.groups.cost_unit})"), overflow="fold")
     return table
 
 
@@ -67,7 +68,7 @@ def _rows(model: AnytimeModel) -> list[tuple[list[str], str]]:
             _number(step.cv_error),
             f"{step.alpha:.2g}",
         ]
-        rows.append((cells, " + ".join(step.adds)))
+        rows.append((cells, escape(" + ".join(step.adds))))
     return rows
 
 
@@ -83,8 +84,8 @@ def summary(model: AnytimeModel) -> str:
     used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
     lines = [
         f"model {model.name} {model.version}".rstrip() + f": {manifest.task} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: {used} tell something, "
-        f"{len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others before",
+        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: "
+        f"{used} tell something, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
     ]
     if redundant.constant:
         lines.append(f"constant: {listed(redundant.constant, 20)}")
@@ -98,6 +99,8 @@ def summary(model: AnytimeModel) -> str:
 
 def _promise(model: AnytimeModel) -> str:
     promised = model.manifest.guarantee
+    if promised.gamma == 0:
+        return "none (gamma is 0: groups are combinations of others; a penalty would part them)"
     if promised.gamma is not None:
         return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F(any set of cost K)"
     if promised.doubling_until is None:

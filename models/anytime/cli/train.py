@@ -19,6 +19,7 @@ from anytime.cli.arguments import (
     Seed,
     TargetColumns,
     Weights,
+    checked_folds,
     parsed_alpha,
     workers,
 )
@@ -69,26 +70,26 @@ def train(
     Values missing in a feature are imputed by its training mean, exactly, in the same pass.
     """
     from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
-    from anytime.cli.learning import open_source  # noqa: PLC0415
+    from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
-    from anytime.tables import open_table  # noqa: PLC0415
     from anytime.training import Options, fit, provenance  # noqa: PLC0415
 
     options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested)
     options.check()
+    jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
     check_out(out)
     source = open_source(
         data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )
-    testing = None if test is None else open_table(test)
-    found = source.scan.target
+    testing = None if test is None else open_test(test, source)
+    found = source.dataset.target
     remark(f"task: {found.task}" + (f", classes {', '.join(map(str, found.classes))}" if found.classes else ""))
-    fitted = fit(source.moments(folds, seed, workers(n_jobs)), source.dataset.groups, options)
+    fitted = fit(source.moments(folds, seed, jobs), source.dataset.groups, options)
     origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
     evaluated = None
     if testing is not None:
-        evaluated = evaluation.evaluate(model, testing, drop_missing=drop_missing_target, n_jobs=workers(n_jobs))
+        evaluated = evaluation.evaluated(model, testing, n_jobs=jobs)
     model = model.save(out)
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))

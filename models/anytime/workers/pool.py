@@ -127,7 +127,7 @@ class Workers:
             self._queue.append(extraction)
             starting = sum(server is None for server in self._threads.values())
             if len(self._queue) > self._idle + starting and self.count < self.max_workers:
-                self._grow()
+                self._grow().add_done_callback(_log_refusal)
             self._changed.notify()
         return extraction
 
@@ -171,10 +171,9 @@ class Workers:
         """Make a server, give it one extraction after another, replace it when it is lost: the life of a thread."""
         try:
             server = self._make()
-        except BaseException as error:  # told to whoever waits; in the background, to the log
+        except BaseException as error:  # told by the future
             with self._changed:
                 del self._threads[current_thread()]
-            _log.warning("a worker did not start: %s", error)
             started.set_exception(error)
             return
         with self._changed:
@@ -187,7 +186,7 @@ class Workers:
             with self._changed:
                 del self._threads[current_thread()]
                 if lost and not self._closed:
-                    self._grow()
+                    self._grow().add_done_callback(_log_refusal)
             server.close()
 
     def _serve(self, server: Server) -> bool:
@@ -222,6 +221,13 @@ class Workers:
             finally:
                 self._idle -= 1
             return None
+
+
+def _log_refusal(started: Future[None]) -> None:
+    """Tell of a worker that did not start in the background, where nobody waits for it."""
+    error = started.exception()
+    if error is not None:
+        _log.warning("a worker did not start: %s", error)
 
 
 def _check_options(

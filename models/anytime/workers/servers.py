@@ -103,14 +103,14 @@ class ProcessServer:
                 self._process.start()
             finally:
                 theirs.close()
-            self._pipe.send_bytes(extractors)
-            self._await_ready()
+            self._prepare(extractors)
         except BaseException:
             self.close()
             raise
 
-    def _await_ready(self) -> None:
+    def _prepare(self, extractors: bytes) -> None:
         try:
+            self._pipe.send_bytes(extractors)
             refusal = self._pipe.recv() if self._pipe.poll(START_SECONDS) else f"not ready after {START_SECONDS:g} s"
         except (EOFError, OSError):
             raise ExtractorError(

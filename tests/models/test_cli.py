@@ -1,0 +1,522 @@
+"""The command line: every command on small tables, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.evaluation import evaluate
+from anytime.tables import open_table
+
+REMARKS = ("task: ", "ignored: ", "left out: ")
+Capture = pytest.CaptureFixture[str]
+Content = dict[str, Any]
+
+
+def groups(**changes: Content) -> Content:
+    """Groups a, visit, b and c; changes by name of the group."""
+    contents: list[Content] = [
+        {"name": "a", "features": ["a0", "a1"], "cost": 4.0},
+        {"name": "visit", "features": [], "cost": 1.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "c", "features": ["c0"], "cost": 2.0},
+    ]
+    return {"cost_unit": "ms", "groups": [group | changes.get(group["name"], {}) for group in contents]}
+
+
+def rows(seed: int = 0, count: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame.sum(axis=1) + 0.5 * rng.normal(size=count)
+    frame["kind"] = np.where(frame["y"] > 0, "up", "down")
+    frame["grade"] = np.digitize(frame["y"], [-1, 0, 1])
+    frame["q"] = np.sort(rng.integers(0, 12, size=count))
+    frame["w"] = 1.0
+    return frame
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with train.parquet, test.csv and groups.json."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
+    rows().to_parquet("train.parquet")
+    rows(1, 30).to_csv("test.csv", index=False)
+    Path("groups.json").write_text(json.dumps(groups()))
+    return tmp_path
+
+
+TRAIN = ["train", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.safetensors"]
+COMPARE = ["compare", "train.parquet", "--groups", "groups.json", "--target", "y"]
+
+
+def trained(*options: str) -> Path:
+    assert main([*TRAIN, *options]) == 0
+    return Path("m.safetensors")
+
+
+def told(capsys: Capture, *arguments: str) -> str:
+    """What a command that succeeds prints."""
+    capsys.readouterr()
+    assert main(list(arguments)) == 0
+    captured = capsys.readouterr()
+    assert "error" not in captured.err
+    return captured.out
+
+
+# What the commands do
+
+
+def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -> None:
+    assert main(TRAIN) == 0
+    captured = capsys.readouterr()
+    model = load("m.safetensors")
+    assert model.name == "m"
+    assert model.moments is not None
+    assert model.manifest.provenance.data == "train.parquet"
+    assert (model.manifest.provenance.folds, model.manifest.provenance.seed) == (5, 0)
+    assert captured.err.splitlines() == [
+        "ignored: 'kind', 'grade', 'q', 'w' (in no group)",
+        "task: regression",
+    ]
+    for word in ("(base rate)", "visit + b", "wrote m.safetensors", model.version, "cost in ms"):
+        assert word in captured.out
+    assert sorted(path.name for path in desk.iterdir()) == [
+        "groups.json",
+        "m.safetensors",
+        "test.csv",
+        "train.parquet",
+    ]
+
+
+def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
+    options = "--method omp --cost-blind --alpha 0.01 --folds 3 --weights w --query q --drop a1 --seed 7 --n-jobs 2"
+    model = load(trained(*options.split(), "--task", "regression", "--no-moments"))
+    manifest = model.manifest
+    assert (manifest.method, manifest.cost_blind, manifest.alpha, manifest.query) == ("omp", True, 0.01, "q")
+    assert (manifest.provenance.folds, manifest.provenance.seed) == (3, 7)
+    assert model.groups.features == ("a0", "b0", "c0")
+    assert model.moments is None
+    doubled = load(trained("--doubling", "--one-se", "--nested")).manifest
+    assert doubled.doubling
+    assert doubled.guarantee.why
+
+
+def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
+    call = aimed("kind")
+    assert main(call) == 0
+    assert "task: binary, classes down, up" in capsys.readouterr().err.splitlines()
+    assert load("m.safetensors").manifest.classes == ("down", "up")
+
+
+def test_train_leaves_out_rows_without_a_target_when_told_to(desk: Path, capsys: Capture) -> None:
+    frame = rows()
+    frame.loc[[3, 5], "y"] = np.nan
+    frame.to_parquet("train.parquet")
+    trained("--drop-missing-target")
+    assert "left out: 2 of 60 rows without a target" in capsys.readouterr().err.splitlines()
+    assert load("m.safetensors").manifest.provenance.rows == 58
+
+
+def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: Capture) -> None:
+    out = told(capsys, *TRAIN, "--test", "test.csv")
+    assert "test r2" in out
+    evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
+    for value in evaluated.r2[1:]:
+        assert f"{value:.4g}" in out
+
+
+def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    first = trained("--seed", "3").read_bytes()
+    assert trained("--seed", "3", "--n-jobs", "1").read_bytes() == first
+
+
+def test_show_tells_the_steps_in_order(desk: Path, capsys: Capture) -> None:
+    model = load(trained())
+    out = told(capsys, "show", "m.safetensors")
+    lines = out.splitlines()
+    for number, step in enumerate(model.manifest.steps):
+        assert lines[number + 2].rstrip().endswith(" + ".join(step.adds))
+        assert f"{step.r2:.4f}" in lines[number + 2]
+    assert model.version in out
+
+
+def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
+    model = load(trained())
+    shown = json.loads(told(capsys, "show", "m.safetensors", "--json"))
+    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha"}
+    assert [set(step) for step in shown["steps"]] == [fields] * model.steps
+    assert [step["group"] for step in shown["steps"]] == [step.group for step in model.manifest.steps]
+    assert np.allclose(np.cumsum([step["cost"] for step in shown["steps"]]), model.costs[1:])
+    assert (shown["features"], shown["moments"], shown["cost_unit"]) == (4, True, "ms")
+
+
+def test_evaluate_tells_every_prefix(desk: Path, capsys: Capture) -> None:
+    model = load(trained())
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    found = evaluate(model, open_table("test.csv"))
+    assert values["rows"] == 30
+    assert [prefix["prefix"] for prefix in values["prefixes"]] == list(range(model.steps + 1))
+    assert [prefix["r2"] for prefix in values["prefixes"]] == found.r2.tolist()
+    assert set(values["prefixes"][0]) == {"prefix", "cost", "explained_variance", "r2", "mse"}
+    table = told(capsys, "evaluate", "m.safetensors", "test.csv")
+    assert "test mse" in table
+    assert "30 rows; timeliness" in table
+
+
+def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, capsys: Capture) -> None:
+    assert main(aimed("kind")) == 0
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    assert values["prefixes"][-1]["accuracy"] > 0.7
+    assert "accuracy" in told(capsys, "evaluate", "m.safetensors", "test.csv")
+    assert main(aimed("grade", "--query", "q")) == 0
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    assert 0.5 < values["prefixes"][-1]["ndcg@5"] <= 1
+    assert "NDCG@5" in told(capsys, "evaluate", "m.safetensors", "test.csv")
+
+
+def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:
+    names = ["CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "G-OMP", "Doubling", "FR Oracle", "OMP Oracle"]
+    values = json.loads(told(capsys, *COMPARE, "--test", "test.csv", "--json"))
+    assert [method["name"] for method in values["methods"]] == names
+    for method in values["methods"]:
+        assert method["train"]["cost"][-1] == pytest.approx(7.5)
+        assert len(method["test"]["cost"]) == len(method["test"]["explained_variance"])
+    out = told(capsys, *COMPARE, "--alpha", "0.01", "--folds", "0", "--level", "0.9")
+    assert all(name in out for name in names)
+    assert "reaches 0.9 of its final" in out
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_plot_and_compare_draw_pictures(suffix: str, desk: Path, capsys: Capture) -> None:
+    magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    trained()
+    told(capsys, "plot", "m.safetensors", "--out", f"model.{suffix}")
+    told(capsys, *COMPARE, "--test", "test.csv", "--plot", f"compared.{suffix}")
+    for name in ("model", "compared"):
+        assert Path(f"{name}.{suffix}").read_bytes().startswith(magic)
+
+
+def test_resequence_orders_by_the_new_costs_as_training_would(desk: Path, capsys: Capture) -> None:
+    dear = groups(a={"cost": 0.01}, c={"cost": 50.0}, visit={"cost": 30.0})
+    Path("dear.json").write_text(json.dumps(dear))
+    before = load(trained("--alpha", "0.01", "--folds", "0"))
+    out = told(capsys, "resequence", "m.safetensors", "--costs", "dear.json", "--out", "new.safetensors")
+    after = load("new.safetensors")
+    assert "wrote new.safetensors" in out
+    assert [step.group for step in after.manifest.steps] != [step.group for step in before.manifest.steps]
+    assert after.manifest.provenance.resequenced_from == before.version
+    call = ["train", "train.parquet", "--groups", "dear.json", "--target", "y", "--out", "t.safetensors"]
+    assert main([*call, "--alpha", "0.01", "--folds", "0"]) == 0
+    again = load("t.safetensors")
+    assert after.manifest.steps == again.manifest.steps
+    assert np.array_equal(after.prefixes.packed, again.prefixes.packed)
+
+
+def test_resequence_by_the_same_costs_changes_nothing(desk: Path, capsys: Capture) -> None:
+    before = load(trained("--alpha", "0.01", "--folds", "0"))
+    told(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
+    assert load("new.safetensors").manifest.steps == before.manifest.steps
+
+
+def test_a_model_trained_with_dropped_features_is_resequenced_by_the_same_file(desk: Path, capsys: Capture) -> None:
+    trained("--drop", "a1", "--alpha", "0.01")
+    told(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
+
+
+@pytest.mark.parametrize("name", ["hog[a]", "hog[/x]", "[bold]", "$a_$", "two words", "grün"])
+def test_a_group_is_shown_by_its_name_whatever_that_is(name: str, desk: Path, capsys: Capture) -> None:
+    Path("groups.json").write_text(json.dumps(groups(a={"name": name}) | {"cost_unit": f"{name}s"}))
+    assert name in told(capsys, *TRAIN)
+    assert name in told(capsys, "show", "m.safetensors")
+    assert name in told(capsys, "evaluate", "m.safetensors", "test.csv")
+    told(capsys, "plot", "m.safetensors", "--out", "model.png")
+    told(capsys, *COMPARE, "--plot", "compared.png")
+
+
+def test_groups_that_cost_nothing_are_trained_shown_compared_and_drawn(desk: Path, capsys: Capture) -> None:
+    free: Content = {"cost": 0.0}
+    Path("groups.json").write_text(json.dumps(groups(a=free, visit=free, b=free, c=free)))
+    told(capsys, *TRAIN)
+    told(capsys, "evaluate", "m.safetensors", "test.csv")
+    told(capsys, "plot", "m.safetensors", "--out", "model.png")
+    told(capsys, *COMPARE, "--plot", "compared.png")
+
+
+def test_two_rows_are_enough(desk: Path, capsys: Capture) -> None:
+    rows(count=2).to_parquet("train.parquet")
+    told(capsys, *TRAIN)
+    told(capsys, *TRAIN, "--alpha", "0.1", "--folds", "0")
+
+
+# What is wrong
+
+
+def change(**columns: Any) -> Callable[[], None]:
+    """A training table with other columns; a function changes the column it is named after."""
+
+    def write() -> None:
+        frame = rows()
+        for name, value in columns.items():
+            frame[name] = value(frame[name]) if callable(value) else value
+        frame.to_parquet("train.parquet")
+
+    return write
+
+
+def with_groups(**changes: Content) -> Callable[[], None]:
+    def write() -> None:
+        Path("groups.json").write_text(json.dumps(groups(**changes)))
+
+    return write
+
+
+def without_cost() -> None:
+    contents = groups()
+    del contents["groups"][0]["cost"]
+    Path("groups.json").write_text(json.dumps(contents))
+
+
+def at(row: int, value: Any) -> Callable[[Any], Any]:
+    """Put a value into one row of a column."""
+    return lambda column: column.where(column.index != row, value)
+
+
+def nothing() -> None:
+    """Leave the desk as it is."""
+
+
+def tamper() -> None:
+    content = trained().read_bytes()
+    Path("m.safetensors").write_bytes(content.replace(b'\\"ms\\"', b'\\"us\\"'))
+
+
+def other_columns() -> None:
+    trained()
+    rows(1, 30).drop(columns="b0").to_csv("test.csv", index=False)
+
+
+def other_test_columns() -> None:
+    rows(1, 30).drop(columns="b0").to_csv("test.csv", index=False)
+
+
+def header_only() -> None:
+    Path("train.csv").write_text("a0,a1,b0,c0,y\n")
+
+
+def empty_file() -> None:
+    Path("train.csv").touch()
+
+
+def disguised() -> None:
+    Path("train.parquet").write_text("a0,a1,b0,c0,y\n1,2,3,4,5\n")
+
+
+def train_plain() -> None:
+    trained()
+
+
+def train_bare() -> None:
+    trained("--no-moments")
+
+
+def aimed(target: str, *more: str) -> list[str]:
+    """The training of another target."""
+    return [*TRAIN[:4], "--target", target, "--out", "m.safetensors", *more]
+
+
+CSV = ["train", "train.csv", *TRAIN[2:]]
+ALL_DROPPED = [word for feature in ("a0", "a1", "b0", "c0") for word in ("--drop", feature)]
+EVALUATE = ["evaluate", "m.safetensors", "test.csv"]
+RESEQUENCE = ["resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors"]
+A_GROUP_TWICE = with_groups(b={"features": ["b0", "a0"]})
+CIRCLE = with_groups(visit={"requires": ["b"]})
+WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
+    ("a feature that is no column", with_groups(a={"features": ["a0", "a11"]}), TRAIN, ["'a11'", "'a1'"]),
+    ("a target that is no column", nothing, aimed("yy"), ["'yy'", "'y'"]),
+    ("a query that is no column", nothing, [*TRAIN, "--query", "qq"], ["'qq'", "'q'"]),
+    ("weights that are no column", nothing, [*TRAIN, "--weights", "ww"], ["'ww'", "'w'"]),
+    ("a dropped feature that is none", nothing, [*TRAIN, "--drop", "a2"], ["--drop a2"]),
+    ("every feature dropped", nothing, [*TRAIN, *ALL_DROPPED], ["every feature"]),
+    ("a feature in two groups", A_GROUP_TWICE, TRAIN, ["'a0'", "'a'", "'b'"]),
+    ("a group without cost", without_cost, TRAIN, ["'a'", "cost"]),
+    ("a negative cost", with_groups(a={"cost": -1}), TRAIN, ["'a'", "-1"]),
+    ("a cycle in requires", CIRCLE, TRAIN, ["circle", "visit -> b -> visit"]),
+    ("a target among the features", nothing, aimed("a0"), ["'a0'", "feature"]),
+    ("weights among the features", nothing, [*TRAIN, "--weights", "a0"], ["'a0'", "feature"]),
+    ("a target twice", nothing, [*TRAIN, "--target", "y"], ["'y'"]),
+    ("a table of no rows", header_only, CSV, ["train.csv", "no rows"]),
+    ("an empty file", empty_file, CSV, ["train.csv", "empty"]),
+    ("one row", lambda: rows(count=1).to_parquet("train.parquet"), TRAIN, ["'y'", "at least 2"]),
+    ("a target that never changes", change(y=3.5), TRAIN, ["'y'", "3.5", "at least 2"]),
+    ("text in a column of numbers", change(b0="red"), TRAIN, ["'b0'", "text", "'red'"]),
+    ("infinity in a feature", change(b0=at(4, np.inf)), TRAIN, ["'b0'", "infinite", "row 4"]),
+    ("infinity in the target", change(y=at(4, np.inf)), TRAIN, ["'y'", "infinite", "row 4"]),
+    (
+        "infinity in a binary target",
+        change(y=lambda y: np.where(y > 0, np.inf, 0.0)),
+        [*TRAIN, "--task", "binary"],
+        ["'y'", "inf"],
+    ),
+    ("a missing target", change(y=at(4, np.nan)), TRAIN, ["1 of 60 rows", "rows 4", "--drop-missing-target"]),
+    ("a value too large to square", change(b0=at(4, 1e200)), TRAIN, ["too large", "rescale"]),
+    ("a negative weight", change(w=at(4, -1.0)), [*TRAIN, "--weights", "w"], ["weight", "row 4"]),
+    ("no weight at all", change(w=0.0), [*TRAIN, "--weights", "w"], ["weight"]),
+    ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
+    ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
+    ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
+    ("a table that is a directory", nothing, ["train", ".", *TRAIN[2:]], ["directory"]),
+    ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
+    ("a table that is not what its name says", disguised, TRAIN, ["train.parquet", "Parquet"]),
+    ("groups that are not there", nothing, [*TRAIN[:3], "none.json", *TRAIN[4:]], ["none.json", "no such file"]),
+    ("groups that are a table", nothing, [*TRAIN[:3], "train.parquet", *TRAIN[4:]], ["train.parquet", "not text"]),
+    ("a test table that is not there", nothing, [*TRAIN, "--test", "none.csv"], ["none.csv"]),
+    ("a test table that lacks a column", other_test_columns, [*TRAIN, "--test", "test.csv"], ["test.csv", "'b0'"]),
+    ("an alpha that is a word", nothing, [*TRAIN, "--alpha", "auto"], ["--alpha", "'auto'", "'cv'"]),
+    ("a negative alpha", nothing, [*TRAIN, "--alpha", "-1"], ["alpha", "-1", "0 or more"]),
+    ("an alpha that is no number", nothing, [*TRAIN, "--alpha", "nan"], ["alpha", "nan"]),
+    ("an infinite alpha", nothing, [*TRAIN, "--alpha", "inf"], ["alpha", "inf"]),
+    ("one fold", nothing, [*TRAIN, "--folds", "1"], ["--folds", "2 or more"]),
+    ("negative folds", nothing, [*TRAIN, "--folds", "-2"], ["--folds", "-2"]),
+    ("folds that are a word", nothing, [*TRAIN, "--folds", "five"], ["--folds"]),
+    ("no folds to choose alpha by", nothing, [*TRAIN, "--folds", "0"], ["cv", "folds"]),
+    ("no folds to nest in", nothing, [*TRAIN, "--nested", "--alpha", "0.1", "--folds", "0"], ["nested", "folds"]),
+    ("no jobs", nothing, [*TRAIN, "--n-jobs", "0"], ["--n-jobs"]),
+    ("a negative seed", nothing, [*TRAIN, "--seed", "-1"], ["--seed"]),
+    ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method", "'omp'"]),
+    ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
+    ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["--out", ".safetensors"]),
+    ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
+    ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
+    ("no table", nothing, ["train"], ["argument 'data'", "--help"]),
+    ("an unknown option", nothing, [*TRAIN, "--cost"], ["--cost"]),
+    ("an unknown command", nothing, ["trian"], ["trian", "--help"]),
+    ("no command", nothing, [], ["command", "--help"]),
+    ("a level above one", nothing, [*COMPARE, "--level", "1.5"], ["--level", "1.5"]),
+    ("a level of nought", nothing, [*COMPARE, "--level", "0"], ["--level", "above 0"]),
+    ("a level that is a word", nothing, [*COMPARE, "--level", "high"], ["--level"]),
+    ("a comparison with a wrong alpha", nothing, [*COMPARE, "--alpha", "-1"], ["alpha", "-1"]),
+    ("a comparison in no directory", nothing, [*COMPARE, "--plot", "no/c.png"], ["no directory 'no'"]),
+    ("a comparison of no known picture", nothing, [*COMPARE, "--plot", "c.gif"], ["c.gif", ".png"]),
+    ("a comparison on another table", other_test_columns, [*COMPARE, "--test", "test.csv"], ["test.csv", "'b0'"]),
+    ("a picture of no known format", train_plain, ["plot", "m.safetensors", "--out", "m.gif"], ["m.gif", ".png"]),
+    ("a picture of a table", nothing, ["plot", "train.parquet", "--out", "m.png"], ["train.parquet"]),
+    ("a model that is not there", nothing, ["show", "none.safetensors"], ["none.safetensors", "no such file"]),
+    ("a model that is a table", nothing, ["show", "train.parquet"], ["train.parquet", "not a whole safetensors file"]),
+    ("a model that was tampered with", tamper, ["show", "m.safetensors"], ["changed after it was written"]),
+    ("an evaluation by a tampered model", tamper, EVALUATE, ["changed after it was written"]),
+    ("an evaluation without a column", other_columns, EVALUATE, ["test.csv", "'b0'"]),
+    ("other costs for a tampered model", tamper, RESEQUENCE, ["changed after it was written"]),
+    ("other costs for a model without moments", train_bare, RESEQUENCE, ["without its moments", "--no-moments"]),
+]
+
+
+@pytest.mark.parametrize(("prepare", "call", "words"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    prepare: Callable[[], None], call: list[str], words: list[str], desk: Path, capsys: Capture
+) -> None:
+    prepare()
+    before = {path: path.read_bytes() for path in desk.rglob("*")}
+    capsys.readouterr()
+    code = main(call)
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert code == 2, captured.err
+    assert lines[-1].startswith("error: ")
+    assert all(line.startswith(REMARKS) for line in lines[:-1]), captured.err
+    assert captured.out == ""
+    assert len(lines[-1]) < 500
+    assert "Traceback" not in captured.err
+    for word in words:
+        assert word in lines[-1]
+    assert {path: path.read_bytes() for path in desk.rglob("*")} == before
+
+
+def test_a_wrong_test_table_is_found_before_the_training(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: Any) -> None:
+        raise AssertionError("the training began")
+
+    monkeypatch.setattr("anytime.training.fit", fit)
+    other_test_columns()
+    assert main([*TRAIN, "--test", "test.csv"]) == 2
+    assert main([*COMPARE, "--plot", "c.gif"]) == 2
+
+
+def test_an_unexpected_failure_is_one_line_without_a_traceback(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a surprise\nin two lines")
+
+    trained()
+    capsys.readouterr()
+    monkeypatch.setattr("anytime.artifact.load", fail)
+    assert main(["show", "m.safetensors"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert captured.err.startswith("error: internal error: ZeroDivisionError: a surprise in two lines")
+    monkeypatch.setenv("ANYTIME_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["show", "m.safetensors"])
+
+
+def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("anytime.training.fit", fail)
+    assert main(TRAIN) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: out of memory")
+    assert not Path("m.safetensors").exists()
+
+
+def test_an_interruption_says_so_without_a_traceback(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anytime.training.fit", interrupt)
+    assert main(TRAIN) in (1, 130)
+    assert capsys.readouterr().err.splitlines()[-1] == "error: stopped"
+    assert not Path("m.safetensors").exists()
+
+
+def test_help_names_every_command(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for command in ("train", "show", "evaluate", "compare", "plot", "resequence"):
+        assert f"\n  {command} " in out
+        assert main([command, "--help"]) == 0
+        assert "Usage: anytime" in capsys.readouterr().out
+
+
+def test_version_is_the_installed_one(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"anytime-linear {version('anytime-linear')}\n"
+
+
+def test_the_module_runs_as_the_command() -> None:
+    call = [sys.executable, "-m", "anytime"]
+    done = subprocess.run([*call, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"anytime-linear {version('anytime-linear')}\n"
+    done = subprocess.run([*call, "show", "none.safetensors"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1

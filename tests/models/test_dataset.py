@@ -1,0 +1,438 @@
+"""What a table means: its task, its columns, its folds; and one line for each way in which it does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from anytime.dataset import Dataset
+from anytime.errors import GroupsError, TableError
+from anytime.groups import load_groups
+from anytime.moments import Moments
+from anytime.tables import open_table
+from anytime.targets import Target, settle_target, survey_target
+
+N = 12
+GROUPS = load_groups(
+    {
+        "groups": [
+            {"name": "g", "features": ["x1", "x0"], "cost": 1.0},
+            {"name": "h", "features": ["x2"], "cost": 2.0},
+        ]
+    }
+)
+
+
+def columns(count: int = N, **more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(count, 3))
+    return {f"x{j}": X[:, j] for j in range(3)} | {"y": rng.normal(size=count)} | more
+
+
+def write(folder: Path, values: dict[str, Any], suffix: str = ".parquet") -> Path:
+    path = folder / f"table{suffix}"
+    frame = pd.DataFrame(values)
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    elif suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        np.savez(path, **values)
+    return path
+
+
+def scan(folder: Path, target: Any, task: Any = "auto", *, drop_missing: bool = False) -> Target:
+    """What is found of a target with these values."""
+    path = write(folder, {"x0": np.arange(len(target)), "y": target})
+    return settle_target(survey_target(open_table(path), ["y"], drop_missing=drop_missing), task)
+
+
+def dataset(path: Path, target: str | list[str] = "y", **options: Any) -> Dataset:
+    table = open_table(path)
+    names = [target] if isinstance(target, str) else target
+    found = survey_target(table, names, drop_missing=options.get("drop_missing", False))
+    return Dataset(table, GROUPS, settle_target(found), **options)
+
+
+def one_line(error: pytest.ExceptionInfo[Any], *words: str) -> None:
+    message = str(error.value)
+    assert "\n" not in message
+    assert "np." not in message
+    for word in words:
+        assert word in message
+
+
+# Tasks
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        ([0.5, 1.5, 2.5], "regression", None),
+        ([0.0, 1.0, 0.0], "regression", None),
+        ([0, 1, 1], "binary", (0, 1)),
+        ([7, 3, 7], "binary", (3, 7)),
+        ([True, False, True], "binary", (False, True)),
+        (["no", "yes", "no"], "binary", ("no", "yes")),
+        (["b", "c", "a"], "multiclass", ("a", "b", "c")),
+        ([0, 1, 2], "regression", None),
+        (np.array([1, 2], dtype="u1"), "binary", (1, 2)),
+    ],
+)
+def test_auto_takes_floats_for_regression_two_values_for_binary_text_for_multiclass(
+    values: Any, task: str, classes: Any, tmp_path: Path
+) -> None:
+    target = scan(tmp_path, values)
+    assert target.task == task
+    assert target.classes == classes
+    assert [type(c) for c in target.classes or ()] == [type(c) for c in classes or ()]
+
+
+def test_two_classes_share_one_response_and_more_have_one_each(tmp_path: Path) -> None:
+    assert scan(tmp_path, ["no", "yes"]).responses == ("yes",)
+    assert scan(tmp_path, ["b", "c", "a"]).responses == ("a", "b", "c")
+    assert scan(tmp_path, [0.5, 1.5]).responses == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        ([0, 1, 1], "regression", None),
+        ([0.0, 1.0, 1.0], "binary", (0, 1)),
+        ([0.5, 1.5, 0.5], "binary", (0.5, 1.5)),
+        ([0, 1, 2], "multiclass", (0, 1, 2)),
+        (["a", "b", "a"], "multiclass", ("a", "b")),
+    ],
+)
+def test_a_task_that_is_asked_for_is_taken(values: Any, task: Any, classes: Any, tmp_path: Path) -> None:
+    target = scan(tmp_path, values, task)
+    assert target.classes == classes
+    assert target.task == ("binary" if classes and len(classes) == 2 else task)
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "words"),
+    [
+        (["a", "b", "c"], "regression", ["'y'", "is text", "numbers"]),
+        ([0, 1, 2], "binary", ["'y'", "3 values", "expected 2"]),
+        (["a", "b", "c"], "binary", ["'y'", "3 values", "expected 2"]),
+        (np.arange(1500), "multiclass", ["'y'", "over 1000 values", "--task regression"]),
+        ([0.0, np.inf, 0.0], "binary", ["'y'", "inf"]),
+        ([0.0, np.inf, 1.0], "multiclass", ["'y'", "inf"]),
+    ],
+)
+def test_a_task_that_does_not_fit_the_target_is_refused(
+    values: Any, task: Any, words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(TableError) as caught:
+        scan(tmp_path, values, task)
+    one_line(caught, *words)
+
+
+@pytest.mark.parametrize("values", [[3, 3, 3], [0.5], ["a", "a"], [True, True]])
+@pytest.mark.parametrize("task", ["auto", "regression", "binary", "multiclass"])
+def test_a_target_that_never_changes_is_refused(values: Any, task: Any, tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        scan(tmp_path, values, task)
+    one_line(caught, "'y'", "in every row", "at least 2 values")
+
+
+def test_text_of_very_many_values_is_no_class(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        scan(tmp_path, [f"word {i}" for i in range(1500)])
+    one_line(caught, "over 1000 values")
+
+
+# Missing targets
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".npz"])
+def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) -> None:
+    y = np.arange(20.0)
+    y[[2, 5, 7, 11, 13, 17, 19]] = np.nan
+    path = write(tmp_path, {"x0": np.arange(20), "y": y}, suffix)
+    with pytest.raises(TableError) as caught:
+        survey_target(open_table(path), ["y"])
+    one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "--drop-missing-target")
+    found = survey_target(open_table(path), ["y"], drop_missing=True)
+    assert (found.rows, found.missing) == (20, 7)
+
+
+def test_missing_text_is_missing_and_not_a_class(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        scan(tmp_path, ["a", None, "b"])
+    one_line(caught, "1 of 3 rows", "(rows 1,")
+    assert scan(tmp_path, ["a", None, "b"], drop_missing=True).classes == ("a", "b")
+
+
+def test_integers_with_gaps_are_still_two_classes_when_the_gaps_are_left_out(tmp_path: Path) -> None:
+    target = scan(tmp_path, pd.array([0, 1, None, 1], dtype="Int64"), drop_missing=True)
+    assert (target.task, target.classes) == ("binary", (0, 1))
+
+
+def test_a_table_without_any_target_is_refused_even_so(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        scan(tmp_path, [np.nan, np.nan], drop_missing=True)
+    one_line(caught, "no row has a target")
+
+
+def test_rows_left_out_leave_no_trace(tmp_path: Path) -> None:
+    values = columns(weight=np.arange(1.0, N + 1), query=np.arange(N) // 3)
+    keep = np.arange(N) % 4 != 1
+    gappy = values | {"y": np.where(keep, values["y"], np.nan)}
+    options: dict[str, Any] = {"query": "query", "weights": "weight"}
+    (tmp_path / "some").mkdir()
+    found = dataset(write(tmp_path, gappy), drop_missing=True, **options).moments()[0]
+    some = {name: column[keep] for name, column in values.items()}
+    expected = dataset(write(tmp_path / "some", some), **options).moments()[0]
+    np.testing.assert_allclose(found.scatter, expected.scatter, rtol=1e-12)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-12)
+    assert (found.rows, found.weight) == (expected.rows, expected.weight)
+
+
+# Columns
+
+
+def test_a_target_query_or_weight_that_is_not_there_is_named_with_its_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, columns(query=np.arange(N), weight=np.ones(N)))
+    with pytest.raises(TableError) as caught:
+        survey_target(open_table(path), ["yy"])
+    one_line(caught, "'yy'", "target", "did you mean 'y'?")
+    with pytest.raises(TableError) as caught:
+        dataset(path, query="qeury").check()
+    one_line(caught, "'qeury'", "did you mean 'query'?")
+    with pytest.raises(TableError) as caught:
+        dataset(path, weights="wieght").check()
+    one_line(caught, "'wieght'", "did you mean 'weight'?")
+
+
+@pytest.mark.parametrize("options", [{"target": "x1"}, {"query": "x1"}, {"weights": "x1"}])
+def test_a_feature_that_is_also_target_query_or_weight_is_refused(options: Any, tmp_path: Path) -> None:
+    with pytest.raises(GroupsError) as caught:
+        dataset(write(tmp_path, columns()), **options).check()
+    one_line(caught, "'x1'", "also target, query or weight")
+
+
+def test_a_feature_that_the_table_lacks_is_named_with_its_nearest(tmp_path: Path) -> None:
+    values = columns()
+    values["x_1"] = values.pop("x1")
+    with pytest.raises(GroupsError) as caught:
+        dataset(write(tmp_path, values)).check()
+    one_line(caught, "lacks 'x1'", "did you mean 'x_1'?")
+    for name in ("x0", "x2"):
+        values.pop(name)
+    with pytest.raises(GroupsError) as caught:
+        dataset(write(tmp_path, values)).check()
+    one_line(caught, "lacks 'x1', 'x0', 'x2'")
+
+
+def test_columns_that_nothing_uses_are_named_in_the_order_of_the_table(tmp_path: Path) -> None:
+    path = write(tmp_path, {"later": np.zeros(N)} | columns(row=np.arange(N), q=np.arange(N), w=np.ones(N)))
+    assert dataset(path, query="q", weights="w").check() == ["later", "row"]
+    assert dataset(path).check() == ["later", "row", "q", "w"]
+
+
+def test_the_columns_of_the_matrix_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
+    values = columns()
+    (rows,) = dataset(write(tmp_path, values)).rows()
+    assert np.array_equal(rows.X, np.column_stack([values["x1"], values["x0"], values["x2"]]))
+    assert np.array_equal(rows.Y[:, 0], values["y"])
+    assert rows.weights is None
+    assert rows.query is None
+
+
+def test_several_targets_make_several_responses(tmp_path: Path) -> None:
+    path = write(tmp_path, columns(z=np.arange(N)))
+    found = dataset(path, ["y", "z"])
+    assert found.target == Target("regression", ("y", "z"))
+    (rows,) = found.rows()
+    assert rows.Y.shape == (N, 2)
+    with pytest.raises(TableError) as caught:
+        settle_target(survey_target(open_table(path), ["y", "z"]), "binary")
+    one_line(caught, "2 targets make a regression")
+
+
+def test_a_row_counts_as_missing_if_one_of_several_targets_is(tmp_path: Path) -> None:
+    values = columns(z=np.arange(float(N)))
+    values["y"][1] = values["z"][4] = np.nan
+    with pytest.raises(TableError) as caught:
+        dataset(write(tmp_path, values), ["y", "z"])
+    one_line(caught, "2 of 12 rows", "(rows 1, 4,")
+    assert dataset(write(tmp_path, values), ["y", "z"], drop_missing=True).moments()[0].rows == N - 2
+
+
+def test_the_same_target_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        survey_target(open_table(write(tmp_path, columns())), ["y", "y"])
+    one_line(caught, "'y'", "more than once")
+
+
+def test_text_among_several_targets_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, columns(z=["a", "b"] * (N // 2)))
+    with pytest.raises(TableError) as caught:
+        dataset(path, ["y", "z"]).moments()
+    one_line(caught, "'z'", "text")
+
+
+# Classes
+
+
+@pytest.mark.parametrize(("values", "expected"), [(["no", "yes"] * 6, [[0], [1]]), ([3, 7] * 6, [[0], [1]])])
+def test_two_classes_become_the_indicator_of_the_second(values: Any, expected: Any, tmp_path: Path) -> None:
+    (rows,) = dataset(write(tmp_path, columns(t=values)), "t").rows()
+    assert rows.Y[:2].tolist() == expected
+
+
+def test_three_classes_become_an_indicator_each(tmp_path: Path) -> None:
+    (rows,) = dataset(write(tmp_path, columns(t=["b", "c", "a"] * 4)), "t").rows()
+    assert rows.Y[:3].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("seen", "new", "word"),
+    [
+        (["a", "b", "c"] * 4, ["a", "d", "b"] * 4, "'d'"),
+        (["no", "yes"] * 6, ["no", "maybe"] * 6, "'maybe'"),
+        ([0, 1] * 6, [0, 2] * 6, "2"),
+        (["no", "yes"] * 6, [0, 1] * 6, "0"),
+        ([0, 1] * 6, ["0", "1"] * 6, "'0'"),
+    ],
+)
+def test_a_class_that_training_never_saw_is_named(seen: Any, new: Any, word: str, tmp_path: Path) -> None:
+    target = dataset(write(tmp_path, columns(t=seen)), "t").target
+    table = open_table(write(tmp_path, columns(t=new)))
+    with pytest.raises(TableError) as caught:
+        Dataset(table, GROUPS, target).moments()
+    one_line(caught, word, "never seen in training")
+
+
+def test_a_table_may_lack_a_class(tmp_path: Path) -> None:
+    target = dataset(write(tmp_path, columns(t=["a", "b", "c"] * 4)), "t").target
+    (rows,) = Dataset(open_table(write(tmp_path, columns(t=["a", "c"] * 6))), GROUPS, target).rows()
+    assert rows.Y.sum(axis=0).tolist() == [6, 0, 6]
+
+
+# Weights and queries
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (-1.0, ["weight in row 4", "negative"]),
+        (np.nan, ["weight in row 4", "missing"]),
+        (np.inf, ["'w'", "infinite", "row 4"]),
+    ],
+)
+def test_a_weight_that_is_no_weight_is_located(weight: float, words: list[str], tmp_path: Path) -> None:
+    values = columns(w=np.ones(N))
+    values["w"][4] = weight
+    with pytest.raises(TableError) as caught:
+        dataset(write(tmp_path, values), weights="w").moments()
+    one_line(caught, *words)
+
+
+def test_weights_that_are_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        dataset(write(tmp_path, columns(w=["heavy"] * N)), weights="w").moments()
+    one_line(caught, "'w'", "text", "'heavy'")
+
+
+def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
+    values = columns(w=np.where(np.arange(N) % 3, 1.0, 2.0))
+    twice = {name: np.repeat(column, values["w"].astype(int)) for name, column in values.items()}
+    weighted = dataset(write(tmp_path, values), weights="w").moments()[0]
+    repeated = dataset(write(tmp_path, twice)).moments()[0]
+    assert weighted.weight == repeated.weight
+    np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
+    np.testing.assert_allclose(weighted.scatter, repeated.scatter, atol=1e-12)
+
+
+@pytest.mark.parametrize("query", [["a", None] * 6, [1.0, np.nan] * 6], ids=["text", "numbers"])
+def test_a_row_without_a_query_is_refused(query: Any, tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        dataset(write(tmp_path, columns(q=query)), query="q").moments(2)
+    one_line(caught, "'q'", "missing")
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_the_rows_of_a_query_share_a_fold(text: bool, tmp_path: Path) -> None:
+    keys: NDArray[Any] = np.random.default_rng(3).integers(0, 40, size=200)
+    # The rows of a query are marked by a response of its own, so a fold's moments tell whose rows it has.
+    values = columns(200, q=np.char.add("q", keys.astype(str)) if text else keys)
+    targets = [f"is{key}" for key in range(40)]
+    values |= {name: (keys == key).astype(float) for key, name in enumerate(targets)}
+    parts = dataset(write(tmp_path, values), targets, query="q").moments(4)
+    present = np.array([part.mean[3:] > 0 for part in parts])
+    assert (present.sum(axis=0) <= 1).all()
+    assert sum(part.rows for part in parts) == 200
+    assert present.sum(axis=1).tolist() == pytest.approx([10] * 4, abs=1)
+
+
+# Moments
+
+
+def assert_equal(one: list[Moments], other: list[Moments]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert (a.rows, a.missing) == (b.rows, b.missing)
+        assert a.weight == pytest.approx(b.weight)
+        np.testing.assert_allclose(a.imputed().mean, b.imputed().mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(a.imputed().scatter, b.imputed().scatter, rtol=1e-9, atol=1e-7)
+
+
+def large() -> dict[str, Any]:
+    values = columns(40_000, w=np.random.default_rng(1).random(40_000))
+    values["x2"][::1000] = np.nan
+    values["x0"] += 1e4
+    return values
+
+
+def test_moments_are_the_same_from_every_format(tmp_path: Path) -> None:
+    values = large()
+    found = [dataset(write(tmp_path, values, s), weights="w").moments(3) for s in (".parquet", ".csv", ".npz")]
+    assert_equal(found[0], found[1])
+    assert_equal(found[0], found[2])
+
+
+def test_moments_are_the_same_to_the_bit_for_any_number_of_threads(tmp_path: Path) -> None:
+    path = write(tmp_path, large())
+    one = dataset(path, weights="w").moments(3, n_jobs=1)
+    for jobs in (2, 5, -1):
+        for a, b in zip(one, dataset(path, weights="w").moments(3, n_jobs=jobs), strict=True):
+            assert np.array_equal(a.scatter, b.scatter)
+            assert np.array_equal(a.mean, b.mean)
+
+
+def test_moments_are_those_of_the_rows(tmp_path: Path) -> None:
+    values = large()
+    (found,) = dataset(write(tmp_path, values), weights="w").moments()
+    Z = np.column_stack([values[name] for name in ("x1", "x0", "x2", "y")])
+    Z = np.where(np.isnan(Z), np.average(Z[~np.isnan(Z[:, 2]), 2], weights=values["w"][~np.isnan(Z[:, 2])]), Z)
+    centred = Z - np.average(Z, axis=0, weights=values["w"])
+    filled = found.imputed()
+    np.testing.assert_allclose(filled.mean, np.average(Z, axis=0, weights=values["w"]), rtol=1e-12)
+    np.testing.assert_allclose(filled.scatter, (centred.T * values["w"]) @ centred, rtol=1e-9, atol=1e-8)
+
+
+def test_folds_are_even_and_come_from_the_seed(tmp_path: Path) -> None:
+    found = dataset(write(tmp_path, columns(103)))
+    parts = found.moments(5, seed=1)
+    assert sorted(part.rows for part in parts) == [20, 20, 21, 21, 21]
+    assert_equal(parts, found.moments(5, seed=1))
+    assert not np.allclose(parts[0].mean, found.moments(5, seed=2)[0].mean)
+
+
+def test_the_folds_together_are_the_whole(tmp_path: Path) -> None:
+    found = dataset(write(tmp_path, large()), weights="w")
+    assert_equal([Moments.merged(found.moments(4))], found.moments())
+
+
+def test_progress_counts_every_row_once(tmp_path: Path) -> None:
+    told: list[int] = []
+    dataset(write(tmp_path, large())).moments(progress=told.append)
+    assert sum(told) == 40_000
+    assert len(told) > 1

@@ -1,0 +1,549 @@
+"""The estimators keep scikit-learn's conventions, and say what the saved model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import anytime
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.arrays import Float
+from anytime.errors import GroupsError, TrainingError, ValuesError
+
+Estimator = AnytimeRegressor | AnytimeClassifier
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "edges", "features": ["e0", "e1"], "cost": 2.0},
+        {"name": "colour", "features": ["c0"], "cost": 1.0},
+        {"name": "shape", "features": ["s0", "s1", "s2"], "cost": 5.0},
+    ],
+}
+FEATURES = ["e0", "e1", "c0", "s0", "s1", "s2"]
+
+
+def table(rows: int = 80, seed: int = 0, missing: float = 0.0) -> tuple[Float, Float]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 6)) + 3.0
+    y = X @ [1.0, -2.0, 0.5, 0.0, 1.0, 3.0] + rng.normal(size=rows)
+    X[rng.random(X.shape) < missing] = np.nan
+    return X, y
+
+
+def labels(y: Float, names: list[Any]) -> Any:
+    """As many equal classes as names, by the value of y."""
+    codes = np.searchsorted(np.quantile(y, np.linspace(0, 1, len(names) + 1)[1:-1]), y)
+    return np.array(names)[codes]
+
+
+# scikit-learn's own promises.
+
+
+def by_row(estimator: Estimator) -> dict[str, str]:
+    if estimator.alpha != "cv":
+        return {}
+    reason = "folds are dealt by row, so that a repeated row is not a row of double weight"
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    [AnytimeRegressor(), AnytimeClassifier(), AnytimeRegressor(alpha="cv"), AnytimeClassifier(alpha="cv")],
+    expected_failed_checks=by_row,
+)
+def test_the_conventions_of_scikit_learn_are_kept(estimator: Estimator, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
+    given: dict[str, Any] = {
+        "groups": {"groups": "nonsense"},
+        "method": "nonsense",
+        "cost_blind": True,
+        "doubling": True,
+        "alpha": -3.0,
+        "folds": 0,
+        "one_se": True,
+        "nested": True,
+        "n_jobs": 3,
+        "random_state": 7,
+    }
+    estimator = kind(**given)
+    assert estimator.get_params() == given
+    assert clone(estimator).get_params() == given
+    assert estimator.set_params(alpha=0.5).alpha == 0.5
+    assert "alpha=0.5" in repr(estimator)
+
+
+def test_it_works_in_pipelines_and_searches() -> None:
+    X, y = table()
+    pipeline = make_pipeline(StandardScaler(), AnytimeRegressor())
+    assert cross_val_score(pipeline, X, y, cv=3).min() > 0.8
+    search = GridSearchCV(AnytimeRegressor(GROUPS), {"alpha": [1e-5, 100.0], "method": ["fr", "omp"]}, cv=3).fit(X, y)
+    assert search.best_params_["alpha"] == 1e-5
+
+
+# What is learned.
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.3])
+def test_all_steps_together_are_ridge_regression(alpha: float) -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS, alpha=alpha).fit(X, y)
+    scale = StandardScaler().fit(X)
+    ridge = Ridge(alpha=len(X) * alpha).fit(scale.transform(X), y)
+    np.testing.assert_allclose(estimator.predict(X), ridge.predict(scale.transform(X)), rtol=1e-8)
+    assert estimator.score(X, y) == pytest.approx(r2_score(y, estimator.predict(X)))
+
+
+def test_what_was_learned_is_told() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+    assert sorted(estimator.sequence_) == ["colour", "edges", "shape"]
+    costs = {"edges": 2.0, "colour": 1.0, "shape": 5.0}
+    assert estimator.curve_.costs.tolist() == np.cumsum([0.0, *(costs[name] for name in estimator.sequence_)]).tolist()
+    assert estimator.curve_.explained_variance[0] == 0.0
+    assert 2 * estimator.curve_.explained_variance[-1] == pytest.approx(estimator.score(X, y), abs=1e-4)
+    assert estimator.curve_.cv_error is None
+    assert estimator.guarantee_.gamma is not None
+    assert estimator.model_.manifest.groups.names == ("edges", "colour", "shape")
+    assert estimator.n_features_in_ == 6
+
+
+def test_without_groups_each_column_is_one_at_cost_1() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor().fit(X, y)
+    assert sorted(estimator.sequence_) == [f"x{j}" for j in range(6)]
+    assert estimator.sequence_[0] == "x5"
+    assert estimator.curve_.costs.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    named = AnytimeRegressor().fit(pd.DataFrame(X, columns=FEATURES), y)
+    assert named.sequence_ == [FEATURES[int(name[1:])] for name in estimator.sequence_]
+
+
+@pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
+@pytest.mark.parametrize("variant", [{}, {"cost_blind": True}, {"doubling": True}], ids=str)
+def test_every_method_ends_with_the_same_model(method: str, variant: dict[str, bool]) -> None:
+    X, y = table()
+    full = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+    estimator = AnytimeRegressor(GROUPS, method=method, **variant).fit(X, y)  # type: ignore[arg-type]
+    np.testing.assert_allclose(estimator.predict(X), full, rtol=1e-9)
+    if variant.get("doubling"):
+        assert estimator.sequence_[0] == "colour"
+        assert estimator.fit_.sequence.doubling_until is not None
+
+
+# Budgets and stages.
+
+
+def test_a_budget_buys_the_longest_prefix_within_it() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+    staged = list(estimator.staged_predict(X))
+    costs = estimator.curve_.costs
+    assert len(staged) == 4
+    np.testing.assert_allclose(staged[0], np.full(len(X), y.mean()))
+    for k, cost in enumerate(costs):
+        np.testing.assert_array_equal(estimator.predict(X, budget=cost), staged[k])
+        np.testing.assert_array_equal(estimator.predict(X, budget=cost * (1 - 1e-12)), staged[k])
+        if k > 0:
+            np.testing.assert_array_equal(estimator.predict(X, budget=cost * 0.999), staged[k - 1])
+    for enough in (None, np.inf, 1e9):
+        np.testing.assert_array_equal(estimator.predict(X, budget=enough), staged[-1])
+    errors = [np.mean((y - stage) ** 2) for stage in staged]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_a_budget_needs_only_the_columns_that_it_buys() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+    first = {"edges": [0, 1], "colour": [2], "shape": [3, 4, 5]}[estimator.sequence_[0]]
+    others = np.setdiff1d(np.arange(6), first)
+    changed = X.copy()
+    changed[:, others] = -1e6
+    budget = estimator.curve_.costs[1]
+    np.testing.assert_array_equal(estimator.predict(changed, budget=budget), estimator.predict(X, budget=budget))
+
+
+@pytest.mark.parametrize("budget", [-1.0, -1e-9, float("nan"), -np.inf], ids=str)
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_a_budget_that_is_none_is_refused(budget: float, kind: type[Estimator]) -> None:
+    X, y = table()
+    estimator = kind(GROUPS).fit(X, y if kind is AnytimeRegressor else y > 0)
+    with pytest.raises(ValuesError, match=r"budget is .*expected a number of ms, 0 or more"):
+        estimator.predict(X, budget=budget)
+
+
+def test_groups_that_are_free_are_in_every_budget() -> None:
+    X, y = table()
+    edges, colour, shape = GROUPS["groups"]
+    groups = {"groups": [edges, {**colour, "cost": 0.0}, shape]}
+    estimator = AnytimeRegressor(groups).fit(X, y)
+    assert estimator.sequence_[0] == "colour"
+    np.testing.assert_array_equal(estimator.predict(X, budget=0.0), list(estimator.staged_predict(X))[1])
+
+
+# Columns.
+
+
+def test_columns_of_a_table_are_found_by_name_in_any_order_and_others_are_left_alone() -> None:
+    X, y = table()
+    expected = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+    frame = pd.DataFrame(X, columns=FEATURES)
+    shuffled = frame[["s2", "c0", "e1", "s0", "e0", "s1"]].assign(note="text", extra=1.0)
+    estimator = AnytimeRegressor(GROUPS).fit(shuffled, y)
+    for other in (frame, shuffled, frame.assign(extra=np.inf)[["extra", *reversed(FEATURES)]]):
+        np.testing.assert_allclose(estimator.predict(other), expected, rtol=1e-12)
+    assert estimator.n_features_in_ == 6
+    assert estimator.feature_names_in_.tolist() == FEATURES
+
+
+def test_columns_of_an_array_stand_in_the_order_of_the_groups_or_are_called_by_number() -> None:
+    X, y = table()
+    expected = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+    numbered = {
+        "groups": [
+            {"name": "edges", "features": ["x4", "x0"], "cost": 2.0},
+            {"name": "colour", "features": ["x7"], "cost": 1.0},
+            {"name": "shape", "features": ["x1", "x2", "x3"], "cost": 5.0},
+        ]
+    }
+    wide = np.full((len(X), 9), np.nan)
+    wide[:, [4, 0, 7, 1, 2, 3]] = X
+    wide[:, [5, 6, 8]] = 99.0
+    for given in (wide, sparse.csr_array(wide)):
+        np.testing.assert_allclose(AnytimeRegressor(numbered).fit(given, y).predict(given), expected, rtol=1e-10)
+
+
+def test_a_table_without_a_column_of_the_groups_is_refused_by_name() -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=FEATURES)
+    with pytest.raises(GroupsError, match="no column 'c0'"):
+        AnytimeRegressor(GROUPS).fit(frame.drop(columns="c0"), y)
+    estimator = AnytimeRegressor(GROUPS).fit(frame, y)
+    with pytest.raises(GroupsError, match="no column 's1'"):
+        estimator.predict(frame.drop(columns="s1"))
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_an_array_of_another_width_than_the_groups_is_refused(kind: type[Estimator]) -> None:
+    X, y = table()
+    with pytest.raises(GroupsError, match=r"5 columns.*6 features"):
+        kind(GROUPS).fit(X[:, :5], y > 0)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"groups": [{"name": "a", "features": ["x0"], "cost": -1.0}]},
+        {"groups": [{"name": "a", "features": ["x0", "x0"], "cost": 1.0}]},
+        {"groups": [{"name": "a", "features": ["x0"], "cost": 1.0, "requires": ["b"]}]},
+        {"groups": []},
+        {"groups": [{"name": "a", "cost": 1.0}]},
+        {},
+        "no such file.json",
+    ],
+    ids=["negative", "twice", "unknown", "none", "no features", "empty", "no file"],
+)
+def test_bad_groups_are_refused(groups: Any) -> None:
+    X, y = table()
+    with pytest.raises(GroupsError):
+        AnytimeRegressor(groups).fit(X, y)
+
+
+def test_groups_may_be_a_file(tmp_path: Path) -> None:
+    X, y = table()
+    (tmp_path / "groups.yaml").write_text(
+        "groups:\n"
+        "- {name: first, features: [x0, x1], cost: 1}\n"
+        "- {name: second, features: [x2, x3, x4, x5], cost: 2.5}\n"
+    )
+    for path in (tmp_path / "groups.yaml", str(tmp_path / "groups.yaml")):
+        assert sorted(AnytimeRegressor(path).fit(X, y).sequence_) == ["first", "second"]
+
+
+# Values.
+
+
+@pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array, sparse.coo_array, sparse.csr_matrix])
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float) -> None:
+    X, y = table()
+    X = np.where(X > 3, X, 0.0)
+    X[np.random.default_rng(1).random(X.shape) < missing] = np.nan
+    dense, thin = AnytimeRegressor(GROUPS).fit(X, y), AnytimeRegressor(GROUPS).fit(layout(X), y)
+    assert thin.sequence_ == dense.sequence_
+    np.testing.assert_allclose(thin.predict(layout(X)), dense.predict(X), rtol=1e-10)
+    np.testing.assert_allclose(thin.predict(X, budget=3.0), dense.predict(X, budget=3.0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
+    X, y = table(missing=0.15)
+    weights = np.random.default_rng(2).uniform(0.1, 3.0, len(X)) if weighted else None
+    estimator = AnytimeRegressor(GROUPS).fit(X, y, sample_weight=weights)
+    mean = np.array(
+        [np.average(c[~np.isnan(c)], weights=None if weights is None else weights[~np.isnan(c)]) for c in X.T]
+    )
+    filled = np.where(np.isnan(X), mean, X)
+    explicit = AnytimeRegressor(GROUPS).fit(filled, y, sample_weight=weights)
+    assert explicit.sequence_ == estimator.sequence_
+    np.testing.assert_allclose(estimator.predict(X), explicit.predict(filled), rtol=1e-10)
+    np.testing.assert_allclose(estimator.predict(filled), explicit.predict(filled), rtol=1e-10)
+    np.testing.assert_allclose(estimator.predict(np.full((1, 6), np.nan)), np.average(y, weights=weights), rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf], ids=str)
+def test_infinity_is_refused_in_training_and_after(value: float) -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+    X[5, 2] = value
+    for table_of in (np.asarray, sparse.csr_array):
+        with pytest.raises(ValueError, match="infinity"):
+            AnytimeRegressor(GROUPS).fit(table_of(X), y)
+        with pytest.raises(ValueError, match="infinity"):
+            estimator.predict(table_of(X))
+
+
+def test_what_is_handed_in_stays_as_it_was() -> None:
+    X, y = table(missing=0.1)
+    weights = np.ones(len(X))
+    before = X.tobytes(), y.tobytes(), weights.tobytes()
+    estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y, sample_weight=weights)
+    estimator.predict(X)
+    list(estimator.staged_predict(X))
+    assert (X.tobytes(), y.tobytes(), weights.tobytes()) == before
+
+
+def test_several_responses_are_predicted_together() -> None:
+    X, y = table()
+    Y = np.column_stack([y, 100 * X[:, 0], np.full(len(X), 7.0)])
+    estimator = AnytimeRegressor(GROUPS).fit(X, Y)
+    assert estimator.predict(X).shape == Y.shape
+    assert [stage.shape for stage in estimator.staged_predict(X)] == [Y.shape] * 4
+    for p in range(3):
+        single = AnytimeRegressor(GROUPS).fit(X, Y[:, p])
+        np.testing.assert_allclose(estimator.predict(X)[:, p], single.predict(X), rtol=1e-8)
+    assert AnytimeRegressor(GROUPS).fit(X, y[:, np.newaxis]).predict(X).shape == (len(X), 1)
+    assert AnytimeRegressor(GROUPS).fit(X, y).predict(X).shape == (len(X),)
+
+
+# Cross-validation.
+
+
+def test_cross_validation_chooses_penalties_and_has_errors() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y)
+    errors = estimator.curve_.cv_error
+    assert errors is not None
+    assert errors.shape == (4,)
+    assert errors[0] == pytest.approx(np.var(y), rel=0.1)
+    assert errors[-1] == pytest.approx(1.0, rel=0.5)
+    assert estimator.model_.manifest.provenance.folds == 5
+    assert [step.alpha for step in estimator.model_.manifest.steps] == estimator.fit_.alphas[1:].tolist()
+
+
+def test_folds_give_errors_to_a_fixed_penalty_too() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS, folds=4).fit(X, y)
+    assert estimator.curve_.cv_error is not None
+    np.testing.assert_allclose(estimator.predict(X), AnytimeRegressor(GROUPS).fit(X, y).predict(X), rtol=1e-9)
+
+
+def test_one_standard_error_takes_no_smaller_penalties() -> None:
+    X, y = table(rows=30)
+    least, shy = (AnytimeRegressor(GROUPS, alpha="cv", one_se=one_se).fit(X, y) for one_se in (False, True))
+    assert shy.fit_.alpha > least.fit_.alpha
+    assert shy.fit_.alphas[-1] > least.fit_.alphas[-1]
+
+
+def test_nested_errors_belong_to_the_same_model() -> None:
+    X, y = table(rows=40)
+    plain, nested = (AnytimeRegressor(GROUPS, alpha="cv", nested=nested).fit(X, y) for nested in (False, True))
+    np.testing.assert_array_equal(plain.predict(X), nested.predict(X))
+    assert nested.curve_.cv_error is not None
+    assert nested.curve_.cv_error.shape == (4,)
+    assert AnytimeRegressor(GROUPS, nested=True).fit(X, y).curve_.cv_error is not None
+
+
+def test_rows_of_one_query_stay_in_one_fold() -> None:
+    rng = np.random.default_rng(3)
+    queries = np.repeat(np.arange(20), 8)
+    # Ten numbers tell each query from the others, and nothing else: who has seen its other rows knows the answer.
+    X, y = rng.normal(size=(20, 10))[queries], rng.normal(size=20)[queries]
+    names = np.array([f"query {q}" for q in queries])
+    by_row = AnytimeRegressor(folds=4).fit(X, y).curve_.cv_error
+    assert by_row is not None
+    found = [
+        AnytimeRegressor(folds=4).fit(X, y, query=keys).curve_.cv_error for keys in (queries, names, names.tolist())
+    ]
+    assert found[0] is not None
+    assert found[0][-1] > 2 * by_row[-1]
+    assert [errors.tolist() for errors in found if errors is not None] == [found[0].tolist()] * 3
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_the_seed_decides_the_folds(kind: type[Estimator]) -> None:
+    X, y = table()
+    target = y if kind is AnytimeRegressor else y > y.mean()
+    errors = [
+        kind(GROUPS, folds=3, random_state=seed).fit(X, target).curve_.cv_error
+        for seed in (0, 0, 1, np.random.RandomState(0))
+    ]
+    assert errors[0] is not None
+    assert errors[0].tolist() == errors[1].tolist() == errors[3].tolist()  # type: ignore[union-attr]
+    assert errors[0].tolist() != errors[2].tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_threads_do_not_change_the_model(jobs: int) -> None:
+    X, y = table(missing=0.05)
+    one = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y)
+    other = AnytimeRegressor(GROUPS, alpha="cv", n_jobs=jobs).fit(X, y)
+    assert one.sequence_ == other.sequence_
+    np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"alpha": np.nan}, "alpha is nan"),
+        ({"alpha": "best"}, "'best'"),
+        ({"method": "lasso"}, "'lasso'"),
+        ({"folds": 1}, "folds is 1"),
+        ({"folds": 0, "alpha": "cv"}, "folds is 0"),
+    ],
+)
+def test_options_that_cannot_be_trained_are_refused(options: dict[str, Any], said: str) -> None:
+    X, y = table()
+    with pytest.raises(TrainingError, match=said):
+        AnytimeRegressor(GROUPS, **options).fit(X, y)
+
+
+# Saved models.
+
+
+@pytest.mark.parametrize("responses", [1, 2])
+def test_a_saved_regressor_predicts_as_it_did(tmp_path: Path, responses: int) -> None:
+    X, y = table(missing=0.1)
+    Y = np.column_stack([y, X[:, 1] ** 2])[:, :responses]
+    Y = np.nan_to_num(Y)[:, 0] if responses == 1 else np.nan_to_num(Y)
+    estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, Y)
+    saved = estimator.save(tmp_path / "detector.safetensors")
+    model = anytime.load(tmp_path / "detector.safetensors")
+    assert (model.name, model.version) == ("detector", saved.version)
+    rows = X[:10]
+    for k, stage in enumerate(estimator.staged_predict(rows)):
+        prediction = model.open(rows=10)
+        for group in model.groups.groups:
+            prediction.add(group.name, rows[:, [FEATURES.index(f) for f in group.features]])
+        answer = prediction.answer(budget=float(model.costs[k]))
+        assert answer.prefix == k
+        np.testing.assert_allclose(answer.prediction, stage, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["no", "yes"], ["a", "b", "c"], [0, 1], [3, 7, 11], [False, True], [1.0, 2.0], [-1.0, 1.0, 2.0]],
+    ids=str,
+)
+def test_labels_of_any_kind_survive_training_and_saving(tmp_path: Path, names: list[Any]) -> None:
+    X, y = table()
+    told = labels(y, names)
+    estimator = AnytimeClassifier(GROUPS).fit(X, told)
+    assert estimator.classes_.tolist() == names
+    assert estimator.classes_.dtype == told.dtype
+    predicted = estimator.predict(X)
+    assert accuracy_score(told, predicted) > 0.6
+    estimator.save(tmp_path / "m.safetensors")
+    model = anytime.load(tmp_path / "m.safetensors")
+    assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(told).tolist()]
+    prediction = model.open(rows=len(X))
+    for group in model.groups.groups:
+        prediction.add(group.name, X[:, [FEATURES.index(f) for f in group.features]])
+    answer = prediction.answer()
+    assert answer.prediction == predicted.tolist()
+    np.testing.assert_allclose(answer.probabilities, estimator.predict_proba(X), atol=1e-12)
+
+
+def test_labels_may_be_python_objects() -> None:
+    X, y = table()
+    told = labels(y, ["no", "yes"]).astype(object)
+    assert set(AnytimeClassifier(GROUPS).fit(X, told).predict(X)) == {"no", "yes"}
+
+
+def test_a_model_may_be_saved_without_its_moments_and_under_a_name(tmp_path: Path) -> None:
+    X, y = table()
+    AnytimeRegressor(GROUPS).fit(X, y).save(tmp_path / "m.safetensors", name="obstacles", keep_moments=False)
+    model = anytime.load(tmp_path / "m.safetensors")
+    assert model.name == "obstacles"
+    assert model.moments is None
+
+
+def test_what_is_not_fitted_can_neither_predict_nor_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not fitted"):
+        AnytimeRegressor(GROUPS).predict(table()[0])
+    with pytest.raises(ValueError, match="not fitted"):
+        AnytimeRegressor(GROUPS).save(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="not fitted"):
+        _ = AnytimeRegressor(GROUPS).model_
+    assert not list(tmp_path.iterdir())
+
+
+# Classes.
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_probabilities_and_agree_with_what_is_predicted(classes: int) -> None:
+    X, y = table()
+    told = labels(y, list(range(classes)))
+    estimator = AnytimeClassifier(GROUPS).fit(X, told)
+    staged = list(zip(estimator.staged_predict_proba(X), estimator.staged_predict(X), strict=True))
+    assert len(staged) == 4
+    np.testing.assert_allclose(staged[0][0], np.tile(np.bincount(told) / len(told), (len(X), 1)), atol=1e-12)
+    for k, (proba, predicted) in enumerate(staged):
+        budget = estimator.curve_.costs[k]
+        assert proba.shape == (len(X), classes)
+        assert ((proba >= 0) & (proba <= 1)).all()
+        np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+        np.testing.assert_array_equal(proba, estimator.predict_proba(X, budget=budget))
+        np.testing.assert_array_equal(predicted, estimator.predict(X, budget=budget))
+        scores = estimator.decision_function(X, budget=budget)
+        chosen = (scores > 0).astype(int) if classes == 2 else scores.argmax(axis=1)
+        np.testing.assert_array_equal(predicted, estimator.classes_[chosen])
+
+
+def test_one_class_is_no_classification() -> None:
+    X, _ = table()
+    with pytest.raises(TrainingError, match="one class"):
+        AnytimeClassifier(GROUPS).fit(X, np.zeros(len(X), dtype=int))
+
+
+def test_accuracy_on_digits_rises_with_the_budget() -> None:
+    X, y = load_digits(return_X_y=True)
+    rows = {
+        "groups": [{"name": f"row {r}", "features": [f"x{8 * r + c}" for c in range(8)], "cost": 1.0} for r in range(8)]
+    }
+    estimator = AnytimeClassifier(rows, alpha=1e-3).fit(X[:1200], y[:1200])
+    accuracy = [estimator.predict(X[1200:], budget=budget) == y[1200:] for budget in (0, 1, 2, 4, 8)]
+    rates = [float(right.mean()) for right in accuracy]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.2
+    assert rates[1] > 0.25
+    assert rates[-1] > 0.85
+    assert len(estimator.sequence_) == 8
+    assert (np.diff(estimator.curve_.explained_variance) >= 0).all()

@@ -1,0 +1,322 @@
+"""What is promised holds against the best of all sets, found by trying them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Float
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.guarantee import bound, doubling_bound, guarantee, spectral_gamma, submodularity_ratio, subset_values
+from anytime.manifest import Method
+from anytime.sequencing import Sequence as Learned
+from anytime.sequencing import sequence
+from models import literal
+
+quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+ROUNDING = 1e-9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small products only: threads would spend their time waiting for each other."""
+    with threadpool_limits(1):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A small table whose sets of groups can all be tried."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    groups: FeatureGroups
+    alpha: float
+
+    @property
+    def gram(self) -> Gram:
+        return Gram.of(moments_of(self.X, self.Y))
+
+    def learned(self, method: Method, *, doubling: bool = False) -> Learned:
+        return sequence(self.gram, self.groups, method, self.alpha, doubling=doubling)
+
+    def sets(self) -> dict[frozenset[int], float]:
+        """F of every set of groups, each by a fit of its own."""
+        rows = literal.Rows(*literal.standardise(self.X, self.Y), self.alpha)
+        return literal.explained_variance_of_subsets(rows, self.groups)
+
+    def cost(self, members: frozenset[int]) -> float:
+        return literal.cost_of(self.groups, sorted(members))
+
+
+def grouped(sizes: Sequence[int], costs: Sequence[float]) -> FeatureGroups:
+    content = [
+        {"name": f"g{g}", "features": [f"g{g}x{d}" for d in range(size)], "cost": float(cost)}
+        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
+    ]
+    return load_groups({"groups": content})
+
+
+def correlated(rng: np.random.Generator, rows: int, width: int, kind: str) -> Float:
+    """Columns that share much, hide each other, or repeat each other."""
+    X = rng.normal(size=(rows, width))
+    if kind == "common":
+        X += rng.choice([0.5, 2.0, 5.0]) * rng.normal(size=(rows, 1))
+    elif kind == "differences":
+        for j in range(1, width):
+            X[:, j] = X[:, j - 1] + rng.choice([0.1, 0.5]) * X[:, j]
+    elif kind == "copies":
+        for j in range(1, width):
+            if rng.random() < 0.4:
+                X[:, j] = X[:, rng.integers(0, j)] * rng.choice([-1.0, 1.0])
+    return X
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    costs: Sequence[float] = (0.0, 0.5, 1.0, 1.0, 2.0, 3.0, 8.0),
+    alphas: Sequence[float] = (0.0, 1e-7, 1e-3, 0.1, 1.0),
+    most: int = 6,
+) -> Problem:
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=most))
+    chosen = [draw(st.sampled_from(costs)) for _ in sizes]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, width, responses = draw(st.integers(20, 60)), sum(sizes), draw(st.integers(1, 2))
+    X = correlated(rng, rows, width, draw(st.sampled_from(("plain", "common", "differences", "copies"))))
+    signal = X @ (rng.normal(size=(width, responses)) * rng.integers(0, 2, size=(width, 1)))
+    Y = signal + draw(st.sampled_from((0.01, 1.0))) * rng.normal(size=(rows, responses))
+    return Problem(X, Y, grouped(sizes, chosen), draw(st.sampled_from(alphas)))
+
+
+# Theorem 3.2.
+
+
+@pytest.mark.parametrize("method", ["fr", "omp"])
+def test_each_prefix_explains_the_promised_share_of_any_set(method: Method) -> None:
+    @quick(max_examples=150)
+    @given(problems())
+    def check(problem: Problem) -> None:
+        learned, gram = problem.learned(method), problem.gram
+        gamma = guarantee(gram, problem.groups, method, problem.alpha).gamma
+        assert gamma is not None
+        assert 0 <= gamma <= 1
+        F = problem.sets()
+        for K in {problem.cost(members) for members in F} - {0.0}:
+            best = literal.brute_force_best(F, problem.groups.costs.tolist(), K)
+            for B, explained in zip(learned.costs, learned.explained_variance, strict=True):
+                assert explained >= bound(gamma, B, K) * best - ROUNDING
+
+    check()
+
+
+@quick(max_examples=80)
+@given(problems())
+def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Problem) -> None:
+    assume(problem.alpha > 0)
+    S = problem.gram.S
+    C, D = S + problem.alpha * np.eye(len(S)), np.zeros_like(S)
+    nu = 1.0
+    for columns in problem.groups.slices:
+        D[columns, columns] = C[columns, columns]
+        values = np.linalg.eigvalsh(S[columns, columns])
+        least = values[values > 1e-10 * values.max()].min()
+        nu = min(nu, least / (least + problem.alpha))
+    assume(min(np.linalg.eigvalsh(S[g, g]).min() for g in problem.groups.slices) > 1e-6)
+    whole = np.linalg.eigvals(np.linalg.solve(D, C)).real.min()
+    assert spectral_gamma(problem.gram, problem.groups, "fr", problem.alpha) == pytest.approx(whole, abs=1e-6)
+    assert spectral_gamma(problem.gram, problem.groups, "omp", problem.alpha) == pytest.approx(nu * whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fr", "omp"])
+def test_uncorrelated_groups_are_promised_as_much_as_submodular_ones(method: Method) -> None:
+    H = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
+    gram = Gram.of(moments_of(H[:, 1:], H[:, 1]))
+    found = spectral_gamma(gram, grouped([2, 3, 2], [1, 2, 3]), method, 0.25)
+    assert found == pytest.approx(1.0 if method == "fr" else 0.8)
+
+
+def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_penalty_nothing() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 3))
+    y = X @ np.ones(3)
+    once = Gram.of(moments_of(X, y))
+    within = Gram.of(moments_of(X[:, [0, 0, 1, 2]], y))
+    plain = spectral_gamma(once, grouped([1, 2], [1, 1]), "fr", 0.0)
+    assert spectral_gamma(within, grouped([2, 2], [1, 1]), "fr", 0.0) == pytest.approx(plain, abs=1e-9)
+    across = Gram.of(moments_of(X[:, [0, 1, 0, 2]], y))
+    assert spectral_gamma(across, grouped([2, 2], [1, 1]), "fr", 0.0) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_constants_promise_no_less() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(50, 3))
+    one, other = Gram.of(moments_of(X, X[:, 0])), Gram.of(moments_of(np.column_stack([X, np.ones(50)]), X[:, 0]))
+    expected = spectral_gamma(one, grouped([1, 2], [1, 1]), "fr", 0.1)
+    assert spectral_gamma(other, grouped([1, 3], [1, 1]), "fr", 0.1) == pytest.approx(expected)
+    assert spectral_gamma(other, grouped([1, 2, 1], [1, 1, 1]), "fr", 0.1) == pytest.approx(expected)
+
+
+# Theorem 4.3.
+
+
+def within(learned: Learned, budget: float) -> float:
+    """F of the longest prefix within a budget."""
+    return float(learned.explained_variance[np.flatnonzero(learned.costs <= budget * (1 + ROUNDING))[-1]])
+
+
+def telling_budgets(problem: Problem, learned: Learned) -> list[float]:
+    """Budgets at which a bound can fail first: where a set of a quarter becomes possible, and before each step."""
+    sets = {4 * problem.cost(members) for members in problem.sets()}
+    before = {float(cost) * (1 - 1e-6) for cost in learned.costs}
+    return sorted(sets | before | {float(cost) for cost in learned.costs})
+
+
+@quick(max_examples=300)
+@given(problems(costs=(0.0, 1.0, 1.0, 1.0, 1.5, 2.0, 2.0, 3.0, 4.0, 6.0)))
+def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_budget(problem: Problem) -> None:
+    learned = problem.learned("fr", doubling=True)
+    found = guarantee(problem.gram, problem.groups, "fr", problem.alpha, doubling_until=learned.doubling_until)
+    assert found.doubling_gamma is not None
+    assert found.doubling_until == learned.doubling_until
+    share = doubling_bound(found.doubling_gamma)
+    positive = problem.groups.costs[problem.groups.costs > 0]
+    capable = float(learned.costs[found.doubling_until]) if found.doubling_until is not None else 0.0
+    F = problem.sets()
+    for budget in telling_budgets(problem, learned):
+        if len(positive) == 0 or not positive.min() < budget <= capable:
+            continue
+        best = literal.brute_force_best(F, problem.groups.costs.tolist(), budget / 4)
+        assert within(learned, budget) >= share * best - ROUNDING
+
+
+def test_where_the_dearest_waits_too_long_the_promise_ends() -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(50, 3))
+    problem = Problem(X, X @ [[0.1], [0.1], [9.0]], grouped([1, 1, 1], [1.0, 1.0, 50.0]), 1e-5)
+    learned = problem.learned("fr", doubling=True)
+    assert learned.doubling_until == 2
+    found = guarantee(problem.gram, problem.groups, "fr", 1e-5, doubling_until=learned.doubling_until)
+    assert found.doubling_until == 2
+    assert found.gamma is None
+
+
+# Every set, and Eq. 9.
+
+
+@quick(max_examples=100)
+@given(problems())
+def test_the_value_of_every_set_is_that_of_its_own_fit(problem: Problem) -> None:
+    found = subset_values(problem.gram, problem.groups, problem.alpha)
+    assert found.shape == (2 ** len(problem.groups),)
+    for members, F in problem.sets().items():
+        assert found[sum(1 << g for g in members)] == pytest.approx(F, abs=1e-8)
+
+
+def test_groups_without_features_are_worth_nothing() -> None:
+    X = np.random.default_rng(3).normal(size=(30, 2))
+    gram = Gram.of(moments_of(X, X[:, 0]))
+    found = subset_values(gram, grouped([1, 0, 1], [1, 1, 1]), 0.1)
+    np.testing.assert_allclose(found[[0, 2]], 0.0)
+    np.testing.assert_allclose(found[[1, 3, 4, 6, 5, 7]], np.repeat(found[[1, 4, 5]], 2)[[0, 1, 2, 3, 4, 5]])
+
+
+@quick(max_examples=60)
+@given(problems(alphas=(1e-3, 0.1, 1.0), most=4))
+def test_the_ratio_is_that_of_plain_enumeration(problem: Problem) -> None:
+    F = problem.sets()
+    gains = [F[b] - F[a] for a in F for b in F if a < b and len(b - a) == 1]
+    # Gains that only rounding tells from zero have no ratio.
+    assume(min((gain for gain in gains if gain > 1e-14), default=1.0) > 1e-7)
+    found = submodularity_ratio(problem.gram, problem.groups, problem.alpha)
+    assert found == pytest.approx(literal.submodularity_ratio(F), rel=1e-5, abs=1e-7)
+
+
+def test_columns_that_help_only_together_have_a_small_ratio_and_orthogonal_ones_one() -> None:
+    rng = np.random.default_rng(4)
+    hidden, noise = rng.normal(size=2000), rng.normal(size=2000)
+    together = np.column_stack([hidden + 10 * noise, noise])
+    gram = Gram.of(moments_of(together, hidden))
+    assert submodularity_ratio(gram, grouped([1, 1], [1, 1]), 1e-9) < 0.02
+    H = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
+    gram = Gram.of(moments_of(H[:, 1:], H @ np.arange(8.0)))
+    assert submodularity_ratio(gram, grouped([1, 2, 3, 1], [1, 1, 1, 1]), 0.1) == pytest.approx(1.0)
+
+
+# Where nothing is promised.
+
+
+def small() -> Problem:
+    X = np.random.default_rng(5).normal(size=(40, 3))
+    return Problem(X, X @ np.ones((3, 1)), grouped([1, 2], [1.0, 2.0]), 1e-3)
+
+
+def test_where_the_theorems_do_not_reach_nothing_is_promised_and_it_says_why() -> None:
+    problem = small()
+    gram, groups = problem.gram, problem.groups
+    for method in ("single", "no-whiten"):
+        found = guarantee(gram, groups, method, 1e-3)
+        assert (found.gamma, found.doubling_gamma) == (None, None)
+        assert method in found.why
+    assert "cost-blind" in guarantee(gram, groups, "omp", 1e-3, cost_blind=True).why
+    assert guarantee(gram, groups, "fr", 1e-3, cost_blind=True).gamma is None
+    doubled = guarantee(gram, groups, "omp", 1e-3, doubling_until=1)
+    assert (doubled.gamma, doubled.doubling_gamma, doubled.doubling_until) == (None, None, 1)
+    assert "fr only" in doubled.why
+
+
+def test_groups_that_require_others_are_promised_nothing() -> None:
+    groups = load_groups(
+        {
+            "groups": [
+                {"name": "a", "features": ["x0"], "cost": 1.0},
+                {"name": "b", "features": ["x1", "x2"], "cost": 1.0, "requires": ["a"]},
+            ]
+        }
+    )
+    found = guarantee(small().gram, groups, "fr", 1e-3)
+    assert found.gamma is None
+    assert "require" in found.why
+
+
+def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
+    X = np.random.default_rng(6).normal(size=(60, 13))
+    gram = Gram.of(moments_of(X, X[:, 0]))
+    for count in (12, 13):
+        sizes = [1] * (count - 1) + [14 - count]
+        found = guarantee(gram, grouped(sizes, [1.0] * count), "fr", 1e-3, doubling_until=count)
+        assert (found.doubling_gamma is None) == (count > 12)
+        assert ("not known" in found.why) == (count > 12)
+        assert found.doubling_until == count
+
+
+def test_what_is_promised_has_no_reason_against_it() -> None:
+    problem = small()
+    assert guarantee(problem.gram, problem.groups, "fr", 1e-3).why == ""
+    assert guarantee(problem.gram, problem.groups, "fr", 1e-3, doubling_until=2).why == ""
+
+
+# The shares.
+
+
+def test_the_share_grows_with_the_budget_and_with_gamma() -> None:
+    assert bound(1.0, 1.0, 1.0) == pytest.approx(1 - np.exp(-1))
+    assert bound(0.5, 3.0, 2.0) == pytest.approx(1 - np.exp(-0.75))
+    assert bound(0.5, 0.0, 2.0) == 0.0
+    assert bound(0.0, 9.0, 2.0) == 0.0
+    assert doubling_bound(1.0) == pytest.approx(1 - np.exp(-0.5))
+    assert doubling_bound(0.0) == 0.0
+    for low, high in pairwise(np.linspace(0, 1, 11)):
+        assert bound(low, 2.0, 3.0) < bound(high, 2.0, 3.0)
+        assert doubling_bound(low) < doubling_bound(high)
