@@ -395,6 +395,13 @@ def test_rows_of_one_query_stay_in_one_fold() -> None:
     assert [errors.tolist() for errors in found if errors is not None] == [found[0].tolist()] * 3
 
 
+@pytest.mark.parametrize("length", [20, 79, 81])
+def test_a_query_of_another_length_than_the_rows_is_refused(length: int) -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match=str(length)):
+        AnytimeRegressor(GROUPS, folds=3).fit(X, y, query=np.arange(length))
+
+
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 def test_the_seed_decides_the_folds(kind: type[Estimator]) -> None:
     X, y = table()
