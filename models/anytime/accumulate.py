@@ -30,9 +30,14 @@ MAX_PART_ROWS = 65_536
 class UnusableColumnError(TableError):
     """A column of a block that cannot be summed; `column` counts features, then responses, and `why` says why."""
 
-    def __init__(self, column: int, why: str) -> None:
-        super().__init__(f"column number {column} (counted from 0) {why}")
+    def __init__(self, column: int, features: int, why: str) -> None:
+        named = f"feature number {column}" if column < features else f"target number {column - features}"
+        super().__init__(f"{named} (counted from 0) {why}")
         self.column, self.why = column, why
+
+
+CENTRE_ROWS = 512
+"""Rows looked at to find the shift, or more where they do not have every column."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,8 @@ def fold_moments_of(
 ) -> list[Moments]:
     """Moments of each of `count` folds; `folds` (n,) tells each row's. Otherwise as `moments_of`."""
     X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
-    Y = np.asarray(Y).reshape(len(Y), -1)
+    Y = np.asarray(Y)
+    Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     jobs = effective_n_jobs(n_jobs)
     parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
@@ -107,17 +113,16 @@ def accumulate(
     first = next(iterator, None)
     if first is None:
         raise TableError("there are no rows to learn from; expected at least one with a target")
-    fill = _first_means(first)
 
     def chained() -> Iterator[Block]:
         yield first
         yield from iterator
 
     if effective_n_jobs(n_jobs) == 1:
-        return _merged((_part(block, fill, count, chunk_rows) for block in chained()), count)
+        return _merged((_part(block, count, chunk_rows) for block in chained()), count)
     with single_blas_thread():
         parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        return _merged(parallel(delayed(_part)(block, fill, count, chunk_rows) for block in chained()), count)
+        return _merged(parallel(delayed(_part)(block, count, chunk_rows) for block in chained()), count)
 
 
 def _merged(parts: Iterable[list[Moments]], count: int) -> list[Moments]:
@@ -129,64 +134,78 @@ def _merged(parts: Iterable[list[Moments]], count: int) -> list[Moments]:
     return total
 
 
-def _first_means(block: Block) -> Float:
-    """(D,) means of the features over a first few rows that have them, 0 where none has: near enough to centre by."""
-    X = _dense(block.X[:1024])
-    present = np.isfinite(X)
-    count = present.sum(axis=0)
-    means: Float = np.where(present, X, 0.0).sum(axis=0) / np.maximum(count, 1)
-    return means
+def _dense(X: Any) -> NDArray[Any]:
+    return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
-def _dense(X: Any) -> Float:
-    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
-
-
-def _part(block: Block, fill: Float, count: int, chunk_rows: int | None) -> list[Moments]:
+def _part(block: Block, count: int, chunk_rows: int | None) -> list[Moments]:
     """Moments of each fold of one block."""
-    moments = []
-    for fold in range(count):
-        rows = None if block.folds is None else np.flatnonzero(block.folds == fold)
-        size = block.Y.shape[0] if rows is None else len(rows)
-        if size == 0:
-            moments.append(Moments.empty(block.X.shape[1], block.Y.shape[1], fill))
-            continue
-        sums = _Sums(block, fill, size, chunk_rows)
-        for start in range(0, size, sums.chunk_rows):
-            stop = min(start + sums.chunk_rows, size)
-            sums.add(block, slice(start, stop) if rows is None else rows[start:stop])
-        moments.append(sums.moments())
-    return moments
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told once, in words
+        return [_fold(block, fold, count, chunk_rows) for fold in range(count)]
+
+
+def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:
+    """Moments of one fold of a block."""
+    rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
+    size = block.Y.shape[0] if rows is None else len(rows)
+    features, responses = block.X.shape[1], block.Y.shape[1]
+    if size == 0:
+        return Moments.empty(features, responses, np.zeros(features))
+    # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
+    step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
+    sums = _Sums(_centre(block, _chunks(rows, size, CENTRE_ROWS)), features, responses, step)
+    for chunk in _chunks(rows, size, step):
+        sums.add(block, chunk)
+    return sums.moments()
+
+
+def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
+    """The rows (all `size` of a block where None), at most `step` at a time."""
+    for start in range(0, size, step):
+        span = slice(start, min(start + step, size))
+        yield span if rows is None else rows[span]
+
+
+def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
+    """(D + P,) means over the first few rows that tell a column, 0 where none does: near enough to centre by."""
+    means = np.full(block.X.shape[1] + block.Y.shape[1], np.nan)
+    for chunk in chunks:
+        open_columns = np.flatnonzero(np.isnan(means))
+        Z = np.hstack([_dense(block.X[chunk]), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        if block.weights is not None:
+            Z = Z[block.weights[chunk] > 0]
+        present = np.isfinite(Z)
+        count = present.sum(axis=0)
+        total = np.where(present, Z, 0.0).sum(axis=0)
+        means[open_columns] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+        if not np.isnan(means).any():
+            break
+    return np.nan_to_num(means)
 
 
 class _Sums:
-    """Shifted sums and cross-products of [X, Y, U] over chunks of one block."""
+    """Shifted sums and cross-products of [X, Y, U] over chunks of one block.
 
-    def __init__(self, block: Block, fill: Float, size: int, chunk_rows: int | None) -> None:
-        self.features, self.responses = block.X.shape[1], block.Y.shape[1]
-        self.fill = fill
+    Missing values are stored as the shift, which is 0 once shifted.
+    """
+
+    def __init__(self, shift: Float, features: int, responses: int, chunk_rows: int) -> None:
+        self.features, self.responses, self.chunk_rows = features, responses, chunk_rows
         self.missing: list[int] = []
         self.rows, self.weight = 0, 0.0
-        width = self.features + self.responses
-        # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
-        self.chunk_rows = min(chunk_rows or int(np.clip(2**20 // width, 512, 8192)), size)
-        self.shift, self.total, self.scatter = np.zeros(0), np.zeros(0), np.zeros((0, 0))
-        self._widen(width)
+        self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
+        self._widen(len(shift))
 
     def _widen(self, more: int) -> None:
         """Room for more columns; sums so far keep their place."""
         width = len(self.total) + more
         self.buffer, self.product = np.empty((self.chunk_rows, width)), np.empty((width, width))
-        self.shift, self.total = np.pad(self.shift, (0, more)), np.pad(self.total, (0, more))
+        self.total = np.pad(self.total, (0, more))
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
     def add(self, block: Block, rows: slice | Index) -> None:
         """Add a chunk of the block's rows, at most `chunk_rows` of them."""
-        X = block.X[rows]
-        X = X.toarray() if hasattr(X, "toarray") else X
-        Y = block.Y[rows]
-        if self.rows == 0:
-            self._choose_shift(X, Y)
+        X, Y = _dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
         if not np.isfinite(total).all():
@@ -199,17 +218,11 @@ class _Sums:
             root = np.sqrt(block.weights[rows])
             B *= root[:, np.newaxis]
             self.total += root @ B
-            self.weight += float(root @ root)
+            self.weight += float(block.weights[rows].sum())
         # numpy sees B'B and calls the symmetric product, and lets other threads run meanwhile; scipy's dsyrk does not.
-        with np.errstate(over="ignore", invalid="ignore"):  # told at the end, for the column that it is
-            np.matmul(B.T, B, out=self.product)
-            self.scatter += self.product
+        np.matmul(B.T, B, out=self.product)
+        self.scatter += self.product
         self.rows += len(B)
-
-    def _choose_shift(self, X: NDArray[Any], Y: NDArray[Any]) -> None:
-        means = np.concatenate([X.mean(axis=0, dtype=np.float64), Y.mean(axis=0, dtype=np.float64)])
-        width = self.features + self.responses
-        self.shift[:width] = np.where(np.isfinite(means), means, np.concatenate([self.fill, np.zeros(self.responses)]))
 
     def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
         D, P = self.features, self.responses
@@ -220,12 +233,13 @@ class _Sums:
         return B
 
     def _with_missing(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
-        """The chunk with `fill` where a feature is NaN, marked in its indicator column."""
+        """The chunk with the shift where a feature is NaN, marked in its indicator column."""
         X = np.asarray(X, dtype=np.float64)
         infinite = np.isinf(X)
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
-            raise UnusableColumnError(j, f"holds {int(infinite[:, j].sum())} infinite values; expected finite ones")
+            why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite ones"
+            raise UnusableColumnError(j, self.features, why)
         gaps = np.isnan(X)
         new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
         if new:
@@ -233,18 +247,19 @@ class _Sums:
             self._widen(len(new))
         B = self._shifted(X, Y)
         for column, j in enumerate(self.missing, start=self.features + self.responses):
-            B[gaps[:, j], j] = self.fill[j] - self.shift[j]
+            B[gaps[:, j], j] = 0.0
             B[gaps[:, j], column] = 1.0
         return B
 
     def moments(self) -> Moments:
         """What has been added, centred."""
         mean = self.total / self.weight if self.weight > 0 else self.total
-        with np.errstate(over="ignore", invalid="ignore"):
-            scatter = self.scatter - np.outer(self.total, mean)
+        scatter = self.scatter - np.outer(self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
-            raise UnusableColumnError(j, "has values too large to square; rescale it")
+            raise UnusableColumnError(
+                j, self.features, "holds values that are infinite or too large to square; rescale or mend it"
+            )
         width = self.features + self.responses
         place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]
         return Moments(
@@ -252,8 +267,8 @@ class _Sums:
             self.responses,
             self.rows,
             self.weight,
-            (self.shift + mean)[place],
+            (np.pad(self.shift, (0, len(self.missing))) + mean)[place],
             scatter[np.ix_(place, place)] if self.missing else scatter,
-            self.fill,
+            self.shift[: self.features],
             tuple(sorted(self.missing)),
         )

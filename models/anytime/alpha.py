@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,10 @@ __all__ = ["GRID", "Choice", "choose", "nested_errors"]
 
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 """Penalties that are tried: 20 values from 1e-7 to 10."""
+
+
+Known: TypeAlias = dict[tuple[bytes, bytes], dict[int, Float]]
+"""For each order, by index of the penalty, errors (K, steps + 1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,31 +57,38 @@ def choose(folds: Many[Fold], grid: Many[float], order: Callable[[float], Sequen
     one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
     """
     sequences = [order(alpha) for alpha in grid]
-    known: dict[bytes, dict[int, Float]] = {}  # order of the columns -> index of a penalty -> errors (K, steps + 1)
+    known: Known = {}
     for i, sequence in enumerate(sequences):
         _learn(known, folds, sequence, grid, [i])
     weights = np.array([fold.held.weight for fold in folds])
-    areas = Errors(
-        np.stack([_area(s, known[s.columns.tobytes()][i]) for i, s in enumerate(sequences)], axis=1), weights
-    )
+    areas = Errors(np.stack([_area(s, known[_key(s)][i]) for i, s in enumerate(sequences)], axis=1), weights)
     best = int(_pick(areas, one_se))
     chosen = sequences[best]
     _learn(known, folds, chosen, grid, range(len(grid)))
-    of_order = known[chosen.columns.tobytes()]
+    of_order = known[_key(chosen)]
     errors = Errors(np.stack([of_order[i] for i in range(len(grid))], axis=1), weights)
     own = _pick(errors, one_se)
     return Choice(grid[best], chosen, np.asarray(grid)[own], errors.mean[own, np.arange(len(own))])
 
 
 def _learn(
-    known: dict[bytes, dict[int, Float]], folds: Many[Fold], sequence: Sequence, grid: Many[float], wanted: Many[int]
+    known: Known,
+    folds: Many[Fold],
+    sequence: Sequence,
+    grid: Many[float],
+    wanted: Many[int],
 ) -> None:
     """Add the errors of an order at some penalties, unless an equal order has them already."""
-    of_order = known.setdefault(sequence.columns.tobytes(), {})
+    of_order = known.setdefault(_key(sequence), {})
     new = [i for i in wanted if i not in of_order]
     if new:
         errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
         of_order.update({i: errors[:, j] for j, i in enumerate(new)})
+
+
+def _key(sequence: Sequence) -> tuple[bytes, bytes]:
+    """What the errors of a sequence depend on: the order of its columns, and where its prefixes end."""
+    return sequence.columns.tobytes(), sequence.ends.tobytes()
 
 
 def _area(sequence: Sequence, errors: Float) -> Float:
@@ -112,5 +124,6 @@ def nested_errors(folds: Many[Fold], order: Callable[[Gram], Sequence], sequence
         own = order(fold.train)
         errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
         reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
+        reached[0] = 0  # free steps are within every cost, but the base rate is without them
         total += fold.held.weight * errors[place, reached]
     return total / sum(fold.held.weight for fold in folds)

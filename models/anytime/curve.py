@@ -77,7 +77,13 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
     if shape == "step":
         area = float(np.diff(edges) @ explained[before])
     else:
-        # Free steps stand at the same cost as the prefix before them; the last of them is the value there.
-        last = np.append(np.flatnonzero(np.diff(costs) > 0), len(costs) - 1)
-        area = float(np.trapezoid(np.interp(edges, costs[last], explained[last]), edges))
+        # The curve rises straight up at a free step; just before the stop it has the value of the first prefix there.
+        k = int(before.sum())
+        if k < len(costs):
+            end = explained[k - 1] + (explained[k] - explained[k - 1]) * (stop - costs[k - 1]) / (
+                costs[k] - costs[k - 1]
+            )
+        else:
+            end = explained[-1]
+        area = float(np.trapezoid(np.append(explained[before], end), edges))
     return area / (stop * risk)

@@ -8,14 +8,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from anytime.accumulate import fold_moments_of
 from anytime.arrays import Float, Index
 from anytime.curve import Curve
-from anytime.errors import GroupsError, TrainingError, ValuesError, listed
+from anytime.errors import GroupsError, TrainingError, listed
 from anytime.folds import FoldStream, GroupedFolds
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.manifest import Guarantee, Method
@@ -79,16 +79,16 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     @property
     def model_(self) -> AnytimeModel:
         """The model as it is saved and served."""
-        check_is_fitted(self)
-        origin = provenance(self.fit_, "memory", folds=self._count(), seed=_seed(self.random_state))
-        return self.fit_.model("model", self._target, origin)
+        return self._model("model", keep_moments=True)
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> AnytimeModel:
         """Write the model file; its name is the file's unless one is given."""
+        return self._model(name or Path(path).stem, keep_moments=keep_moments).save(path)
+
+    def _model(self, name: str, *, keep_moments: bool) -> AnytimeModel:
         check_is_fitted(self)
         origin = provenance(self.fit_, "memory", folds=self._count(), seed=_seed(self.random_state))
-        model = self.fit_.model(name or Path(path).stem, self._target, origin, keep_moments=keep_moments)
-        return model.save(path)
+        return self.fit_.model(name, self._target, origin, keep_moments=keep_moments)
 
     def _options(self) -> Options:
         options = Options(self.method, self.cost_blind, self.doubling, self.alpha, self.one_se, self.nested)
@@ -105,6 +105,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _learn(self, X: Any, Y: Any, sample_weight: Any, query: Any) -> None:
         """Moments by fold, then everything else from them."""
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        check_consistent_length(X, query)
         count, folds = self._count(), None
         if count is not None:
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
@@ -154,8 +155,6 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         )
         X = self._ordered(X)
         dense = X.toarray() if hasattr(X, "toarray") else X
-        if np.isinf(dense).any():
-            raise ValuesError("Input X contains infinity; expected finite numbers, or NaN where a value is missing")
         filled: Float = np.where(np.isnan(dense), self.fit_.prefixes.mean, dense)
         return filled
 

@@ -19,9 +19,15 @@ from functools import reduce
 
 import numpy as np
 
-from anytime.arrays import Float
+from anytime.arrays import Bool, Float
 
 __all__ = ["Moments"]
+
+ROUNDING = 1e-13
+"""Variances under this share of what was cancelled to get them are zero."""
+
+ALL = 1.0 - 1e-12
+"""Shares of the rows from here on are all of them, but for rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +73,10 @@ class Moments:
             mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
-        a = self.with_indicators(both)
-        b = other.refilled(self.fill).with_indicators(both)
+        # Never far from the values, for digits are lost to the distance.
+        fill = np.where(self._unseen, other.fill, self.fill)
+        a = self.refilled(fill).with_indicators(both)
+        b = other.refilled(fill).with_indicators(both)
         weight = a.weight + b.weight
         rows = a.rows + b.rows
         if a.weight == 0 or b.weight == 0:
@@ -92,14 +100,27 @@ class Moments:
 
     def refilled(self, fill: Float) -> Moments:
         """The same table with another value where features are missing."""
+        if not self.missing:
+            return replace(self, fill=fill)
         width = self.features + self.responses
         mean, scatter = self.mean.copy(), self.scatter.copy()
         for column, j in enumerate(self.missing, start=width):
             shift = fill[j] - self.fill[j]
             mean[j] += shift * mean[column]
             scatter[j] += shift * scatter[column]
+            cancelled = self.scatter[j, j] + shift**2 * self.weight
             scatter[:, j] += shift * scatter[:, column]
+            if scatter[j, j] <= ROUNDING * cancelled:
+                scatter[j] = scatter[:, j] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
+
+    @property
+    def _unseen(self) -> Bool:
+        """(D,) the features that no row of weight has."""
+        unseen = np.full(self.features, self.weight == 0)
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            unseen[j] |= self.mean[column] >= ALL
+        return unseen
 
     @property
     def observed_mean(self) -> Float:
@@ -107,7 +128,7 @@ class Moments:
         mean = self.mean[: self.features].copy()
         for column, j in enumerate(self.missing, start=self.features + self.responses):
             share = self.mean[column]
-            mean[j] = self.fill[j] if share >= 1.0 else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
+            mean[j] = self.fill[j] if share >= ALL else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
         return mean
 
     def imputed(self) -> Moments:

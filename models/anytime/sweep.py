@@ -161,4 +161,7 @@ class Sweep:
     def factor(self) -> tuple[Index, Factor, Float]:
         """When all is selected: columns in selection order, the factor L of C in that order, and z = L^-1 q."""
         order = np.array(self._order, dtype=np.intp)
-        return order, Factor(self._L[order], self._dropped), self._z
+        L = self._L[order]
+        L[self._dropped] = 0.0
+        L[self._dropped, self._dropped] = 1.0
+        return order, Factor(L, self._dropped), self._z

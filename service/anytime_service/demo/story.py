@@ -121,7 +121,7 @@ def _server(path: Path, port: int) -> Iterator[tuple[int, subprocess.Popen[bytes
     """`anytime serve` in a process of its own, ready; yields its port and the process."""
     port = _free_port(port)
     command = [sys.executable, "-m", "anytime", "serve", str(path), "--port", str(port)]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603  (this very package)
         try:
             _wait_until_ready(port, process, log)
             yield port, process
