@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import pickle
 import signal
+from collections.abc import Callable, Mapping
 from ctypes import c_longlong
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from anytime.threads import single_blas_thread
 from anytime.workers.extraction import Arrival, computed, summary
 
 __all__ = ["packed", "serve"]
@@ -32,6 +34,12 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
         pipe.send_bytes(packed(summary(error)))
         return
     pipe.send_bytes(packed(None))
+    # The other cores belong to whoever waits for the answer; BLAS threads that spin would take them.
+    with single_blas_thread():
+        _serve_jobs(pipe, extractors, stop)
+
+
+def _serve_jobs(pipe: Connection[Any, Any], extractors: Mapping[str, Callable[[Any], Any]], stop: c_longlong) -> None:
     try:
         while True:
             job, order = pipe.recv()

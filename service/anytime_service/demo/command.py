@@ -19,5 +19,5 @@ def demo(
     try:
         from anytime_service.demo.story import tell  # noqa: PLC0415  (keeps `anytime --help` quick)
     except ModuleNotFoundError as error:
-        raise AnytimeError(f"the demo needs {error.name}; pip install 'anytime-linear[train,serve]'") from error
+        raise AnytimeError(f"the demo needs {error.name}; pip install 'anytime-linear[all]'") from error
     tell(once=once, port=port)

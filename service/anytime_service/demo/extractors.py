@@ -1,6 +1,6 @@
 """Feature extractors for handwritten digits (8 x 8 pixels of 0..16), from microseconds to milliseconds.
 
-The first reads the 8 x 8 pixels. The others work on what a camera would have given, the image interpolated to 128 x 128
+The first reads the 8 x 8 pixels. The others work on what a camera would have given, the image interpolated to 64 x 64
 pixels of 0..1 by cubic splines, and do what vision pipelines do with it. Each is a function of the image alone, at the
 top level of this module, so that a worker process can import it.
 
@@ -37,7 +37,7 @@ __all__ = ["EXTRACTORS", "Extractor", "feature_table", "measure_costs"]
 Extractor: TypeAlias = Callable[[Float], Float]
 
 SIDE, WHITE = 8, 16.0
-CAMERA = 128
+CAMERA = 64
 
 
 def _interpolation() -> Float:
@@ -51,7 +51,7 @@ _PIXEL = np.arange(SIDE) - (SIDE - 1) / 2.0
 
 
 def camera(image: Float) -> Float:
-    """Interpolate an (8, 8) image to (128, 128), 0 to 1."""
+    """Interpolate an (8, 8) image to (64, 64), 0 to 1."""
     large: Float = _UPSCALE @ image @ _UPSCALE.T
     return np.clip(large / WHITE, 0.0, 1.0)
 
@@ -202,7 +202,7 @@ def gradients(image: Float) -> Float:
     return np.sqrt(shares)
 
 
-PADDED = 160
+PADDED = 96
 
 
 def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
@@ -210,7 +210,7 @@ def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
     y, x = np.mgrid[0:PADDED, 0:PADDED]
     y, x = (y + PADDED // 2) % PADDED - PADDED // 2, (x + PADDED // 2) % PADDED - PADDED // 2
     bank = []
-    for wavelength in (20.0, 36.0):
+    for wavelength in (10.0, 18.0):
         for angle in np.arange(6) * np.pi / 6:
             along = x * np.cos(angle) + y * np.sin(angle)
             envelope = np.exp(-(x**2 + y**2) / (2.0 * (0.4 * wavelength) ** 2))
@@ -233,7 +233,7 @@ DIRECTIONS = np.arange(12) * np.pi / 12
 
 
 def _turned_grids() -> Float:
-    """Rows and columns at which the image turned in each direction is read, (directions, 2, 128, 128)."""
+    """Rows and columns at which the image turned in each direction is read, (directions, 2, 64, 64)."""
     centre = (CAMERA - 1) / 2.0
     y, x = np.mgrid[0:CAMERA, 0:CAMERA] - centre
     grids = [(y * np.cos(a) - x * np.sin(a) + centre, y * np.sin(a) + x * np.cos(a) + centre) for a in DIRECTIONS]

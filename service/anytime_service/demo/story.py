@@ -13,18 +13,20 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from anytime.answer import Answer
 from anytime.arrays import Float
 from anytime.cli.reporting import steps_table
 from anytime.errors import AnytimeError
 from anytime.estimators import AnytimeClassifier
 from anytime.model import AnytimeModel
-from anytime_service.demo.client import DeadlineClient
+from anytime.runner import Runner
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
 __all__ = ["tell"]
@@ -34,6 +36,12 @@ SHOWN = 3
 """Images whose answers are shown one by one."""
 COUNTED = 200
 """Images over which accuracy and punctuality are counted."""
+
+PRACTICE = 50
+"""Images before the first that is shown."""
+
+FRAME_S = 0.002
+"""Between two images; the extractor that was at work when the last deadline struck ends meanwhile."""
 
 
 def tell(*, once: bool, port: int) -> None:
@@ -67,42 +75,58 @@ def tell(*, once: bool, port: int) -> None:
 
 
 def _answer(console: Console, model: AnytimeModel, port: int, images: Float, labels: Any) -> None:
-    """Ask about images under each deadline, and print what came of it."""
-    order = [name for step in model.manifest.steps for name in step.adds]
-    with DeadlineClient(port, order, EXTRACTORS) as client:
-        client.warm_up(images[0])
+    """Answer about images under each deadline, ask the server about the same groups, and print what came of it."""
+    with Runner(model, EXTRACTORS, worker="process") as runner:
+        runner.warm_up(images[0])
+        for image in images[-PRACTICE:]:  # the runner learns by how much this machine wakes it up late
+            for deadline in DEADLINES_MS:
+                _timed(runner, image, deadline)
         one = Table(box=None, pad_edge=False)
-        for name in ("digit", "deadline", "answered after", "groups", "of", "prediction", "probability"):
+        for name in ("digit", "deadline", "answered after", "groups", "prediction", "probability", "server says"):
             one.add_column(name, justify="right")
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
-                timed = client.predict(image, deadline)
-                answer = timed.answer
-                likely = max(answer["probabilities"])
-                cells = (f"{label}", f"{deadline:g} ms", f"{timed.elapsed_ms:.2f} ms", f"{answer['prefix']}")
-                one.add_row(*cells, f"{answer['steps']}", f"{answer['prediction']}", f"{likely:.2f}")
-        console.print(
-            "A worker process computes the groups, in order; the server answers from those that came in time:\n"
-        )
+                answer, took = _timed(runner, image, deadline)
+                said = _ask(port, {name: EXTRACTORS[name](image).tolist() for name in answer.groups})
+                cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
+                one.add_row(*cells, f"{answer.prediction}", f"{max(answer.probabilities):.2f}", f"{said['prediction']}")
+        console.print("A worker process computes the groups in order; the answer uses those that came in time,")
+        console.print("and the server says the same of them:\n")
         console.print(one)
         console.print(f"\n{COUNTED} more digits under each deadline:\n")
-        console.print(_counts(client, images[SHOWN:][:COUNTED], labels[SHOWN:][:COUNTED]))
+        console.print(_counts(runner, images[SHOWN:][:COUNTED], labels[SHOWN:][:COUNTED]))
 
 
-def _counts(client: DeadlineClient, images: Float, labels: Any) -> Table:
+def _counts(runner: Runner, images: Float, labels: Any) -> Table:
     """Accuracy and punctuality under each deadline."""
     table = Table(box=None, pad_edge=False)
     for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
         table.add_column(name, justify="right")
     for deadline in DEADLINES_MS:
-        timed = [client.predict(image, deadline) for image in images]
-        took = np.array([t.elapsed_ms for t in timed])
-        right = np.mean([t.answer["prediction"] == label for t, label in zip(timed, labels, strict=True)])
-        used = np.mean([t.answer["prefix"] for t in timed])
+        answers, times = zip(*(_timed(runner, image, deadline) for image in images), strict=True)
+        took = np.array(times)
+        right = np.mean([answer.prediction == label for answer, label in zip(answers, labels, strict=True)])
+        used = np.mean([answer.prefix for answer in answers])
         in_time = f"{int((took <= deadline).sum())} of {len(took)}"
         cells = (f"{deadline:g} ms", f"{used:.1f}", f"{right:.3f}", in_time)
         table.add_row(*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms")
     return table
+
+
+def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, float]:
+    """The answer about the next image of a camera, and after how many milliseconds it was there."""
+    time.sleep(FRAME_S)
+    begin = time.perf_counter()
+    answer = runner.run(image, deadline_ms)
+    return answer, (time.perf_counter() - begin) * 1e3
+
+
+def _ask(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
+    """What the server answers about some groups."""
+    response = httpx.post(f"http://127.0.0.1:{port}/predict", json={"groups": groups}, params={"deadline_ms": 1000})
+    response.raise_for_status()
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 def _invitation(model: AnytimeModel, port: int, row: Float) -> str:
