@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -19,8 +18,7 @@ from anytime.arrays import Float, Index
 from anytime.errors import TableError
 from anytime.gram import Gram
 from anytime.moments import Moments
-
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+from models.properties import quick
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 from anytime.accumulate import Block, accumulate, fold_moments_of
 from anytime.alpha import GRID, choose, nested_errors
@@ -25,15 +22,9 @@ from anytime.moments import Moments
 from anytime.sequencing import Sequence, sequence
 from anytime.training import Fit, Options, fit
 from models import literal
+from models.properties import quick
 
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small products only: threads would spend their time waiting for each other."""
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
 from anytime.gram import Gram
 from models import literal
+from models.properties import quick
 
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32 - 1)
 
 

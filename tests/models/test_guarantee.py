@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
@@ -22,17 +20,11 @@ from anytime.manifest import Method
 from anytime.sequencing import Sequence as Learned
 from anytime.sequencing import sequence
 from models import literal
+from models.properties import quick
 
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 ROUNDING = 1e-9
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small products only: threads would spend their time waiting for each other."""
-    with threadpool_limits(1):
-        yield
 
 
 @dataclass(frozen=True, eq=False)

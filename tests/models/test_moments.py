@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
 from anytime.gram import Gram
 from anytime.moments import Moments
-
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+from models.properties import quick
 
 
 def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:

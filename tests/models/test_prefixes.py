@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
-from threadpoolctl import threadpool_limits
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
@@ -20,15 +17,9 @@ from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.prefixes import BATCH, PrefixModels, prefix_models, staircase
 from anytime.sequencing import Sequence, sequence
 from models import literal
+from models.properties import quick
 
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small products only: threads would spend their time waiting for each other."""
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
@@ -29,6 +28,7 @@ from anytime.sequencing import Sequence as LearnedSequence
 from anytime.sequencing import sequence
 from models import literal
 from models.literal import Method, NormalEquations, Problem, Rows, columns_of, cost_of, literal_step, unpaid
+from models.properties import quick
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 
@@ -38,14 +38,7 @@ NEAR = 1e-6
 NOISE = 1e-11
 """Scores under this are rounding."""
 
-quick = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small products only: threads would spend their time waiting for each other."""
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 # Problems: small, and as unpleasant as real tables are.
