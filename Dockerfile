@@ -1,0 +1,52 @@
+# The server and what it needs, no more: models come from outside, into /models.
+#   docker build -t anytime-linear .
+#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./models-to-serve:/models:ro anytime-linear
+ARG BASE=python:3.12-slim
+
+FROM ${BASE} AS builder
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+
+# /opt/venv has no pip of its own; the one of the base installs into it. Only wheels: there is no compiler here.
+COPY requirements-serve.lock ./
+RUN python -m venv --without-pip /opt/venv \
+ && python -m pip --python /opt/venv/bin/python install --require-hashes --only-binary :all: --no-compile -r requirements-serve.lock
+
+# The wheel's builder is pinned with the development tools. A pin that it needs and that is not named here stops the build.
+COPY requirements.lock ./
+RUN awk '/^[a-z]/ { keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } keep' requirements.lock > hatchling.lock \
+ && python -m venv --without-pip /opt/hatchling \
+ && python -m pip --python /opt/hatchling/bin/python install --require-hashes --only-binary :all: -r hatchling.lock
+
+COPY pyproject.toml README.md LICENSE ./
+COPY models models
+COPY service service
+RUN python -m pip --python /opt/hatchling/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
+ && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
+
+# The tests of dependencies go. Bytecode is compiled once, here, and never compared with its source again.
+RUN find /opt/venv -type d -name tests -prune -exec rm -r {} + \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
+
+FROM ${BASE}
+LABEL org.opencontainers.image.title="anytime-linear" \
+      org.opencontainers.image.description="Linear predictions that are ready whenever the deadline strikes" \
+      org.opencontainers.image.licenses="MIT"
+COPY --from=builder /opt/venv /opt/venv
+# Starting the server once also leaves bytecode of those standard modules it imports, where the base has none.
+RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server"
+
+# Nothing is written from here on, so the root file system may be read-only and the user needs no home.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    ANYTIME_HOST=0.0.0.0 \
+    ANYTIME_PORT=8000
+WORKDIR /models
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['ANYTIME_PORT']), timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
+ENTRYPOINT ["anytime", "serve"]
+CMD ["/models"]
