@@ -1,6 +1,8 @@
 # The server and what it needs, no more: models come from outside, into /models.
 #   docker build -t anytime-linear .
-#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./models-to-serve:/models:ro anytime-linear
+#   docker run --read-only --stop-timeout 20 --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro anytime-linear
+# Answers under way are given before it stops, so the stop time-out is to be longer than ANYTIME_MAX_DEADLINE_MS. A port
+# other than 8000 is told by ANYTIME_PORT, which the health check reads too.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS builder
@@ -10,11 +12,13 @@ WORKDIR /build
 # /opt/venv has no pip of its own; the one of the base installs into it. Only wheels: there is no compiler here.
 COPY requirements-serve.lock ./
 RUN python -m venv --without-pip /opt/venv \
- && python -m pip --python /opt/venv/bin/python install --require-hashes --only-binary :all: --no-compile -r requirements-serve.lock
+ && python -m pip --python /opt/venv/bin/python install --require-hashes --only-binary :all: --no-compile \
+        -r requirements-serve.lock
 
 # The wheel's builder is pinned with the development tools. A pin that it needs and that is not named here stops the build.
 COPY requirements.lock ./
-RUN awk '/^[a-z]/ { keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } keep' requirements.lock > hatchling.lock \
+RUN awk '/^[a-z]/ { keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } keep' \
+        requirements.lock > hatchling.lock \
  && python -m venv --without-pip /opt/hatchling \
  && python -m pip --python /opt/hatchling/bin/python install --require-hashes --only-binary :all: -r hatchling.lock
 
@@ -33,7 +37,7 @@ LABEL org.opencontainers.image.title="anytime-linear" \
       org.opencontainers.image.description="Linear predictions that are ready whenever the deadline strikes" \
       org.opencontainers.image.licenses="MIT"
 COPY --from=builder /opt/venv /opt/venv
-# Starting the server once also leaves bytecode of those standard modules it imports, where the base has none.
+# Slim bases have no bytecode of the standard library: importing the server once leaves that of the modules it uses.
 RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server"
 
 # Nothing is written from here on, so the root file system may be read-only and the user needs no home.
@@ -47,6 +51,6 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['ANYTIME_PORT']), timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ['ANYTIME_PORT']), timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["anytime", "serve"]
 CMD ["/models"]

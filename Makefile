@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+ENGINE ?= docker
+IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench lock clean
+.PHONY: demo test check format bench image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -29,6 +31,12 @@ lock: .venv/ready
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --extra all --group dev pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
+	    --extra serve pyproject.toml --output-file requirements-serve.lock
+
+# The server alone; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
+image:
+	$(ENGINE) build --tag $(IMAGE) $(ARGS) .
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

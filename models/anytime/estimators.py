@@ -212,11 +212,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
         query : (n,) keys; rows of one key stay in one fold.
         """
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
+        names = _names(y)
         X, y = validate_data(self, self._prepared(X), y, multi_output=True, y_numeric=True, dtype="numeric", **options)
         self._resolve_groups(X)
         self._flat = y.ndim == 1
-        responses = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-        self._target = Target("regression", responses)
+        default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
+        self._target = Target("regression", names or default)
         self._learn(self._ordered(X), y, sample_weight, query)
         return self
 
@@ -246,6 +247,7 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix; arguments as in `AnytimeRegressor.fit`."""
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
+        names = _names(y)
         X, y = validate_data(self, self._prepared(X), y, dtype="numeric", **options)
         check_classification_targets(y)
         self._resolve_groups(X)
@@ -254,7 +256,7 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
             raise TrainingError(f"y has one class, {self.classes_[0]!r}; expected 2 or more")
         labels = tuple(self.classes_.tolist())
         binary = len(labels) == 2
-        self._target = Target("binary" if binary else "multiclass", ("y",), labels)
+        self._target = Target("binary" if binary else "multiclass", names or ("y",), labels)
         one_hot = codes[:, np.newaxis] == np.arange(1 if binary else 0, len(labels))
         self._learn(self._ordered(X), one_hot.astype(np.float64), sample_weight, query)
         return self
@@ -281,6 +283,12 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
         """Classes by every prefix: steps + 1 arrays."""
         for likely in self.staged_predict_proba(X):
             yield self.classes_[likely.argmax(axis=1)]
+
+
+def _names(y: Any) -> tuple[str, ...]:
+    """Names of the target columns, of a Series or a DataFrame that has them."""
+    found = tuple(y.columns) if hasattr(y, "columns") else (getattr(y, "name", None),)
+    return found if all(isinstance(name, str) and name for name in found) else ()
 
 
 def _seed(random_state: Any) -> int | None:

@@ -54,7 +54,7 @@ def affordable(costs: Float, budget: float | None) -> int:
     return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AnytimeModel:
     """What `train` makes, `load` reads and the service answers from; immutable, so threads may share it.
 
@@ -68,6 +68,9 @@ class AnytimeModel:
     manifest: Manifest
     prefixes: PrefixModels
     moments: Moments | None = None
+
+    def __repr__(self) -> str:
+        return f"<AnytimeModel {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
 
     @property
     def name(self) -> str:

@@ -208,8 +208,8 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
     return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
 
 
-def resequence(model: AnytimeModel, groups: FeatureGroups, source: str) -> AnytimeModel:
-    """The model's problem at other costs, from its moments: no data are read.
+def resequence(model: AnytimeModel, groups: FeatureGroups, name: str | None = None) -> AnytimeModel:
+    """The model's problem at other costs, from its moments, under another name if one is given: no data are read.
 
     The penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
     folds, which a model does not carry.
@@ -227,8 +227,8 @@ def resequence(model: AnytimeModel, groups: FeatureGroups, source: str) -> Anyti
     gram = Gram.of(model.moments)
     order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
     fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
-    origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or source})
-    return fitted.model(old.name, Target(old.task, old.target, old.classes), origin, query=old.query)
+    origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or old.name})
+    return fitted.model(name or old.name, Target(old.task, old.target, old.classes), origin, query=old.query)
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:

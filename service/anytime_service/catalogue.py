@@ -55,7 +55,7 @@ class ModelSummary(_View):
 class PlannedStep(_View):
     """A step still to complete: the groups to compute for it, what they cost, and how good the prefix is then.
 
-    `spent` is the cost of this plan up to and with this step.
+    `spent` is the cost of what is at hand and of this plan, up to and with this step.
     """
 
     prefix: int
@@ -136,10 +136,10 @@ def plan(model: AnytimeModel, budget: float | None, have: Iterable[str]) -> Plan
     while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
         prefix += 1
     steps: list[PlannedStep] = []
-    spent = 0.0
+    spent = _cost(model, paid)
     for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):
         compute = tuple(name for name in step.adds if name not in paid)
-        cost = float(sum(model.groups.costs[model.groups.positions[name]] for name in compute))
+        cost = _cost(model, compute)
         spent += cost
         steps.append(
             PlannedStep(
@@ -159,6 +159,10 @@ def plan(model: AnytimeModel, budget: float | None, have: Iterable[str]) -> Plan
         prefix=prefix,
         steps=tuple(steps),
     )
+
+
+def _cost(model: AnytimeModel, groups: Iterable[str]) -> float:
+    return float(sum(model.groups.costs[model.groups.positions[name]] for name in groups))
 
 
 def _paid(model: AnytimeModel, have: Iterable[str]) -> set[str]:

@@ -16,10 +16,13 @@ import msgspec
 from starlette.types import Scope
 
 from anytime.answer import Policy
+from anytime.errors import suggestion
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.settings import Settings
 
-__all__ = ["Head", "read_head"]
+__all__ = ["PARAMETERS", "Head", "read_head"]
+
+PARAMETERS = ("budget", "deadline_ms", "model", "policy", "rows")
 
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
@@ -75,6 +78,9 @@ def _query(content: bytes) -> dict[str, str]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise FieldError(twice, f"parameter {twice!r} is given more than once; give it once")
+    for name in query:
+        if name not in PARAMETERS:  # a deadline misspelt must not become the default
+            raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, PARAMETERS)}")
     return query
 
 

@@ -19,7 +19,7 @@ from anytime.cli.main import main
 from anytime.evaluation import evaluate
 from anytime.tables import open_table
 
-REMARKS = ("task: ", "ignored: ", "left out: ")
+REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "evaluating ", "one penalty")
 Capture = pytest.CaptureFixture[str]
 Content = dict[str, Any]
 
@@ -89,8 +89,9 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     assert captured.err.splitlines() == [
         "ignored: 'kind', 'grade', 'q', 'w' (in no group)",
         "task: regression",
+        "ordering 4 groups and fitting every prefix",
     ]
-    for word in ("(base rate)", "visit + b", "wrote m.safetensors", model.version, "cost in ms"):
+    for word in ("(base rate)", "visit + b", "wrote m.safetensors", model.version, "adds (ms)"):
         assert word in captured.out
     assert sorted(path.name for path in desk.iterdir()) == [
         "groups.json",

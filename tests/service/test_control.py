@@ -75,8 +75,8 @@ def test_a_plan_is_what_is_missing_in_order(
 def test_a_plan_tells_what_each_step_costs_and_buys(model: AnytimeModel) -> None:
     told = plan(model, None, ["speed", "blood"])
     assert [(step.prefix, step.group, step.cost, step.spent) for step in told.steps] == [
-        (2, "hog", 4.0, 4.0),
-        (3, "lab", 3.0, 7.0),
+        (2, "hog", 4.0, model.groups.costs[[0, 2]].sum() + 4.0),
+        (3, "lab", 3.0, model.groups.costs[[0, 2]].sum() + 7.0),
     ]
     assert [(step.r2, step.cv_error) for step in told.steps] == [
         (step.r2, step.cv_error) for step in model.manifest.steps[1:]

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["print_json", "progress", "remark", "results"]
+__all__ = ["print_json", "progress", "remark", "results", "working"]
 
 PLAIN_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
@@ -31,6 +31,18 @@ def remark(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print a result for programs."""
     print(json.dumps(value, indent=1, allow_nan=False))
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Context of work that has no rows to count: a sign of life on a terminal, else a line."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(what):
+            yield
+        return
+    remark(what)
+    yield
 
 
 @contextmanager

@@ -14,17 +14,22 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import Task
 from anytime.moments import Moments
 from anytime.tables import open_table
-from anytime.targets import settle_target, survey_target
+from anytime.targets import Survey, Target, settle_target, survey_target
 
 __all__ = ["Source", "open_source", "open_test"]
 
 
+FEW = 20
+"""Different whole numbers up to which a target may well be classes."""
+
+
 @dataclass(frozen=True)
 class Source:
-    """A table opened for training, and how many of its rows have a target."""
+    """A table opened for training, how many of its rows have a target, and what else is to be said of its task."""
 
     dataset: Dataset
     rows: int
+    remark: str
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
         """Moments of each fold, while progress is told."""
@@ -56,7 +61,16 @@ def open_source(
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
-    return Source(dataset, survey.rows - survey.missing)
+    return Source(dataset, survey.rows - survey.missing, _remark(survey, dataset.target))
+
+
+def _remark(survey: Survey, target: Target) -> str:
+    """The classes, or a hint that there might be some."""
+    if target.classes is not None:
+        return f", classes {', '.join(map(str, target.classes))}"
+    count = len(survey.values[0])
+    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= FEW
+    return f" ({count} whole numbers; --task multiclass makes them classes)" if few_integers else ""
 
 
 def open_test(test: Path, source: Source) -> Dataset:

@@ -27,10 +27,12 @@ def described(model: AnytimeModel) -> dict[str, Any]:
 
 def _table(model: AnytimeModel, *more: str) -> Table:
     """An empty table of prefixes."""
+    # What is measured must not be cut off in a narrow terminal; what was asked for is in `show`.
+    own = ("step", "total", "r2", "cv error") if more else ("step", "cost", "total", "r2", "cv error", "alpha")
     table = Table(box=None, pad_edge=False)
-    for name in ("step", "cost", "total", "r2", "cv error", "alpha", *more):
-        table.add_column(name, justify="right")
-    table.add_column(escape(f"adds (cost in {model.groups.cost_unit})"), overflow="fold")
+    for name in (*own, *more):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
     return table
 
 
@@ -51,7 +53,8 @@ def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
         measures["NDCG@5"] = evaluated.ndcg
     table = _table(model, *measures)
     for k, (cells, adds) in enumerate(_rows(model)):
-        table.add_row(*cells, *(f"{values[k]:.4g}" for values in measures.values()), adds)
+        own = [cell for i, cell in enumerate(cells) if i not in (1, 5)]
+        table.add_row(*own, *(f"{values[k]:.4g}" for values in measures.values()), adds)
     return table
 
 

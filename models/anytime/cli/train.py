@@ -23,7 +23,7 @@ from anytime.cli.arguments import (
     parsed_alpha,
     workers,
 )
-from anytime.cli.console import remark, results
+from anytime.cli.console import remark, results, working
 from anytime.cli.output import Out, check_out
 from anytime.manifest import Method
 
@@ -83,13 +83,16 @@ def train(
     )
     testing = None if test is None else open_test(test, source)
     found = source.dataset.target
-    remark(f"task: {found.task}" + (f", classes {', '.join(map(str, found.classes))}" if found.classes else ""))
-    fitted = fit(source.moments(folds, seed, jobs), source.dataset.groups, options)
+    remark(f"task: {found.task}{source.remark}")
+    parts = source.moments(folds, seed, jobs)
+    with working(f"ordering {len(source.dataset.groups)} groups and fitting every prefix"):
+        fitted = fit(parts, source.dataset.groups, options)
     origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
     evaluated = None
     if testing is not None:
-        evaluated = evaluation.evaluated(model, testing, n_jobs=jobs)
+        with working(f"evaluating on {testing.table.name}"):
+            evaluated = evaluation.evaluated(model, testing, n_jobs=jobs)
     model = model.save(out)
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))

@@ -1,0 +1,180 @@
+"""What the image promises, read from its Dockerfile and its pins: no engine is needed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from anytime_service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+TRAINING = {"pyarrow", "scikit-learn"}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a Dockerfile, its continued lines joined."""
+
+    word: str
+    rest: str
+
+    def argv(self) -> list[str]:
+        """Words of an instruction written as JSON, so that no shell stands before the program."""
+        words: list[str] = json.loads(self.rest[self.rest.index("[") :])
+        return words
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One requirement of a lock: a version, where it holds, and its hashes."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+
+
+def instructions() -> list[Instruction]:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
+    return [Instruction(*line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
+
+
+def stages() -> list[list[Instruction]]:
+    """Instructions of each stage, from its FROM on; what stands before the first belongs to none."""
+    found: list[list[Instruction]] = []
+    for each in instructions():
+        if each.word == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(each)
+    return found
+
+
+def rests(stage: list[Instruction], word: str) -> list[str]:
+    return [each.rest for each in stage if each.word == word]
+
+
+def only(stage: list[Instruction], word: str) -> Instruction:
+    (found,) = (each for each in stage if each.word == word)
+    return found
+
+
+def environment(stage: list[Instruction]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for rest in rests(stage, "ENV") for pair in rest.split())
+
+
+def pins(lock: str) -> Iterator[Pin]:
+    """Yield the requirements of a lock, one a paragraph that is not indented."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        requirement, *hashes = line.split(" --hash=")
+        name, version, marker = re.fullmatch(r"([\w.-]+)==([^\s;]+)(?:\s*;\s*(.*))?", requirement.strip()).groups("")  # type: ignore[union-attr]
+        yield Pin(name, version, marker, tuple(each.strip() for each in hashes))
+
+
+def test_the_base_is_an_argument_and_both_stages_stand_on_it() -> None:
+    before = [each for each in instructions() if each.word == "ARG"]
+    assert [each.rest for each in before] == ["BASE=python:3.12-slim"]
+    assert instructions()[0] == before[0]
+    assert [stage[0].rest.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
+
+
+def test_nothing_comes_from_the_network_but_hashed_pins() -> None:
+    builder, final = stages()
+    assert not [each for each in instructions() if each.word == "ADD" or "://" in each.rest]
+    installs = [command for rest in rests(builder, "RUN") for command in rest.split("&&") if " install " in command]
+    assert installs
+    assert all("--require-hashes" in command or "--no-index" in command for command in installs)
+    assert "--no-build-isolation" in " ".join(rests(builder, "RUN"))  # isolation would fetch without hashes
+    assert not [rest for rest in rests(final, "RUN") if "pip" in rest]
+
+
+def test_the_environment_is_installed_from_the_pins_of_the_server() -> None:
+    builder, _ = stages()
+    copied = [name for rest in rests(builder, "COPY") for name in rest.split()[:-1]]
+    assert {"requirements-serve.lock", "pyproject.toml", "models", "service"} <= set(copied)
+    assert re.search(r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", rests(builder, "RUN")[0])
+    assert environment(builder)["PIP_NO_CACHE_DIR"] == "1"
+
+
+def test_the_pins_that_build_the_wheel_are_in_the_lock_for_development() -> None:
+    (names,) = re.findall(r"\^\(([\w|-]+)\)==", " ".join(rests(stages()[0], "RUN")))
+    assert "hatchling" in names.split("|")
+    assert set(names.split("|")) <= {pin.name for pin in pins("requirements.lock")}
+
+
+def test_the_final_stage_copies_the_environment_and_nothing_else() -> None:
+    assert rests(stages()[1], "COPY") == ["--from=builder /opt/venv /opt/venv"]
+
+
+def test_the_user_is_a_number_and_not_root() -> None:
+    final = stages()[1]
+    user = only(final, "USER")
+    assert all(int(number) > 0 for number in user.rest.split(":"))  # a number: an orchestrator can check it
+    assert not [each for each in final[final.index(user) :] if each.word in {"RUN", "COPY"}]
+
+
+def test_the_image_starts_the_server_itself_on_every_address() -> None:
+    final = stages()[1]
+    assert only(final, "ENTRYPOINT").argv() == ["anytime", "serve"]
+    assert only(final, "CMD").argv() == ["/models"]
+    assert only(final, "STOPSIGNAL").rest == "SIGTERM"
+    values = environment(final)
+    assert values["ANYTIME_HOST"] == "0.0.0.0"
+    assert only(final, "EXPOSE").rest == values["ANYTIME_PORT"]
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    assert {name for name in values if name.startswith(PREFIX)} <= known
+
+
+def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:
+    builder, final = stages()
+    assert "compileall" in rests(builder, "RUN")[-1]
+    assert environment(final)["PYTHONDONTWRITEBYTECODE"] == "1"
+
+
+def test_the_health_check_needs_no_shell_and_asks_whether_the_server_is_ready() -> None:
+    program, option, code = only(stages()[1], "HEALTHCHECK").argv()
+    assert (program, option) == ("python", "-c")
+    ast.parse(code)
+    assert "/readyz" in code
+    assert "ANYTIME_PORT" in code
+
+
+def test_the_context_holds_what_is_copied_and_no_more() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    assert patterns[0] == "*"
+    copied = {name for rest in rests(stages()[0], "COPY") for name in rest.split()[:-1]}
+    assert {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")} == copied
+    assert any(fnmatch("models/anytime/__pycache__", pattern) for pattern in patterns[1:])
+
+
+@pytest.mark.parametrize("lock", ["requirements-serve.lock", "requirements.lock"])
+def test_every_pin_has_hashes_and_names_no_index(lock: str) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert not re.search(r"^\s*-(?!-hash)", text, flags=re.MULTILINE)  # an option, such as an index
+    found = list(pins(lock))
+    assert found
+    assert all(pin.hashes and all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in pin.hashes) for pin in found)
+
+
+def test_the_server_is_pinned_as_it_is_tested() -> None:
+    tested = {(pin.name, pin.marker, pin.version): pin.hashes for pin in pins("requirements.lock")}
+    served = {(pin.name, pin.marker, pin.version): pin.hashes for pin in pins("requirements-serve.lock")}
+    assert served.items() <= tested.items()
+
+
+def test_the_server_needs_neither_scikit_learn_nor_pyarrow() -> None:
+    names = {pin.name for pin in pins("requirements-serve.lock")}
+    assert {"fastapi", "uvicorn", "numpy"} <= names
+    assert not names & TRAINING
