@@ -42,11 +42,13 @@ class Answer:
     budget : as asked.  complete : every step that the budget allows was used.
     missing : groups of the budget's prefix that were not received.
     imputed : features that came as null, filled by their training means.
-    reason : why the answer was given now.
+    reason : why the answer was given now; None in an update, which is not the last word.
     policy : the policy that the answer follows; `note` says why where another was asked for.
     expected : how good the groups used were in training.
     interval : where the model is calibrated.
     elapsed_ms : from begin to answer.  late_groups : groups that came after the deadline, before the answer left.
+    replaced : groups that came more than once; their last values count.
+    ranking : row indices by descending score (of the second of two classes), where asked for.
     """
 
     model: str
@@ -61,10 +63,12 @@ class Answer:
     complete: bool
     missing: tuple[str, ...]
     imputed: tuple[str, ...]
-    reason: Reason
+    reason: Reason | None
     policy: Policy
     expected: Expected
     interval: Any = None
     elapsed_ms: float = 0.0
     late_groups: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    ranking: list[int] | None = None
     note: str | None = None

@@ -21,7 +21,7 @@ from anytime.errors import ValuesError
 from anytime.gram import Gram
 from anytime.model import AnytimeModel
 
-__all__ = ["KEPT_SETS", "ArrivedModel", "arrived_model"]
+__all__ = ["KEPT_SETS", "ArrivedModel", "arrived_at_hand", "arrived_model"]
 
 KEPT_SETS = 256
 """Solved sets kept for each model; the least recently used goes first."""
@@ -29,13 +29,12 @@ KEPT_SETS = 256
 
 @dataclass(frozen=True)
 class ArrivedModel:
-    """Linear model of one set of groups: `intercept + (x - mean)[columns] @ coef`, and what it cost and explains.
+    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, and what it cost and explains.
 
-    `order` names the groups in the order of their columns.
+    `columns` count in the order of the sequence, as those of a `Prediction` do.
     """
 
     groups: frozenset[str]
-    order: list[str]
     columns: Index
     coef: Float
     cost: float
@@ -49,8 +48,24 @@ class _Solved:
         if model.moments is None:
             raise ValuesError(f"model {model.name!r} was saved without its moments; policy 'arrived' needs them")
         self.gram = Gram.of(model.moments)
+        self.prefixes: dict[frozenset[str], int] = {}
+        for prefix, names in enumerate(model.needed):
+            self.prefixes.setdefault(names, prefix)
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
         self.lock = Lock()
+
+    def get(self, groups: frozenset[str]) -> ArrivedModel | None:
+        with self.lock:
+            if groups in self.sets:
+                self.sets.move_to_end(groups)
+            return self.sets.get(groups)
+
+    def keep(self, found: ArrivedModel) -> ArrivedModel:
+        with self.lock:
+            self.sets[found.groups] = found
+            if len(self.sets) > KEPT_SETS:
+                self.sets.popitem(last=False)
+        return found
 
 
 _SOLVED: WeakKeyDictionary[AnytimeModel, _Solved] = WeakKeyDictionary()
@@ -58,30 +73,43 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
-    """Best linear model of a set of groups that have features, from the moments of `model`."""
+    """Best linear model of a set of groups that have features, from the moments of `model`: D_A^3 / 3 operations.
+
+    Raises
+    ------
+    ValuesError
+        The model was saved without its moments.
+    """
+    at_hand = arrived_at_hand(model, groups)
+    # Not under the lock: whoever asks for a set that is at hand need not wait for one that is being solved.
+    return at_hand or _solved(model).keep(_solve(model, _solved(model).gram, groups))
+
+
+def arrived_at_hand(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
+    """As `arrived_model`, for a set that needs no solving: one solved before, or a prefix."""
+    solved = _solved(model)
+    found = solved.get(groups)
+    if found is None and groups in solved.prefixes:
+        found = solved.keep(_prefix(model, groups, solved.prefixes[groups]))
+    return found
+
+
+def _solved(model: AnytimeModel) -> _Solved:
     with _SOLVED_LOCK:
         if model not in _SOLVED:
             _SOLVED[model] = _Solved(model)
-        solved = _SOLVED[model]
-    with solved.lock:
-        if groups not in solved.sets:
-            solved.sets[groups] = _solve(model, solved.gram, groups)
-            if len(solved.sets) > KEPT_SETS:
-                solved.sets.popitem(last=False)
-        solved.sets.move_to_end(groups)
-        return solved.sets[groups]
+        return _SOLVED[model]
+
+
+def _prefix(model: AnytimeModel, names: frozenset[str], prefix: int) -> ArrivedModel:
+    coef = model.prefixes.coef(prefix)
+    return ArrivedModel(names, np.arange(len(coef)), coef, _cost(model, names), model.expected(prefix))
 
 
 def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedModel:
-    groups, models = model.groups, model.prefixes
-    indices = sorted(groups.positions[name] for name in names)
-    paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
-    cost = float(groups.costs[sorted(paid)].sum())
-    if names in model.needed:
-        prefix = model.needed.index(names)
-        columns = models.columns[: models.ends[prefix]]
-        return ArrivedModel(names, model.order(names), columns, models.coef(prefix), cost, model.expected(prefix))
-    columns = np.concatenate([np.arange(groups.slices[i].start, groups.slices[i].stop) for i in indices])
+    order, models = model.order(names), model.prefixes
+    here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
+    columns = models.columns[here]
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
     alpha = alphas[int(np.abs(models.ends - len(columns)).argmin())]
     C, q = gram.penalised(alpha, columns)
@@ -90,4 +118,12 @@ def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedMod
     coef = factor.backward(z) * gram.y_scale / gram.x_scale[columns, np.newaxis]
     explained = 0.5 * float(np.sum(z * z))
     expected = Expected(None, explained, 2 * explained / gram.q.shape[1])
-    return ArrivedModel(names, [groups.names[i] for i in indices], columns, coef, cost, expected)
+    return ArrivedModel(names, here, coef, _cost(model, names), expected)
+
+
+def _cost(model: AnytimeModel, names: frozenset[str]) -> float:
+    """Joint cost of groups and of what they require."""
+    groups = model.groups
+    indices = [groups.positions[name] for name in names]
+    paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
+    return float(groups.costs[sorted(paid)].sum())

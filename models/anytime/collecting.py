@@ -19,7 +19,7 @@ from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime.workers import Arrival, Extraction
 
-__all__ = ["KEPT_FAILURES", "Failure", "FailureRecord", "collect", "computing_order", "solve_seconds"]
+__all__ = ["KEPT_FAILURES", "Failure", "FailureRecord", "collect", "solve_seconds"]
 
 KEPT_FAILURES = 256
 
@@ -125,18 +125,13 @@ def _with_note(answer: Answer, holes: list[Failure]) -> Answer:
     return replace(answer, note=told if answer.note is None else f"{told}; {answer.note}")
 
 
-def computing_order(model: AnytimeModel, prefix: int) -> tuple[str, ...]:
-    """List the groups with features of a prefix as the sequence computes them."""
-    return tuple(name for step in model.manifest.steps[:prefix] for name in step.adds if name in model.needed[prefix])
-
-
 def solve_seconds(model: AnytimeModel) -> float:
     """Measure an answer for a set that is no prefix, D^3 / 3 operations; infinite where there are no moments."""
     if model.moments is None:
         return math.inf
     prediction = model.open()
     prediction.answer(policy="arrived")  # the first such answer of a model scales its moments, once
-    for name in computing_order(model, model.steps)[1:]:
+    for name in model.computed[-1][1:]:
         prediction.add(name, model.prefixes.mean[model.groups.slices[model.groups.positions[name]]])
     begin = time.perf_counter()
     prediction.answer(policy="arrived")

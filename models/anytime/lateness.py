@@ -22,7 +22,7 @@ KEPT = 4096
 MARGIN_MS = 0.1
 LARGEST_MARGIN_MS = 1.0
 STEP_MS = 0.02
-SHARE_IN_TIME = 0.95
+SHARE_IN_TIME = 0.98
 
 
 @dataclass(frozen=True)

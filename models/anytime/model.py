@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from anytime.prefixes import PrefixModels
 if TYPE_CHECKING:
     from anytime.prediction import Prediction
 
-__all__ = ["AnytimeModel", "affordable", "checked_budget"]
+__all__ = ["AnytimeModel", "Place", "affordable", "checked_budget"]
 
 UNLIMITED = 1e300
 """A budget beyond this is no limit."""
@@ -52,6 +52,24 @@ def affordable(costs: Float, budget: float | None) -> int:
     Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
     """
     return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
+
+
+class Place(NamedTuple):
+    """Where a group with features stands in the sequence.
+
+    Attributes
+    ----------
+    start, stop : its columns, in the order of the sequence.
+    mean : (features,) their training means.
+    step : number of the step that adds it, which is the first prefix that has it.
+    features : their names.
+    """
+
+    start: int
+    stop: int
+    mean: Float
+    step: int
+    features: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +105,7 @@ class AnytimeModel:
         """The feature groups and their costs."""
         return self.manifest.groups
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Number of steps; a prefix is counted from 0, the base rate, to this."""
         return len(self.manifest.steps)
@@ -96,6 +114,31 @@ class AnytimeModel:
     def costs(self) -> Float:
         """Cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where each group with features stands in the sequence."""
+        found: dict[str, Place] = {}
+        start = 0
+        for number, step in enumerate(self.manifest.steps, start=1):
+            for name in step.adds:
+                group = self.groups.groups[self.groups.positions[name]]
+                if group.features:
+                    mean = self.prefixes.mean[self.groups.slices[self.groups.positions[name]]]
+                    found[name] = Place(start, start + len(mean), mean, number, group.features)
+                    start += len(mean)
+        return found
+
+    @cached_property
+    def lacking(self) -> tuple[int, ...]:
+        """For each prefix, how many groups with features its last step adds, (steps + 1,)."""
+        steps = [place.step for place in self.places.values()]
+        return tuple(np.bincount(steps, minlength=self.steps + 1).tolist())
+
+    @cached_property
+    def computed(self) -> tuple[tuple[str, ...], ...]:
+        """For each prefix, the groups of `needed` in the order in which the sequence computes them, (steps + 1,)."""
+        return tuple(tuple(self.order(names)) for names in self.needed)
 
     @cached_property
     def needed(self) -> tuple[frozenset[str], ...]:
@@ -123,8 +166,11 @@ class AnytimeModel:
         step = self.manifest.steps[prefix - 1]
         return Expected(step.cv_error, step.explained_variance, step.r2)
 
-    def open(self, rows: int = 1) -> Prediction:
-        """Begin a prediction for `rows` rows: add groups as they are computed, ask for an answer at any time."""
+    def open(self, rows: int | None = 1) -> Prediction:
+        """Begin a prediction: add groups as they are computed, ask for an answer at any time.
+
+        `rows` is how many rows share it; None counts them in the first values.
+        """
         from anytime.prediction import Prediction  # noqa: PLC0415  (the prediction knows the model, not the reverse)
 
         return Prediction(self, rows)

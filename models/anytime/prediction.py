@@ -2,25 +2,31 @@
 
 No clock and no I/O here: a `Prediction` is told what arrived and asked for answers, by an embedding program, by the
 runner or by the service. A refused group changes nothing.
+
+Values are kept less their training means, column after column in the order of the sequence, so that a prefix is one
+product with the first columns, whatever the order of arrival. Only the columns that have come take memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from scipy.linalg.blas import dasum
 
 from anytime.answer import Answer, Policy, Reason
-from anytime.arrays import Bool, Float
+from anytime.arrays import Bool, Float, Index
 from anytime.arrived import ArrivedModel, arrived_model
-from anytime.errors import ValuesError, listed, suggestion
+from anytime.errors import ValuesError, suggestion
 from anytime.model import AnytimeModel, checked_budget
+from anytime.values import LARGEST, checked_values
 
-__all__ = ["LARGEST", "Prediction", "class_probabilities"]
+__all__ = ["LARGEST", "Prediction", "Solve", "class_probabilities"]
 
-LARGEST = 1e100
-"""Largest value taken: a sum of products with coefficients stays finite, so that there is always an answer."""
+Solve = Callable[[AnytimeModel, frozenset[str]], ArrivedModel | None]
+"""Finds the optimum of a set of groups; None is "not yet"."""
 
 
 class Prediction:
@@ -29,21 +35,56 @@ class Prediction:
     Parameters
     ----------
     model : the model that answers.
-    rows : number of rows that share this prediction (the documents of a query), at least 1.
+    rows : number of rows that share this prediction (the documents of a query), at least 1; None counts them in the
+        first values that come.
     """
 
-    def __init__(self, model: AnytimeModel, rows: int = 1) -> None:
-        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
+    def __init__(self, model: AnytimeModel, rows: int | None = 1) -> None:
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
             raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
         self.model = model
-        self.rows = int(rows)
-        self._values: dict[str, Float] = {}
-        self._nulls: dict[str, Bool] = {}
+        self.prefix = 0
+        """Longest complete prefix, whatever the budget."""
+        self.replaced: dict[str, None] = {}
+        """Groups that came more than once."""
+        self.replacements = 0
+        """How often a group came again."""
+        self._rows = None if rows is None else int(rows)
+        self._lacking = list(model.lacking)
+        self._nulls: dict[str, Bool | None] = {}
+        self._X: Float | None = None
+        self._ready: tuple[int, Float] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: 1 for as long as it is not known."""
+        return self._rows or 1
+
+    @property
+    def rows_known(self) -> bool:
+        """Whether the number of rows was told, or counted."""
+        return self._rows is not None
 
     @property
     def received(self) -> tuple[str, ...]:
         """Groups received so far, in sequence order."""
-        return tuple(self.model.order(self._values))
+        return tuple(self.model.order(self._nulls))
+
+    def expect_rows(self, rows: int) -> None:
+        """Tell the number of rows, where it was not told before.
+
+        Raises
+        ------
+        ValuesError
+            It is known to be another.
+        """
+        if self._rows not in (None, rows):
+            raise ValuesError(f"rows is {rows}; expected {self._rows}, as before")
+        self._rows = rows
+
+    def has(self, group: str) -> bool:
+        """Tell whether a group has been received."""
+        return group in self._nulls
 
     def add(self, group: str, values: Any) -> None:
         """Take the values of one group; the last values of a group count.
@@ -59,127 +100,48 @@ class Prediction:
         ValuesError
             Unknown group, group without features, wrong shape, text or infinity; nothing has changed.
         """
-        groups = self.model.groups
-        if not isinstance(group, str) or group not in groups.positions:
-            raise ValuesError(
-                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
-            )
-        index = groups.positions[group]
-        if not groups.groups[index].features:
-            raise ValuesError(f"group {group!r} has no features, so it has no values; do not send it")
-        array = self._checked(group, groups.groups[index].features, values)
-        nulls = np.isnan(array)
-        self._values[group] = np.where(nulls, self.model.prefixes.mean[groups.slices[index]], array)
-        self._nulls[group] = np.asarray(nulls.any(axis=0))
+        self.take(group, self.checked(group, values))
 
-    def _checked(self, group: str, features: tuple[str, ...], values: Any) -> Float:
-        """`values` as a float64 array (rows, features), NaN where null."""
-        expected = f"expected {self.rows} x {len(features)} numbers (rows x features)"
-        try:
-            array = np.asarray(values)
-        except ValueError as error:  # rows of unequal lengths
-            raise ValuesError(f"values of group {group!r} are ragged; {expected}") from error
-        if array.ndim == 1 and self.rows == 1:
-            array = array[np.newaxis, :]
-        if array.shape != (self.rows, len(features)):
-            shape = " x ".join(map(str, array.shape)) or "a single value"
-            raise ValuesError(f"values of group {group!r} are {shape}; {expected}")
-        if array.dtype == object:
-            if not all(item is None or isinstance(item, (int, float, np.number)) for item in array.flat):
-                raise ValuesError(f"values of group {group!r} are not all numbers; {expected}")
-            array = np.array([np.nan if item is None else item for item in array.flat], dtype=object).reshape(
-                array.shape
-            )
-        if array.dtype.kind not in "biufO":
-            raise ValuesError(f"values of group {group!r} are not numbers; {expected}")
-        try:
-            with np.errstate(over="ignore"):
-                array = array.astype(np.float64)
-        except OverflowError as error:
-            raise ValuesError(f"values of group {group!r} hold a number too large for a float") from error
-        absurd = np.abs(array) > LARGEST
-        if absurd.any():
-            named = listed(np.array(features)[absurd.any(axis=0)])
-            raise ValuesError(
-                f"values of group {group!r} are infinite or beyond {LARGEST:g} in {named}; expected numbers, or null"
-            )
-        return array
+    def checked(self, group: str, values: Any) -> Float:
+        """Values as `take` takes them: (rows, features), NaN where missing; raises as `add` does."""
+        place = self.model.places.get(group) if isinstance(group, str) else None
+        if place is None:
+            raise ValuesError(self._not_taken(group))
+        return checked_values(group, place.features, self._rows, values)
 
-    def answer(
-        self,
-        budget: float | None = None,
-        policy: Policy = "prefix",
-        *,
-        reason: Reason = "end",
-        elapsed_ms: float = 0.0,
-        late_groups: Iterable[str] = (),
-    ) -> Answer:
-        """The best prediction from what has arrived.
+    def take(self, group: str, array: Float) -> None:
+        """Take values that `checked` let through."""
+        place = self.model.places[group]
+        if self._X is None:
+            self._rows = len(array)
+            # Columns are contiguous, so pages of those that never come are never touched.
+            self._X = np.empty((self._rows, len(self.model.prefixes.mean)), order="F")
+        kept = self._X[:, place.start : place.stop]
+        np.subtract(array, place.mean, out=kept)
+        nulls = None
+        if math.isnan(dasum(kept.ravel(order="K"))):
+            missing = np.isnan(array)
+            kept[missing] = 0.0
+            nulls = np.asarray(missing.any(axis=0))
+        if group in self._nulls:
+            self.replaced[group] = None
+            self.replacements += 1
+            self._ready = None
+        else:
+            self._lacking[place.step] -= 1
+            while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
+                self.prefix += 1
+        self._nulls[group] = nulls
 
-        Parameters
-        ----------
-        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
-        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for whatever
-        set
-            has arrived (with a budget: in sequence order, while the joint cost fits).
-        reason, elapsed_ms, late_groups : told by whoever keeps the clock, and passed on.
+    def prepare(self, budget: float | None = None) -> None:
+        """Compute the scores of the prefix at hand, so that many rows need no product when the deadline strikes."""
+        self._prefix_scores(min(self.prefix, self.model.affordable(budget)))
 
-        Raises
-        ------
-        ValuesError
-            The budget is negative or not a number, or the policy is unknown.
-        """
-        if policy not in ("prefix", "arrived"):
-            raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
-        model = self.model
-        budget = checked_budget(budget, model.groups.cost_unit)
-        allowed = model.affordable(budget)
-        prefix = self._complete(allowed)
-        note = None
-        arrived = None
-        if policy == "arrived":
-            if model.moments is None:
-                policy, note = "prefix", "the model was saved without its moments; the prefix policy answered"
-            else:
-                arrived = arrived_model(model, self._within(budget))
-        used = model.needed[prefix] if arrived is None else arrived.groups
-        scores = self._scores(prefix, arrived)
-        prediction, probabilities = self._told(scores)
-        nulls = (f for g in model.order(used) for f in self._null_features(g))
-        missing = model.needed[allowed].difference(self._values)
-        return Answer(
-            model=model.name,
-            version=model.version,
-            prediction=prediction,
-            probabilities=probabilities,
-            prefix=prefix,
-            steps=model.steps,
-            groups=tuple(model.order(used)),
-            cost=float(model.costs[prefix]) if arrived is None else arrived.cost,
-            budget=budget,
-            complete=prefix == allowed,
-            missing=tuple(model.order(missing)),
-            imputed=tuple(nulls),
-            reason=reason,
-            policy=policy,
-            expected=model.expected(prefix) if arrived is None else arrived.expected,
-            elapsed_ms=elapsed_ms,
-            late_groups=tuple(late_groups),
-            note=note,
-        )
-
-    def _complete(self, allowed: int) -> int:
-        """Longest prefix, at most `allowed` steps, of which every group with features has arrived."""
-        prefix = 0
-        while prefix < allowed and self.model.needed[prefix + 1].issubset(self._values):
-            prefix += 1
-        return prefix
-
-    def _within(self, budget: float | None) -> frozenset[str]:
-        """Arrived groups in sequence order while their joint cost, with what they require, fits the budget."""
+    def usable(self, budget: float | None = None) -> frozenset[str]:
+        """Groups that the policy "arrived" uses: all; with a budget, in sequence order while the joint cost fits."""
         groups = self.model.groups
         if budget is None:
-            return frozenset(self._values)
+            return frozenset(self._nulls)
         taken: set[str] = set()
         paid: set[int] = set()
         for name in self.received:
@@ -191,18 +153,108 @@ class Prediction:
             taken.add(name)
         return frozenset(taken)
 
-    def _scores(self, prefix: int, arrived: ArrivedModel | None) -> Float:
-        """Linear predictor (rows, P)."""
-        models = self.model.prefixes
+    def answer(
+        self,
+        budget: float | None = None,
+        policy: Policy = "prefix",
+        *,
+        ranking: bool = False,
+        reason: Reason | None = "end",
+        elapsed_ms: float = 0.0,
+        late_groups: Iterable[str] = (),
+        solve: Solve = arrived_model,
+    ) -> Answer:
+        """The best prediction from what has arrived.
+
+        Parameters
+        ----------
+        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
+        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for whatever
+            set has arrived (with a budget: in sequence order, while the joint cost fits).
+        ranking : also give the order of the rows, by descending score.
+        reason, elapsed_ms, late_groups : told by whoever keeps the clock, and passed on.
+        solve : finds the optimum of a set; where it has none yet, the prefix answers and `note` says so.
+
+        Raises
+        ------
+        ValuesError
+            The budget is negative or not a number, the policy is unknown, or rows cannot be ranked.
+        """
+        if policy not in ("prefix", "arrived"):
+            raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
+        model = self.model
+        budget = checked_budget(budget, model.groups.cost_unit)
+        allowed = model.affordable(budget)
+        prefix = min(self.prefix, allowed)
+        note = arrived = None
+        if policy == "arrived":
+            arrived, note = self._arrived(budget, solve)
         if arrived is None:
-            used, columns = self.model.order(self.model.needed[prefix]), models.columns[: models.ends[prefix]]
-            coef = models.coef(prefix)
+            used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
+            scores = self._prefix_scores(prefix)
         else:
-            used, columns, coef = arrived.order, arrived.columns, arrived.coef
-        if not used:
-            return np.tile(models.intercept, (self.rows, 1))
-        X = np.hstack([self._values[name] for name in used])
-        return models.intercept + (X - models.mean[columns]) @ coef
+            used, cost, expected = tuple(model.order(arrived.groups)), arrived.cost, arrived.expected
+            scores = self._arrived_scores(arrived)
+        prediction, probabilities = self._told(scores)
+        return Answer(
+            model=model.name,
+            version=model.version,
+            prediction=prediction,
+            probabilities=probabilities,
+            prefix=prefix,
+            steps=model.steps,
+            groups=used,
+            cost=cost,
+            budget=budget,
+            complete=prefix == allowed,
+            missing=tuple(name for name in model.computed[allowed] if name not in self._nulls),
+            imputed=self._imputed(used),
+            reason=reason,
+            policy="prefix" if arrived is None else "arrived",
+            expected=expected,
+            elapsed_ms=elapsed_ms,
+            late_groups=tuple(late_groups),
+            replaced=tuple(model.order(self.replaced)),
+            ranking=self._ranked(scores) if ranking else None,
+            note=note,
+        )
+
+    def _not_taken(self, group: object) -> str:
+        groups = self.model.groups
+        if not isinstance(group, str) or group not in groups.positions:
+            return f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
+        return f"group {group!r} has no features, so it has no values; do not send it"
+
+    def _arrived(self, budget: float | None, solve: Solve) -> tuple[ArrivedModel | None, str | None]:
+        """Optimum of what has arrived, or why there is none."""
+        if self.model.moments is None:
+            return None, "the model was saved without its moments; the prefix policy answered"
+        arrived = solve(self.model, self.usable(budget))
+        return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
+
+    def _prefix_scores(self, prefix: int) -> Float:
+        """Linear predictor (rows, P) of a prefix that is complete."""
+        if self._ready is None or self._ready[0] != prefix:
+            models = self.model.prefixes
+            end = models.ends[prefix]
+            if end == 0:
+                scores = np.tile(models.intercept, (self.rows, 1))
+            else:
+                scores = self._product(slice(end), models.coef(prefix))
+            self._ready = prefix, scores
+        return self._ready[1]
+
+    def _arrived_scores(self, arrived: ArrivedModel) -> Float:
+        if not len(arrived.columns):
+            return np.tile(self.model.prefixes.intercept, (self.rows, 1))
+        return self._product(arrived.columns, arrived.coef)
+
+    def _product(self, columns: slice | Index, coef: Float) -> Float:
+        """Scores (rows, P) from some of the values; absurd coefficients overflow, and whoever sends answers looks."""
+        assert self._X is not None  # noqa: S101  (these columns have come)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores: Float = self.model.prefixes.intercept + self._X[:, columns] @ coef
+        return scores
 
     def _told(self, scores: Float) -> tuple[Any, Any]:
         """Prediction and probabilities in the form that an answer has."""
@@ -214,9 +266,23 @@ class Prediction:
         chosen = [classes[i] for i in likely.argmax(axis=1)]
         return (chosen, likely.tolist()) if self.rows > 1 else (chosen[0], likely[0].tolist())
 
-    def _null_features(self, group: str) -> list[str]:
-        features = self.model.groups.groups[self.model.groups.positions[group]].features
-        return [f for f, null in zip(features, self._nulls[group], strict=True) if null]
+    def _ranked(self, scores: Float) -> list[int]:
+        if scores.shape[1] > 1:
+            raise ValuesError(
+                f"rows cannot be ranked: model {self.model.name!r} has {scores.shape[1]} scores for each; rank them"
+                " by one of its predictions"
+            )
+        ranked: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
+        return ranked
+
+    def _imputed(self, used: Iterable[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for name in used:
+            nulls = self._nulls.get(name)
+            if nulls is not None:
+                features = self.model.places[name].features
+                found += [feature for feature, null in zip(features, nulls, strict=True) if null]
+        return tuple(found)
 
 
 def class_probabilities(scores: Float) -> Float:

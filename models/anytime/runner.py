@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anytime.answer import Answer, Reason
-from anytime.collecting import Failure, FailureRecord, collect, computing_order, solve_seconds
+from anytime.collecting import Failure, FailureRecord, collect, solve_seconds
 from anytime.errors import ExtractorError, ValuesError, listed, suggestion
 from anytime.lateness import Lateness, LatenessRecord
 from anytime.model import AnytimeModel
@@ -64,7 +64,7 @@ class Runner:
     ) -> None:
         _check_names(model, extractors)
         self.model = model
-        self._orders = [computing_order(model, prefix) for prefix in range(model.steps + 1)]
+        self._orders = model.computed
         self._solve = solve_seconds(model)
         self._late = LatenessRecord()
         self._failures = FailureRecord()

@@ -9,9 +9,11 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from anytime.model import AnytimeModel
 from anytime_service.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
+from anytime_service.handler import Handler
 from anytime_service.openapi import problem_responses
 from anytime_service.problems import not_ready
 from anytime_service.registry import ModelRegistry
+from anytime_service.signals import CONTENT_TYPE
 
 __all__ = ["Health", "router"]
 
@@ -25,7 +27,7 @@ class Health(BaseModel):
 
 
 def _registry(request: Request) -> ModelRegistry:
-    return cast(ModelRegistry, request.app.state.registry)
+    return cast(Handler, request.app.state.handler).registry
 
 
 Registry = Annotated[ModelRegistry, Depends(_registry)]
@@ -56,6 +58,14 @@ async def plan_model(name: str, registry: Registry, budget: Budget = None, have:
     return plan(model, budget, _split(model, have or []))
 
 
+@router.post("/models/{name}/reload", tags=["models"], responses=problem_responses(404, 409))
+async def reload_model(name: str, request: Request) -> ModelCard:
+    """Load a model's files again; it is replaced when the new one has been checked, and stays if that fails."""
+    handler = cast(Handler, request.app.state.handler)
+    await handler.reload(name)
+    return card(handler.registry.get(name))
+
+
 @router.get("/livez", tags=["health"])
 async def live() -> Health:
     """Tell whether the process answers."""
@@ -66,6 +76,13 @@ async def live() -> Health:
 async def ready(registry: Registry) -> Health | Response:
     """Tell whether there are models to answer from."""
     return Health() if len(registry) else not_ready()
+
+
+@router.get("/metrics", tags=["health"], response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Tell what the service measures of itself, as Prometheus reads it."""
+    handler = cast(Handler, request.app.state.handler)
+    return Response(handler.signals.exposition(), media_type=CONTENT_TYPE)
 
 
 def _split(model: AnytimeModel, have: list[str]) -> list[str]:

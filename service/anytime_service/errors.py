@@ -5,10 +5,15 @@ AnytimeError
 │   └── FieldError          one field of a request is wrong; it says which
 ├── RegistryError           at the start: nothing to load, or two models of one name
 ├── UnknownModelError       a request names a model that is not here
-├── MalformedBodyError      a body that is not the JSON expected
+├── UnknownSessionError     a request names a session that never was
+├── GoneSessionError        a request names a session that has been deleted, or expired
+├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
-└── OutOfTurnError          an event that an open prediction cannot take in its state
+├── OutOfTurnError          an event that an open prediction cannot take in its state
+├── OverloadedError         too much is open already, or the service is stopping
+├── SubprotocolError        a WebSocket that speaks another protocol than ours
+└── UpgradeRequiredError    a plain request to the WebSocket's route
 
 AddressError (an OSError) is no such mistake: the call was right and the address was taken. What HTTP makes of each is
 in `problems.py`, nowhere else.
@@ -23,10 +28,15 @@ __all__ = [
     "BodyTooLargeError",
     "ContentTypeError",
     "FieldError",
+    "GoneSessionError",
     "MalformedBodyError",
     "OutOfTurnError",
+    "OverloadedError",
     "RegistryError",
+    "SubprotocolError",
     "UnknownModelError",
+    "UnknownSessionError",
+    "UpgradeRequiredError",
 ]
 
 
@@ -48,8 +58,20 @@ class UnknownModelError(AnytimeError):
     field = "model"
 
 
+class UnknownSessionError(AnytimeError):
+    """A request names a session that never was."""
+
+    field = "session"
+
+
+class GoneSessionError(AnytimeError):
+    """A request names a session that has been deleted, or expired."""
+
+    field = "session"
+
+
 class MalformedBodyError(AnytimeError):
-    """A body that is not the JSON expected; `field` is the place, where one is known."""
+    """A body or message that is not the JSON or MessagePack expected; `field` is the place, where one is known."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -66,6 +88,18 @@ class ContentTypeError(AnytimeError):
 
 class OutOfTurnError(AnytimeError):
     """An event that an open prediction cannot take in its state; nothing has changed."""
+
+
+class OverloadedError(AnytimeError):
+    """Too much is open already, or the service is stopping; another replica may answer."""
+
+
+class SubprotocolError(AnytimeError):
+    """A WebSocket that speaks another protocol than ours."""
+
+
+class UpgradeRequiredError(AnytimeError):
+    """A plain request to the WebSocket's route."""
 
 
 class AddressError(OSError):

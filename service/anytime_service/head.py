@@ -1,4 +1,4 @@
-"""What the head of a request asks for: query parameters, deadline headers, the form of its body.
+"""What the head of a request asks for: query parameters, deadline headers, the forms of body and answer.
 
 A deadline may be told as `deadline_ms`, as `Request-Timeout-Ms` or as `grpc-timeout`. The smallest counts, and none is
 longer than the server's maximum, which holds when a request has none.
@@ -9,66 +9,124 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast, get_args
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.types import Scope
 
 from anytime.answer import Policy
 from anytime.errors import suggestion
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
+from anytime_service.handler import Ask
 from anytime_service.settings import Settings
+from anytime_service.wire.forms import JSON, MSGPACK, Form
 
-__all__ = ["PARAMETERS", "Head", "read_head"]
+__all__ = ["ASKING", "PARAMETERS", "Head", "body_form", "headers_of", "read_head", "reply_form"]
 
-PARAMETERS = ("budget", "deadline_ms", "model", "policy", "rows")
+ASKING = ("budget", "deadline_ms", "policy", "ranking")
+"""Parameters of every request for a prediction."""
 
+PARAMETERS = (*ASKING, "model", "rows")
+"""Parameters of `POST /predict`."""
+
+_FORMS: Mapping[str, Form] = {
+    "": JSON,
+    "application/json": JSON,
+    "application/x-ndjson": JSON,
+    "application/jsonl": JSON,
+    "application/msgpack": MSGPACK,
+    "application/x-msgpack": MSGPACK,
+    "application/vnd.msgpack": MSGPACK,
+}
+_LINES = ("application/x-ndjson", "application/jsonl")
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
 
-class Head(msgspec.Struct, frozen=True):
-    """What a request asks for before its body is read; `deadline_ms` counts from when its head was read.
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a request asks for before its body is read.
 
-    `rows` is None where the head does not say.
+    Attributes
+    ----------
+    ask : what is asked for; its deadline counts from when the head was read.
+    form, lines : the form of the body, and whether each of its lines counts by itself.
+    reply_form : the form of the answer.
+    session : the session named by a parameter.
     """
 
-    model: str | None
-    budget: float | None
-    deadline_ms: float
-    policy: Policy
-    rows: int | None
+    ask: Ask
+    form: Form
+    lines: bool
+    reply_form: Form
+    session: str | None = None
 
 
-def read_head(scope: Scope, settings: Settings) -> Head:
+def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS) -> Head:
     """Read and check the head of a request for a prediction.
+
+    Parameters
+    ----------
+    parameters : those that there may be.
 
     Raises
     ------
     FieldError
         A parameter or header has a value that it cannot have; the error's `field` names it.
     ContentTypeError
-        The body is not JSON in UTF-8.
+        The body is of another kind than those read here.
     BodyTooLargeError
         The body is announced to be larger than the server takes.
     """
-    query = _query(scope["query_string"])
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    _check_content(headers, settings.max_body_bytes)
+    query = _query(scope["query_string"], parameters)
+    headers = headers_of(scope)
+    form, kind = body_form(headers, settings.max_body_bytes)
     policy = query.get("policy", "prefix")
     if policy not in get_args(Policy):
         raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
-    return Head(
+    ask = Ask(
         model=query.get("model"),
-        budget=_number("budget", query["budget"]) if "budget" in query else None,
-        deadline_ms=_deadline(query, headers, settings.max_deadline_ms),
-        policy=cast(Policy, policy),
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
+        budget=_number("budget", query["budget"]) if "budget" in query else None,
+        deadline_ms=_deadline(query, headers),
+        policy=cast(Policy, policy),
+        ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
     )
+    return Head(ask, form, kind in _LINES, reply_form(headers, form), query.get("session"))
 
 
-def _query(content: bytes) -> dict[str, str]:
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Headers by name, in small letters."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def body_form(headers: Mapping[str, str], max_bytes: int) -> tuple[Form, str]:
+    """Form of the body, and its media type; raises as `read_head` does."""
+    told = headers.get("content-type", "")
+    kind = told.partition(";")[0].strip().lower()
+    if kind not in _FORMS:
+        expected = "application/json, application/x-ndjson or application/msgpack"
+        raise ContentTypeError(f"the body is {told[:100]!r}; expected {expected}")
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise ContentTypeError(f"the body is encoded as {coding[:100]!r}; send it as it is")
+    length = headers.get("content-length", "")
+    if length.isdigit() and (len(length) > 18 or int(length) > max_bytes):
+        raise BodyTooLargeError(f"the body has {length} bytes; expected at most {max_bytes}")
+    return _FORMS[kind], kind
+
+
+def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
+    """Form of the answer: that of the first media type in `Accept` that is ours, else that of the body."""
+    for part in headers.get("accept", "").split(","):
+        kind = part.partition(";")[0].strip().lower()
+        if kind and kind in _FORMS:
+            return _FORMS[kind]
+    return form
+
+
+def _query(content: bytes, parameters: tuple[str, ...]) -> dict[str, str]:
     """Query parameters; one that is empty counts as not given."""
     if not content:
         return {}
@@ -79,8 +137,8 @@ def _query(content: bytes) -> dict[str, str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise FieldError(twice, f"parameter {twice!r} is given more than once; give it once")
     for name in query:
-        if name not in PARAMETERS:  # a deadline misspelt must not become the default
-            raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, PARAMETERS)}")
+        if name not in parameters:  # a deadline misspelt must not become the default
+            raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, parameters)}")
     return query
 
 
@@ -94,6 +152,12 @@ def _number(name: str, text: str) -> float:
     return number
 
 
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false", "1", "0"):
+        raise FieldError(name, f"{name} is {text!r}; expected true or false")
+    return text in ("true", "1")
+
+
 def _rows(text: str, most: int) -> int:
     # The length first: reading a number of thousands of digits would be work for nothing.
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
@@ -101,8 +165,8 @@ def _rows(text: str, most: int) -> int:
     return int(text)
 
 
-def _deadline(query: Mapping[str, str], headers: Mapping[str, str], longest: float) -> float:
-    told = [longest]
+def _deadline(query: Mapping[str, str], headers: Mapping[str, str]) -> float | None:
+    told: list[float] = []
     if "deadline_ms" in query:
         told.append(_number("deadline_ms", query["deadline_ms"]))
     if "request-timeout-ms" in headers:
@@ -113,16 +177,4 @@ def _deadline(query: Mapping[str, str], headers: Mapping[str, str], longest: flo
             got = headers["grpc-timeout"]
             raise FieldError("grpc-timeout", f"grpc-timeout is {got!r}; expected up to 8 digits and one of H M S m u n")
         told.append(int(match[1]) * _GRPC_UNIT_MS[match[2]])
-    return min(told)
-
-
-def _check_content(headers: Mapping[str, str], max_bytes: int) -> None:
-    kind = headers.get("content-type", "")
-    if kind.partition(";")[0].strip().lower() not in ("", "application/json"):
-        raise ContentTypeError(f"the body is {kind!r}; expected application/json")
-    coding = headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise ContentTypeError(f"the body is encoded as {coding!r}; send it as it is")
-    length = headers.get("content-length", "")
-    if length.isdigit() and (len(length) > 18 or int(length) > max_bytes):
-        raise BodyTooLargeError(f"the body has {length} bytes; expected at most {max_bytes}")
+    return min(told, default=None)

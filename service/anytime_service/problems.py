@@ -17,13 +17,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anytime.errors import GroupsError, ValuesError
+from anytime.errors import ArtifactError, GroupsError, ValuesError
 from anytime_service.errors import (
     BodyTooLargeError,
     ContentTypeError,
+    GoneSessionError,
     MalformedBodyError,
     OutOfTurnError,
+    OverloadedError,
+    RegistryError,
+    SubprotocolError,
     UnknownModelError,
+    UnknownSessionError,
+    UpgradeRequiredError,
 )
 
 __all__ = ["KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "problem_of", "problem_response"]
@@ -40,13 +46,20 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[type[Exception], Kind] = {
-    MalformedBodyError: Kind("malformed-body", "The body is not the JSON expected", 400),
+    MalformedBodyError: Kind("malformed-body", "The body cannot be read", 400),
+    SubprotocolError: Kind("subprotocol", "The protocol is another", 400),
     UnknownModelError: Kind("unknown-model", "There is no such model", 404),
+    UnknownSessionError: Kind("unknown-session", "There is no such session", 404),
+    ArtifactError: Kind("unloadable-model", "The model cannot be loaded", 409),
+    RegistryError: Kind("unloadable-model", "The model cannot be loaded", 409),
     OutOfTurnError: Kind("out-of-turn", "The prediction cannot take this now", 409),
+    GoneSessionError: Kind("gone-session", "The session has ended", 410),
     BodyTooLargeError: Kind("body-too-large", "The body is too large", 413),
     ContentTypeError: Kind("content-type", "The body is in a form that is not read here", 415),
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
+    UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    OverloadedError: Kind("overloaded", "Too much is under way", 503),
 }
 """Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
 

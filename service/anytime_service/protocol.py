@@ -3,38 +3,44 @@
 Time comes in with every event, in milliseconds of any clock that never goes back, so the same log of events gives the
 same answers. Every transport translates to these events and back.
 
-======== ======================== ================================================= ========================
-state    begin                    group, groups                                     end, deadline, drain
-======== ======================== ================================================= ========================
-NEW      OPEN; or ANSWERED when   illegal                                           illegal
-         there is nothing to wait
-         for (deadline 0, or a
-         budget that buys no
+======== ======================= ================================ ================ ================= ================
+state    begin                   group, groups, took              solved           end               deadline, drain
+======== ======================= ================================ ================ ================= ================
+NEW      OPEN; or ANSWERED when  illegal                          illegal          illegal           illegal
+         there is nothing to
+         wait for (deadline 0,
+         a budget that buys no
          group)
-OPEN     illegal                  OPEN; or ANSWERED when what is awaited is there   ANSWERED
-ANSWERED illegal                  illegal                                           illegal
-======== ======================== ================================================= ========================
+OPEN     illegal                 OPEN; or, when what is awaited   OPEN             ANSWERED; or      ANSWERED
+                                 is there, ANSWERED or SOLVING                     SOLVING
+SOLVING  illegal                 SOLVING, counted as late         ANSWERED; or,    SOLVING           ANSWERED
+                                                                  for another set,
+                                                                  SOLVING
+ANSWERED illegal                 illegal                          illegal          illegal           illegal
+======== ======================= ================================ ================ ================= ================
 
 An event returns the answer when it ends in ANSWERED, else None. An illegal event raises OutOfTurnError, a refused one
 ValuesError, and either changes nothing.
 
 - Awaited is every group of the budget's prefix under the policy "prefix", every group of the model under "arrived".
+- Under "arrived", `unsolved` is the set of groups whose optimum is not known yet. Whoever solves it tells the result
+  by `solved`. Until then the prefix stands in; an answer that need not leave yet waits for it in SOLVING.
 - The reason is "deadline" once the deadline is past. Before that it is, for groups that complete what is awaited,
   "budget" if the budget stops short of the whole sequence and "complete" if not; for the other events their own.
 - Groups that come after the deadline and before the answer are not used but named in `late_groups`.
 - The deadline event is believed whatever time it carries: event loops may fire a timer a little early.
+- `took` tells of groups that a prediction shared with others, a session's, has taken already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import Any, get_args
 
-import numpy as np
-
 from anytime.answer import Answer, Policy, Reason
-from anytime.errors import ValuesError, suggestion
+from anytime.arrived import ArrivedModel
+from anytime.errors import ValuesError
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.errors import FieldError, OutOfTurnError
@@ -47,16 +53,28 @@ class State(Enum):
 
     NEW = auto()
     OPEN = auto()
+    SOLVING = auto()
     ANSWERED = auto()
 
 
+_TAKING = frozenset({State.OPEN, State.SOLVING, State.ANSWERED})
+
 TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
-    (State.NEW, "begin"): frozenset({State.OPEN, State.ANSWERED}),
-    (State.OPEN, "group"): frozenset({State.OPEN, State.ANSWERED}),
-    (State.OPEN, "groups"): frozenset({State.OPEN, State.ANSWERED}),
-    (State.OPEN, "end"): frozenset({State.ANSWERED}),
+    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "group"): _TAKING,
+    (State.OPEN, "groups"): _TAKING,
+    (State.OPEN, "took"): _TAKING,
+    (State.OPEN, "solved"): frozenset({State.OPEN}),
+    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
     (State.OPEN, "drain"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "group"): frozenset({State.SOLVING}),
+    (State.SOLVING, "groups"): frozenset({State.SOLVING}),
+    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "end"): frozenset({State.SOLVING}),
+    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
 }
 """Where each legal event may lead; what is not listed is illegal."""
 
@@ -67,39 +85,68 @@ class OpenPrediction:
     Parameters
     ----------
     model : the model that answers.
+    shared : where groups are collected when others share them; this prediction then only hears of them, by `took`.
     """
 
-    def __init__(self, model: AnytimeModel) -> None:
+    def __init__(self, model: AnytimeModel, shared: Prediction | None = None) -> None:
         self.model = model
         self.state = State.NEW
+        self.deadline_at: float | None = None
+        """When to answer at the latest, by the clock of the events."""
+        self._shared = shared
+        self._prediction = shared or Prediction(model)
         self._begun_ms = 0.0
-        self._deadline_ms: float | None = None
         self._budget: float | None = None
+        self._allowed = model.steps
         self._policy: Policy = "prefix"
-        self._filled: Reason = "complete"
-        self._prediction = Prediction(model)
+        self._ranking = False
         self._awaited: set[str] = set()
+        self._filled: Reason = "complete"
+        self._pending: Reason = "end"
+        self._solving = False
+        self._solved: dict[frozenset[str], ArrivedModel | None] = {}
         self._late: dict[str, None] = {}
+        self._told: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
     def received(self) -> tuple[str, ...]:
         """Groups received in time so far, in sequence order."""
         return self._prediction.received
 
+    @property
+    def many(self) -> bool:
+        """Whether there are several rows, so that scores are worth having at hand."""
+        return self._prediction.rows > 1
+
+    @property
+    def unsolved(self) -> frozenset[str] | None:
+        """Set of groups whose optimum is wanted and has not been told; None where nothing is to be solved."""
+        if not self._solving or self.state is State.ANSWERED:
+            return None
+        wanted = self._prediction.usable(self._budget)
+        return None if wanted in self._solved else wanted
+
     def begin(
         self,
         now_ms: float,
-        rows: int = 1,
+        rows: int | None = 1,
         budget: float | None = None,
         deadline_ms: float | None = None,
         policy: Policy = "prefix",
+        *,
+        ranking: bool = False,
     ) -> Answer | None:
-        """Open the prediction for `rows` rows; `deadline_ms` counts from `now_ms`, None is no deadline.
+        """Open the prediction for `rows` rows, None to count them in the first values.
+
+        Parameters
+        ----------
+        deadline_ms : counts from `now_ms`; None is no deadline.
+        ranking : the answer is to order the rows.
 
         Raises
         ------
         FieldError
-            The deadline or budget is negative or not a number, or the policy is unknown.
+            The deadline or budget is negative or not a number, the policy is unknown, or rows cannot be ranked.
         ValuesError
             `rows` is not a whole number, 1 or more.
         """
@@ -110,48 +157,63 @@ class OpenPrediction:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
         if policy not in get_args(Policy):
             raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
-        prediction = model.open(rows)
+        if ranking and len(model.prefixes.intercept) > 1:
+            raise FieldError("ranking", f"model {model.name!r} gives several scores a row, so rows have no one order")
+        prediction = self._shared or model.open(rows)
         allowed = model.affordable(budget)
         # Without moments the policy "arrived" falls back to "prefix", so it waits for no more than that.
         by_prefix = policy == "prefix" or model.moments is None
-        self._awaited = set(model.needed[allowed if by_prefix else model.steps])
+        awaited = model.needed[allowed if by_prefix else model.steps]
+        self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
-        self._begun_ms, self._budget, self._policy, self._prediction = now_ms, budget, policy, prediction
-        self._deadline_ms = None if deadline_ms is None else now_ms + deadline_ms
+        self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
+        self._policy, self._prediction = policy, prediction
+        self._solving = not by_prefix
+        self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
         self.state = State.OPEN
         if deadline_ms == 0:
             return self._answer(now_ms, "deadline")
-        return None if self._awaited else self._answer(now_ms, self._filled)
+        return None if self._awaited else self._finish(now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Take the values of one group, see `Prediction.add`; the last values of a group count."""
         self._expect("group")
-        if self._past(now_ms):
+        array = self._checked(name, values)
+        if self._too_late(now_ms):
             self._note_late([name])
             return None
-        self._add(self._prediction, name, values)
-        return self._took([name], now_ms)
+        self._prediction.take(name, array)
+        return self._took((name,), now_ms)
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Take several groups that came together: all of them, or none if one is refused."""
         self._expect("groups")
-        if self._past(now_ms):
+        arrays = {name: self._checked(name, each) for name, each in values.items()}
+        if len({len(array) for array in arrays.values()}) > 1:
+            told = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
+            raise FieldError("groups", f"groups have different numbers of rows: {told[:300]}")
+        if self._too_late(now_ms):
             self._note_late(values)
             return None
-        trial = self.model.open(self._prediction.rows)
-        for name, each in values.items():
-            self._add(trial, name, each)
-        if self._prediction.received:
-            for name, each in values.items():
-                self._prediction.add(name, each)
-        else:  # nothing to keep: the trial itself goes on, and values are converted once
-            self._prediction = trial
+        for name, array in arrays.items():
+            self._prediction.take(name, array)
         return self._took(values, now_ms)
 
-    def end(self, now_ms: float) -> Answer:
+    def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
+        """Hear of groups that the shared prediction has taken."""
+        self._expect("took")
+        return self._took(names, now_ms)
+
+    def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Answer | None:
+        """Take the optimum of a set; None says that there will be none, so that the prefix stands in for good."""
+        self._expect("solved")
+        self._solved = {groups: optimum}
+        return self._finish(now_ms, self._pending) if self.state is State.SOLVING else None
+
+    def end(self, now_ms: float) -> Answer | None:
         """Answer because nothing more will come."""
         self._expect("end")
-        return self._answer(now_ms, "end")
+        return None if self.state is State.SOLVING else self._finish(now_ms, "end")
 
     def deadline(self, now_ms: float) -> Answer:
         """Answer because the deadline has struck."""
@@ -163,6 +225,30 @@ class OpenPrediction:
         self._expect("drain")
         return self._answer(now_ms, "draining")
 
+    def update(self, now_ms: float) -> Answer | None:
+        """Tell the answer as it stands, if it is another than was told last; an answer it is not, so no event."""
+        if self.state not in (State.OPEN, State.SOLVING):
+            return None
+        prediction = self._prediction
+        optimum = self._optimum(self.model, prediction.usable(self._budget)) if self._solving else None
+        standing = (
+            min(prediction.prefix, self._allowed),
+            None if optimum is None else optimum.groups,
+            prediction.replacements,
+        )
+        if standing == self._told:
+            return None
+        self._told = standing
+        return self._made(now_ms, None)
+
+    def expect_rows(self, rows: int) -> None:
+        """Tell the number of rows, where it was not told at the beginning."""
+        self._prediction.expect_rows(rows)
+
+    def prepare(self) -> None:
+        """Have the scores at hand before the deadline strikes; of use where there are many rows."""
+        self._prediction.prepare(self._allowed)
+
     def _expect(self, event: str) -> None:
         if (self.state, event) not in TRANSITIONS:
             legal = [name for state, name in TRANSITIONS if state is self.state]
@@ -170,34 +256,46 @@ class OpenPrediction:
             raise OutOfTurnError(f"{event!r} came to a prediction that is {self.state.name.lower()}; {can}")
 
     def _past(self, now_ms: float) -> bool:
-        return self._deadline_ms is not None and now_ms > self._deadline_ms
+        return self.deadline_at is not None and now_ms > self.deadline_at
 
-    def _add(self, prediction: Prediction, name: str, values: Any) -> None:
+    def _too_late(self, now_ms: float) -> bool:
+        return self.state is State.SOLVING or self._past(now_ms)
+
+    def _checked(self, name: str, values: Any) -> Any:
         try:
-            prediction.add(name, values)
+            return self._prediction.checked(name, values)
         except ValuesError as error:
             raise FieldError(f"groups.{name}", str(error)) from error
 
-    def _note_late(self, names: Mapping[str, Any] | list[str]) -> None:
-        known = self.model.groups.names
-        for name in names:
-            if name not in self.model.groups.positions:  # a slip of the pen is one at any time
-                raise FieldError(f"groups.{name}", f"there is no group {name!r}; {suggestion(name, known)}")
+    def _note_late(self, names: Iterable[str]) -> None:
         self._late.update(dict.fromkeys(names))
 
-    def _took(self, names: Mapping[str, Any] | list[str], now_ms: float) -> Answer | None:
+    def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
-        return None if self._awaited else self._answer(now_ms, self._filled)
+        return None if self._awaited else self._finish(now_ms, self._filled)
+
+    def _finish(self, now_ms: float, reason: Reason) -> Answer | None:
+        """Answer, unless the optimum of these groups may yet be solved in time."""
+        if self.unsolved is not None and not self._past(now_ms):
+            self._pending, self.state = reason, State.SOLVING
+            return None
+        return self._answer(now_ms, reason)
 
     def _answer(self, now_ms: float, reason: Reason) -> Answer:
-        # Values near the limit of a float overflow; whoever sends the answer refuses what is not finite.
-        with np.errstate(over="ignore", invalid="ignore"):
-            answer = self._prediction.answer(
-                self._budget,
-                self._policy,
-                reason="deadline" if self._past(now_ms) else reason,
-                elapsed_ms=now_ms - self._begun_ms,
-                late_groups=self._late,
-            )
+        answer = self._made(now_ms, "deadline" if self._past(now_ms) else reason)
         self.state = State.ANSWERED
         return answer
+
+    def _made(self, now_ms: float, reason: Reason | None) -> Answer:
+        return self._prediction.answer(
+            self._budget,
+            self._policy,
+            ranking=self._ranking,
+            reason=reason,
+            elapsed_ms=now_ms - self._begun_ms,
+            late_groups=self._late,
+            solve=self._optimum,
+        )
+
+    def _optimum(self, _model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
+        return self._solved.get(groups)

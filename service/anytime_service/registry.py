@@ -1,28 +1,43 @@
-"""The models that a service answers from, by name."""
+"""The models that a service answers from, by name and version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from anytime.artifact import load
 from anytime.errors import listed, suggestion
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
-__all__ = ["SUFFIX", "ModelRegistry", "load_registry"]
+__all__ = ["SUFFIX", "ModelRegistry", "load_registry", "reloaded"]
 
 SUFFIX = ".safetensors"
 """What a model file in a folder ends in; other files there are left alone."""
 
 
 @dataclass(frozen=True)
-class ModelRegistry:
-    """Models by name, in the order in which they were given; never changed, only replaced as a whole."""
+class _File:
+    """A model and the state of its file when it was read."""
 
-    models: Mapping[str, AnytimeModel]
+    model: AnytimeModel
+    state: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class ModelRegistry:
+    """Models by name, in the order in which they were given; never changed, only replaced as a whole.
+
+    Attributes
+    ----------
+    models : the versions of each name, the newest first.
+    paths : where they came from; empty for models that were at hand.
+    """
+
+    models: Mapping[str, tuple[AnytimeModel, ...]]
+    paths: tuple[Path, ...] = ()
+    files: Mapping[Path, _File] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, models: Iterable[AnytimeModel]) -> ModelRegistry:
@@ -31,30 +46,19 @@ class ModelRegistry:
         Raises
         ------
         RegistryError
-            Two have the same name.
+            Two have the same name and were never saved, so that no version tells them apart.
         """
-        return cls.from_sources((model, "memory") for model in models)
-
-    @classmethod
-    def from_sources(cls, sources: Iterable[tuple[AnytimeModel, str]]) -> ModelRegistry:
-        """Registry of models and where each comes from, which a RegistryError about a name tells."""
-        named: dict[str, AnytimeModel] = {}
-        origin: dict[str, str] = {}
-        for model, source in sources:
-            if model.name in named:
-                both = f"in {origin[model.name]} and in {source}"
-                raise RegistryError(f"two models are called {model.name!r}, {both}; serve one of them, or rename one")
-            named[model.name], origin[model.name] = model, source
-        return cls(MappingProxyType(named))
+        return cls(_by_name(models))
 
     def __len__(self) -> int:
         return len(self.models)
 
     def __iter__(self) -> Iterator[AnytimeModel]:
-        return iter(self.models.values())
+        """Go through the newest version of each model."""
+        return (versions[0] for versions in self.models.values())
 
     def get(self, name: str | None = None) -> AnytimeModel:
-        """Find the model of that name, or the only one when no name is given.
+        """Find a model by `name`, its newest version, or by `name@version`; the only one when no name is given.
 
         Raises
         ------
@@ -64,14 +68,24 @@ class ModelRegistry:
             No name was given and there are several models to choose from.
         """
         if name is not None and name in self.models:
-            return self.models[name]
+            return self.models[name][0]
         if not self.models:
             raise UnknownModelError("no model is loaded; start the service with a model file")
         if name is not None:
-            raise UnknownModelError(f"there is no model {name!r}; {suggestion(name, list(self.models))}")
+            return self._version(name)
         if len(self.models) > 1:
             raise FieldError("model", f"several models are here; name one of {listed(self.models)}")
         return next(iter(self))
+
+    def _version(self, told: str) -> AnytimeModel:
+        name, at, version = told.rpartition("@")
+        if not at or name not in self.models:
+            raise UnknownModelError(f"there is no model {told[:200]!r}; {suggestion(told[:200], list(self.models))}")
+        for model in self.models[name]:
+            if model.version == version:
+                return model
+        here = listed(model.version for model in self.models[name])
+        raise UnknownModelError(f"model {name!r} is not here in version {version[:40]!r}; here: {here}")
 
 
 def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
@@ -80,12 +94,65 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
     Raises
     ------
     RegistryError
-        A path is not there, a folder has no model, or two models have the same name.
+        A path is not there, or a folder has no model.
     ArtifactError
         A file is no model, or not a sound one.
     """
-    files = dict.fromkeys(file.resolve() for path in paths for file in _files(Path(path)))
-    return ModelRegistry.from_sources((load(file), str(file)) for file in files)
+    return _loaded(tuple(Path(path) for path in paths), {})
+
+
+def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
+    """Look at a registry's files again, and read those that have changed.
+
+    Parameters
+    ----------
+    registry : stays as it is.
+    name : the model that is to be replaced, the others staying as they are; None replaces all.
+
+    Raises
+    ------
+    RegistryError, ArtifactError
+        As `load_registry`; or the models did not come from files.
+    UnknownModelError
+        No file has a model of that name.
+    """
+    if not registry.paths:
+        raise RegistryError("these models did not come from files, so there is nothing to load again")
+    fresh = _loaded(registry.paths, registry.files)
+    if name is None:
+        return fresh
+    if name not in fresh.models:
+        raise UnknownModelError(f"no file has a model {name!r}; {suggestion(name, list(fresh.models))}")
+    return ModelRegistry({**registry.models, name: fresh.models[name]}, registry.paths, fresh.files)
+
+
+def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegistry:
+    files: dict[Path, _File] = {}
+    for file in dict.fromkeys(file.resolve() for path in paths for file in _files(path)):
+        told = file.stat()
+        state = (told.st_mtime_ns, told.st_size, told.st_ino)
+        before = known.get(file)
+        files[file] = before if before is not None and before.state == state else _File(_warmed(load(file)), state)
+    return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
+
+
+def _warmed(model: AnytimeModel) -> AnytimeModel:
+    """Answer once, so that nobody waits for what is computed once."""
+    model.open().answer(policy="arrived")
+    return model
+
+
+def _by_name(models: Iterable[AnytimeModel]) -> dict[str, tuple[AnytimeModel, ...]]:
+    versions: dict[str, dict[str, AnytimeModel]] = {}
+    for model in models:
+        same = versions.setdefault(model.name, {})
+        if model.version in same and not model.version:
+            raise RegistryError(f"two models are called {model.name!r} and were never saved; save them, or rename one")
+        same[model.version] = model
+    return {
+        name: tuple(sorted(same.values(), key=lambda model: model.manifest.provenance.created, reverse=True))
+        for name, same in versions.items()
+    }
 
 
 def _files(path: Path) -> list[Path]:

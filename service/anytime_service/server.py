@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
 import math
 import os
+import signal
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -17,38 +20,85 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 
-from anytime.errors import listed
+from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
 from anytime_service.app import create_app
-from anytime_service.body import LINGER_S
 from anytime_service.errors import AddressError
+from anytime_service.exchange import LINGER_S
+from anytime_service.handler import Handler
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 
-__all__ = ["bind", "build_server", "serve"]
+__all__ = ["Server", "bind", "build_server", "serve"]
 
 _log = logging.getLogger("anytime_service")
 
 
-class _ClosedOnPurpose(logging.Filter):
-    """Drops what uvicorn says of a response left open so that its connection closes (see `body.Responder`)."""
+_DROPPED = (
+    "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
+    "connection open",
+    "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
+)
+
+
+class _OnPurpose(logging.Filter):
+    """Drops what uvicorn says of things that are meant, and of every WebSocket that opens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg != "ASGI callable returned without completing response."
+        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
 
 
-def build_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """A server that answers what is open before it closes connections, and loads models again on SIGHUP."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer every open prediction, then close."""
+        state = self._state
+        if state is not None:
+            state.handler.drain()
+            await asyncio.wait([asyncio.ensure_future(state.stream.flushed())], timeout=LINGER_S)
+        await super().shutdown(sockets)
+        if state is not None:
+            state.handler.close()
+
+    @property
+    def _state(self) -> Any:
+        return getattr(self.config.app, "state", None)
+
+    def _hang_up(self) -> None:
+        self._reload = asyncio.get_running_loop().create_task(self._reload_all())
+
+    async def _reload_all(self) -> None:
+        handler: Handler = self._state.handler
+        try:
+            await handler.reload()
+        except (AnytimeError, OSError) as error:
+            _log.error("models stay as they were: %s", error)
+        else:
+            _log.info("loaded again: %s", listed(handler.registry.models))
+
+
+def build_server(app: ASGIApp, settings: Settings) -> Server:
     """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=_log_config(),
         server_header=False,
         # Long enough for every open answer to leave, and for a body that goes on after it.
         timeout_graceful_shutdown=math.ceil(settings.max_deadline_ms / 1000.0 + LINGER_S),
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 @contextlib.contextmanager
@@ -91,8 +141,8 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
 
 def _log_config() -> dict[str, Any]:
     config: dict[str, Any] = deepcopy(LOGGING_CONFIG)
-    config["filters"] = {"closed_on_purpose": {"()": _ClosedOnPurpose}}
-    config["loggers"]["uvicorn.error"]["filters"] = ["closed_on_purpose"]
+    config["filters"] = {"on_purpose": {"()": _OnPurpose}}
+    config["loggers"]["uvicorn.error"]["filters"] = ["on_purpose"]
     config["loggers"]["anytime_service"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
     return config
 

@@ -35,6 +35,18 @@ class Settings(BaseSettings):
     )
     max_rows: int = Field(default=10_000, ge=1, description="Most rows that one prediction may have.")
 
+    max_open: int = Field(default=10_000, ge=1, description="Most predictions that may be open at once.")
+    max_solve_ms: float = Field(
+        default=250,
+        ge=0,
+        allow_inf_nan=False,
+        description="Longest time that solving for one set of groups may take; the prefix stands in for longer ones.",
+    )
+    max_sessions: int = Field(default=10_000, ge=1, description="Most sessions there may be.")
+    session_ttl_s: float = Field(
+        default=60, gt=0, allow_inf_nan=False, description="Time after its last use that a session is kept for."
+    )
+
     @field_validator("models", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:

@@ -157,7 +157,9 @@ def test_the_last_values_of_a_group_count() -> None:
     prediction.add("near", [None, math.nan])
     for name in NAMES:
         prediction.add(name, x[SLICES[name]])
-    assert same(prediction.answer(), arriving(MODEL, x, NAMES).answer())
+    answer = prediction.answer()
+    assert answer.replaced == tuple(added_until(MODEL, MODEL.steps))
+    assert same(replace(answer, replaced=()), arriving(MODEL, x, NAMES).answer())
 
 
 def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
@@ -366,7 +368,7 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
     assert large.received == ("near",)
 
 
-@pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2", None])
+@pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2"])
 def test_a_prediction_for_no_whole_number_of_rows_is_refused(rows: Any) -> None:
     with pytest.raises(ValuesError, match="rows is"):
         MODEL.open(rows)
@@ -408,6 +410,50 @@ def test_a_null_in_any_row_lists_its_feature_once() -> None:
     prediction = MODEL.open(3)
     prediction.add("speed", [[None], [1.0], [math.nan]])
     assert prediction.answer().imputed == ("v",)
+
+
+def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
+    X = table(5, 6)
+    counted, told = MODEL.open(None), arriving(MODEL, X, NAMES, rows=6)
+    assert (counted.rows, counted.rows_known) == (1, False)
+    assert counted.answer().prediction == MODEL.open().answer().prediction
+    with pytest.raises(ValuesError, match="expected 1 x 2"):
+        counted.add("near", [1.0, 2.0, 3.0])
+    assert not counted.rows_known
+    for name in NAMES:
+        counted.add(name, X[:, SLICES[name]])
+    assert same(counted.answer(), told.answer())
+    with pytest.raises(ValuesError, match="expected 6 x 1"):
+        counted.add("speed", [1.0])
+
+
+def test_scores_made_ready_before_are_those_of_the_answer() -> None:
+    x, other = table(3, 2)
+    ready, plain = MODEL.open(), MODEL.open()
+    for name in (*NAMES, NAMES[0]):
+        for prediction in (ready, plain):
+            prediction.add(name, (other if name == NAMES[0] else x)[SLICES[name]])
+        ready.prepare()
+        ready.prepare(budget=1.0)
+        assert same(ready.answer(), plain.answer())
+        assert same(ready.answer(budget=1.0), plain.answer(budget=1.0))
+
+
+@pytest.mark.parametrize("name", ["number", "binary"])
+def test_a_ranking_lists_the_rows_by_descending_score_ties_in_their_order(name: str) -> None:
+    model, X = MODELS[name], np.repeat(table(5, 6), 2, axis=0)
+    answer = arriving(model, X, NAMES, rows=12).answer(ranking=True)
+    score = scores(model, X, model.steps)[:, 0]
+    assert answer.ranking is not None
+    assert sorted(answer.ranking) == list(range(12))
+    assert answer.ranking == sorted(range(12), key=lambda row: (-round(score[row], 9), row))
+    assert arriving(model, X, NAMES, rows=12).answer().ranking is None
+    assert model.open(3).answer(ranking=True).ranking == [0, 1, 2]
+
+
+def test_rows_with_several_scores_are_not_ranked() -> None:
+    with pytest.raises(ValuesError, match="cannot be ranked"):
+        COLOURS.open(2).answer(ranking=True)
 
 
 # Classes

@@ -1,27 +1,30 @@
-"""`POST /predict`: one prediction from one body, answered at the deadline even if the body has not ended by then."""
+"""`POST /predict`: one prediction from one body, answered at the deadline even if the body has not ended by then.
+
+A body of JSON or MessagePack counts when it is whole; of lines, each counts when it comes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
 from typing import Any, ClassVar
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
-from anytime.answer import Answer
-from anytime.errors import AnytimeError
-from anytime.model import AnytimeModel
-from anytime_service.body import Body, ClientGoneError, Reply, now_ms, respond
-from anytime_service.errors import BodyTooLargeError
+from anytime_service.clock import now_ms
+from anytime_service.errors import FieldError
+from anytime_service.exchange import Exchange
+from anytime_service.handler import Handler, Live
 from anytime_service.head import Head, read_head
 from anytime_service.openapi import PREDICT_OPERATION
-from anytime_service.problems import MEDIA_TYPE, problem_of
-from anytime_service.protocol import OpenPrediction
-from anytime_service.registry import ModelRegistry
-from anytime_service.settings import Settings
-from anytime_service.wire import decode_request, encode_answer
+from anytime_service.transports.replies import answering, problem_reply
+from anytime_service.wire.bodies import arrays, read_line, read_request
+from anytime_service.wire.forms import Form
+from anytime_service.wire.values import array_of
 
-__all__ = ["PostPrediction"]
+__all__ = ["LINES_AT_A_TIME", "PostPrediction"]
+
+LINES_AT_A_TIME = 16
+"""Lines read before others have their turn."""
 
 
 class PostPrediction:
@@ -29,47 +32,79 @@ class PostPrediction:
 
     operation: ClassVar[dict[str, Any]] = PREDICT_OPERATION
 
-    def __init__(self, registry: ModelRegistry, settings: Settings) -> None:
-        self.registry = registry
-        self.settings = settings
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         begun = now_ms()
-        body = Body(receive, self.settings.max_body_bytes)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        live: Live | None = None
         try:
-            try:
-                answer = await self._answer(scope, body, begun)
-                reply = Reply(200, "application/json", encode_answer(replace(answer, elapsed_ms=now_ms() - begun)))
-            except AnytimeError as error:
-                problem = problem_of(error)
-                # A body that is too large will not run out under the limit either.
-                close = isinstance(error, BodyTooLargeError)
-                reply = Reply(problem.status, MEDIA_TYPE, msgspec.json.encode(problem), close)
-            await respond(send, reply, body)
-        except ClientGoneError:
-            pass
+            head = read_head(scope, self.handler.settings)
+            live = self.handler.open(head.ask, begun, answering(exchange, head.reply_form))
+            if not live.answered:
+                await (self._lines(exchange, live) if head.lines else self._whole(exchange, live, head))
+        except Exception as error:
+            exchange.reply(problem_reply(error))
         finally:
-            body.close()
+            try:
+                await exchange.finish()
+            finally:
+                if live is not None:
+                    live.drop()
 
-    async def _answer(self, scope: Scope, body: Body, begun: float) -> Answer:
-        head = read_head(scope, self.settings)
-        model = self.registry.get(head.model)
-        # At deadline 0 the body is not even looked at, so that the answer does not hang on how fast it came.
-        if head.deadline_ms == 0 or not await body.wait((begun + head.deadline_ms - now_ms()) / 1000.0):
-            return _without_body(model, head, begun)
-        rows, groups = decode_request(body.content(), head.rows, self.settings.max_rows)
-        opened = OpenPrediction(model)
-        # The groups arrived when the body ended, however long decoding them took.
-        return (
-            opened.begin(begun, rows, head.budget, head.deadline_ms, head.policy)
-            or opened.groups(body.ended_ms, groups)
-            or opened.end(body.ended_ms)
-        )
+    async def _whole(self, exchange: Exchange, live: Live, head: Head) -> None:
+        """Take a body that counts when it is whole."""
+        chunks = [chunk async for chunk in exchange.body()]
+        if live.answered or not exchange.ended:
+            return
+        groups = self._read(head.form, b"".join(chunks), live, head.ask.rows)
+        # The groups came when the body ended, however long decoding them took.
+        live.groups(groups, exchange.ended_ms)
+        if not live.answered:
+            live.end()
 
+    def _read(self, form: Form, content: bytes, live: Live, rows: int | None) -> dict[str, Any]:
+        request = read_request(form, content)
+        most = self.handler.settings.max_rows
+        told = request.rows
+        if told is not None and rows is not None and told != rows:
+            raise FieldError("rows", f"rows is {told} in the body and {rows} in the query; say it once")
+        if told is not None and not 1 <= told <= most:
+            raise FieldError("rows", f"rows is {told}; expected 1 to {most}, in several predictions if more")
+        groups = arrays(form, live.model, request.groups, most)
+        if told is not None:
+            live.opened.expect_rows(told)
+        return groups
 
-def _without_body(model: AnytimeModel, head: Head, begun: float) -> Answer:
-    """Answer with the base rate: for one row, unless the head of the request said how many."""
-    opened = OpenPrediction(model)
-    answer = opened.begin(begun, head.rows or 1, head.budget, head.deadline_ms, head.policy)
-    return answer or opened.deadline(now_ms())
+    async def _lines(self, exchange: Exchange, live: Live) -> None:
+        """Take a body of lines, each when it comes."""
+        number, rest = 0, bytearray()
+        async for chunk in exchange.body():
+            rest += chunk
+            if b"\n" not in chunk:
+                continue
+            *lines, tail = bytes(rest).split(b"\n")
+            rest = bytearray(tail)
+            for line in lines:
+                number += 1
+                self._line(live, line, number)
+                if live.answered:
+                    return
+                if number % LINES_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+        if exchange.ended and not live.answered:
+            self._line(live, bytes(rest), number + 1)
+            if not live.answered:
+                live.end()
+
+    def _line(self, live: Live, content: bytes, number: int) -> None:
+        if not content.strip():
+            return
+        line = read_line(content, number)
+        try:
+            array = array_of(live.model, line.group, line.values, None, self.handler.settings.max_rows)
+            live.group(line.group, array)
+        except FieldError as error:
+            raise FieldError(error.field, f"line {number}: {error}") from error

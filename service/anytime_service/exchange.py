@@ -1,0 +1,150 @@
+"""One HTTP request and its one response, which may leave before the request has ended.
+
+Sending the whole response with `more_body` delivers it at once and keeps the server reading under our limits; left to
+itself it reads on for as long as the client sends. If the body ends within them, the connection serves the next
+request; if not, we return without completing the response, upon which the server closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from starlette.types import Receive, Send
+
+from anytime_service.clock import now_ms
+from anytime_service.eager import start
+from anytime_service.errors import BodyTooLargeError
+
+__all__ = ["LINGER_S", "Exchange", "Reply"]
+
+LINGER_S = 2.0
+"""How long a body may go on after its answer: some clients read nothing before they have sent everything."""
+
+
+class Reply(NamedTuple):
+    """A response that is small enough to be sent at once."""
+
+    status: int
+    media_type: str
+    content: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    close: bool = False
+    """Whether the connection is to serve no other request."""
+
+
+class Exchange:
+    """A request that is read and a response that is sent, in any order.
+
+    Parameters
+    ----------
+    receive, send : the channels.
+    limit : bytes that the body may have; as many again are let pass after the response.
+
+    Attributes
+    ----------
+    replied : whether the response has been sent.
+    gone : whether the client closed the connection before it was.
+    ended : whether the whole body has come.  ended_ms : when.
+    """
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        self.replied = False
+        self.gone = False
+        self.ended = False
+        self.ended_ms = 0.0
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._bytes = 0
+        self._close = False
+        self._task = asyncio.current_task()
+        self._sending: list[asyncio.Task[None]] = []
+        self._linger: asyncio.TimerHandle | None = None
+        self._lingered = False
+
+    def reply(self, reply: Reply) -> None:
+        """Send the response, on the spot; from the request's own task or from a timer. Only the first one is sent."""
+        if self.replied or self.gone:
+            return
+        self.replied, self._close = True, reply.close
+        headers = list(reply.headers)
+        if reply.status != 204:
+            headers.append((b"content-type", reply.media_type.encode()))
+            headers.append((b"content-length", b"%d" % len(reply.content)))
+        if reply.close:
+            headers.append((b"connection", b"close"))
+        self._push({"type": "http.response.start", "status": reply.status, "headers": headers})
+        self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
+        if not self.ended:
+            self._bytes = 0
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Read the body, as it comes, until it has ended or the response has been sent.
+
+        Raises
+        ------
+        BodyTooLargeError
+            It goes on past the limit.
+        """
+        while not (self.ended or self.replied or self.gone):
+            chunk = await self._next()
+            if self._bytes > self._limit:
+                raise BodyTooLargeError(f"the body has more than {self._limit} bytes, which is as many as are taken")
+            if chunk and not self.replied:
+                yield chunk
+
+    async def finish(self) -> None:
+        """Wait for the response, let the rest of the body run out after it, and complete it."""
+        try:
+            while not (self.replied or self.gone):  # a timer will send it, if the client stays
+                await self._next()
+            early = self._linger is not None
+            while not (self.ended or self.gone or self._bytes > self._limit):
+                await self._next()
+            for task in self._sending:
+                await task
+            if early and not self.gone and (self.ended or self._close):
+                await self._send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:
+            if not self._lingered:
+                raise
+        finally:
+            if self._linger is not None:
+                self._linger.cancel()
+
+    async def _next(self) -> bytes:
+        try:
+            message = await self._receive()
+        except asyncio.CancelledError:
+            if not self._lingered:
+                raise
+            self.gone = True
+            return b""
+        if message["type"] == "http.disconnect":
+            self.gone = not self.replied or not self.ended
+            return b""
+        chunk: bytes = message.get("body", b"")
+        self._bytes += len(chunk)
+        if not message.get("more_body", False):
+            self.ended, self.ended_ms = True, now_ms()
+        return chunk
+
+    def _push(self, message: dict[str, object]) -> None:
+        if self._sending:  # the client reads slowly: the messages follow each other
+            self._sending.append(asyncio.get_running_loop().create_task(self._after_last(self._sending[-1], message)))
+            return
+        task = start(self._send(message))
+        if task is not None:
+            self._sending.append(task)
+
+    async def _after_last(self, last: asyncio.Task[None], message: dict[str, object]) -> None:
+        await last
+        await self._send(message)
+
+    def _stop_lingering(self) -> None:
+        self._lingered = True
+        if self._task is not None:
+            self._task.cancel()

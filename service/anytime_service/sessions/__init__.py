@@ -1,0 +1,1 @@
+"""Sessions: groups collected over several requests, and the predictions that wait for them."""

@@ -1,0 +1,47 @@
+"""Answers and errors as HTTP responses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from anytime.answer import Answer
+from anytime.errors import AnytimeError
+from anytime_service.errors import BodyTooLargeError, OverloadedError
+from anytime_service.exchange import Exchange, Reply
+from anytime_service.problems import MEDIA_TYPE, problem_of
+from anytime_service.wire.answers import encode_answer
+from anytime_service.wire.forms import Form
+
+__all__ = ["RETRY_AFTER_S", "answering", "problem_reply"]
+
+RETRY_AFTER_S = 1
+
+_log = logging.getLogger("anytime_service")
+
+
+def problem_reply(error: Exception) -> Reply:
+    """Tell an error; one that was not expected is logged."""
+    problem = problem_of(error)
+    if not isinstance(error, AnytimeError):
+        _log.error("a request failed", exc_info=error)
+    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, OverloadedError) else ()
+    # A body that is too large will not run out under the limit either.
+    return Reply(
+        problem.status, MEDIA_TYPE, msgspec.json.encode(problem), headers, isinstance(error, BodyTooLargeError)
+    )
+
+
+def answering(exchange: Exchange, form: Form) -> Callable[[Answer], None]:
+    """Sends an answer as the response."""
+
+    def tell(answer: Answer) -> None:
+        try:
+            reply = Reply(200, form.media_type, encode_answer(form, answer))
+        except Exception as error:
+            reply = problem_reply(error)
+        exchange.reply(reply)
+
+    return tell

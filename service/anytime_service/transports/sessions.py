@@ -1,0 +1,140 @@
+"""Sessions as resources: begin one, post groups, ask for predictions, delete it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from starlette.types import Receive, Scope, Send
+
+from anytime_service.clock import now_ms
+from anytime_service.errors import FieldError
+from anytime_service.exchange import Exchange, Reply
+from anytime_service.handler import Handler, Live
+from anytime_service.head import ASKING, body_form, headers_of, read_head, reply_form
+from anytime_service.openapi import SESSION_OPERATIONS
+from anytime_service.sessions.memory import MemorySessions, Session
+from anytime_service.transports.replies import answering, problem_reply
+from anytime_service.wire.bodies import SessionCreated, SessionRequest, SessionTook, arrays, read_groups, read_session
+from anytime_service.wire.forms import JSON
+
+__all__ = ["CreateSession", "DeleteSession", "PredictNamedSession", "PredictSession", "SessionGroups"]
+
+
+class _Route:
+    """What the routes of sessions have in common: errors are told, and the request is read to its end."""
+
+    def __init__(self, handler: Handler, sessions: MemorySessions) -> None:
+        self.handler = handler
+        self.sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        live: Live | None = None
+        try:
+            live = await self.answer(scope, exchange)
+        except Exception as error:
+            exchange.reply(problem_reply(error))
+        finally:
+            try:
+                await exchange.finish()
+            finally:
+                if live is not None:
+                    live.drop()
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> Live | None:
+        """Reply, or open the prediction that will."""
+        raise NotImplementedError
+
+
+class CreateSession(_Route):
+    """`POST /sessions`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["create"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """Begin a session."""
+        headers = headers_of(scope)
+        form, _ = body_form(headers, self.handler.settings.max_body_bytes)
+        content = b"".join([chunk async for chunk in exchange.body()])
+        request = read_session(form, content) if content.strip() else SessionRequest()
+        most = self.handler.settings.max_rows
+        if request.rows is not None and request.rows > most:
+            raise FieldError("rows", f"rows is {request.rows}; expected 1 to {most}")
+        self.handler.check_room()
+        session = self.sessions.create(self.handler.registry.get(request.model), request.rows)
+        model = session.model
+        created = SessionCreated(session.id, model.name, model.version, self.sessions.ttl_s)
+        reply = reply_form(headers, form)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session.id}".encode()),)
+        exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+
+
+class SessionGroups(_Route):
+    """`POST /sessions/{id}/groups`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["groups"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """Take groups."""
+        headers = headers_of(scope)
+        form, _ = body_form(headers, self.handler.settings.max_body_bytes)
+        content = b"".join([chunk async for chunk in exchange.body()])
+        if not exchange.ended:
+            return
+        session = self.sessions.get(scope["path_params"]["id"])
+        groups = read_groups(form, content)
+        session.take(arrays(form, session.model, groups, self.handler.settings.max_rows))
+        prediction = session.prediction
+        took = SessionTook(
+            prediction.prefix, session.model.steps, [name for name in groups if name in prediction.replaced]
+        )
+        reply = reply_form(headers, form)
+        exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
+
+
+class PredictSession(_Route):
+    """`GET /sessions/{id}/predict`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> Live:
+        """Answer at once, or at the deadline if one was told."""
+        begun = now_ms()
+        named: str | None = scope["path_params"].get("id")
+        head = read_head(scope, self.handler.settings, ASKING if named else (*ASKING, "session"))
+        name = named or head.session
+        if name is None:
+            raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
+        session = self.sessions.get(name)
+        live = self.handler.open(head.ask, begun, answering(exchange, head.reply_form), shared=session.prediction)
+        return await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
+
+    async def _wait(self, session: Session, live: Live, exchange: Exchange, *, told: bool) -> Live:
+        if not live.answered:
+            if told:
+                session.waiting.add(live)
+                live.on_end = lambda: session.waiting.discard(live)
+            else:
+                live.end()
+        async for _ in exchange.body():
+            pass
+        return live
+
+
+class PredictNamedSession(PredictSession):
+    """`GET /predict?session=`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict_query"]
+
+
+class DeleteSession(_Route):
+    """`DELETE /sessions/{id}`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["delete"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """End the session."""
+        self.sessions.delete(scope["path_params"]["id"])
+        exchange.reply(Reply(204, JSON.media_type, b""))

@@ -1,0 +1,217 @@
+"""`/stream`: many predictions over one WebSocket, each message with the id of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from functools import partial
+from typing import Any, ClassVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from anytime.answer import Answer
+from anytime.errors import AnytimeError
+from anytime_service.clock import now_ms
+from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
+from anytime_service.exchange import Exchange
+from anytime_service.handler import Ask, Handler, Live
+from anytime_service.openapi import STREAM_OPERATION
+from anytime_service.outbox import Outbox
+from anytime_service.problems import MEDIA_TYPE, problem_of
+from anytime_service.signals import ModelSignals
+from anytime_service.transports.replies import problem_reply
+from anytime_service.wire.answers import encode_reply
+from anytime_service.wire.forms import JSON, MSGPACK, Form
+from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, id_of, read_frame
+from anytime_service.wire.values import array_of
+
+__all__ = ["AT_A_TIME", "MOST_OPEN", "REMEMBERED", "SUBPROTOCOL", "Stream", "UpgradeRequired"]
+
+SUBPROTOCOL = "anytime.v1"
+
+MOST_OPEN = 1024
+"""Predictions that may be open on one connection."""
+
+REMEMBERED = 4096
+"""Answered ids that a connection remembers, so that groups that come too late are known for what they are."""
+
+AT_A_TIME = 16
+"""Messages read before others have their turn."""
+
+_log = logging.getLogger("anytime_service")
+
+
+class Stream:
+    """The WebSocket route, a bare ASGI application."""
+
+    operation: ClassVar[dict[str, Any]] = STREAM_OPERATION
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.connections: set[_Connection] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection until it closes."""
+        await receive()  # websocket.connect
+        offered = scope.get("subprotocols", [])
+        if offered and SUBPROTOCOL not in offered:
+            await _refuse(send, SubprotocolError(f"offered are {offered[:5]}; expected {SUBPROTOCOL!r}"))
+            return
+        if self.handler.draining:
+            await _refuse(send, OverloadedError("the service is stopping; ask another replica"))
+            return
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
+        connection = _Connection(self.handler, send)
+        self.connections.add(connection)
+        try:
+            await connection.serve(receive)
+        finally:
+            self.connections.discard(connection)
+            connection.close()
+
+    async def flushed(self) -> None:
+        """Wait until every answer has been handed over."""
+        await asyncio.gather(*(connection.outbox.flushed() for connection in tuple(self.connections)))
+
+
+class UpgradeRequired:
+    """What a plain GET of the WebSocket's route is told."""
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(receive, send, 0)
+        reply = problem_reply(UpgradeRequiredError("this route speaks WebSocket; open it as ws://, or POST /predict"))
+        exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"),)))
+        await exchange.finish()
+
+
+class _Connection:
+    """One client: the predictions that it has open, and those it had."""
+
+    def __init__(self, handler: Handler, send: Send) -> None:
+        self.handler = handler
+        self.outbox = Outbox(send, self._give_up)
+        self.open: dict[str | int, Live] = {}
+        self.answered: OrderedDict[str | int, ModelSignals] = OrderedDict()
+        self.task = asyncio.current_task()
+        self.given_up = False
+
+    async def serve(self, receive: Receive) -> None:
+        """Take messages until the connection closes."""
+        count = 0
+        try:
+            while (message := await receive())["type"] == "websocket.receive":
+                text = message.get("text")
+                if text is not None:
+                    self.take(JSON, text)
+                else:
+                    self.take(MSGPACK, message["bytes"])
+                count += 1
+                if count % AT_A_TIME == 0:  # messages at hand are received without waiting
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if not self.given_up:
+                raise
+
+    def close(self) -> None:
+        """Forget what is open: nobody is there to be answered."""
+        for live in self.open.values():
+            live.drop()
+        self.outbox.close()
+
+    def take(self, form: Form, content: bytes | str) -> None:
+        """Take one message; whatever is wrong with it is told, and changes nothing."""
+        begun = now_ms()
+        frame: Frame | None = None
+        try:
+            frame = read_frame(form, content)
+            if isinstance(frame, BeginFrame):
+                self._begin(form, frame, begun)
+            elif isinstance(frame, EndFrame):
+                self._end(frame)
+            else:
+                self._group(frame)
+        except AnytimeError as error:
+            self._tell_error(form, id_of(form, content) if frame is None else frame.id, error)
+        except Exception as error:
+            _log.exception("a message failed")
+            self._tell_error(form, None if frame is None else frame.id, error)
+
+    def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
+        name = frame.id
+        if name in self.open or name in self.answered:
+            state = "open" if name in self.open else "answered"
+            raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
+        if len(self.open) >= MOST_OPEN:
+            raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
+        ask = Ask(frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking)
+        update = partial(self._update, form, name) if frame.updates else None
+        live = self.handler.open(ask, begun, partial(self._answer, form, name), update=update)
+        if live.answered:
+            self._remember(name, live)
+        else:
+            self.open[name] = live
+
+    def _group(self, frame: Any) -> None:
+        live = self.open.get(frame.id)
+        if live is None:
+            self._known(frame.id, "group").dropped(1)
+            return
+        dtype = None if isinstance(frame, GroupFrame) else frame.dtype
+        live.group(frame.group, array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows))
+
+    def _end(self, frame: EndFrame) -> None:
+        live = self.open.get(frame.id)
+        if live is None:
+            self._known(frame.id, "end")
+        else:
+            live.end()
+
+    def _known(self, name: str | int, event: str) -> ModelSignals:
+        signals = self.answered.get(name)
+        if signals is None:
+            raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
+        return signals
+
+    def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
+        live = self.open.pop(name, None)
+        if live is not None:
+            self._remember(name, live)
+        self._reply(form, "answer", name, answer)
+
+    def _remember(self, name: str | int, live: Live) -> None:
+        self.answered[name] = live.signals  # no more of it: its values may be large
+        if len(self.answered) > REMEMBERED:
+            self.answered.popitem(last=False)
+
+    def _update(self, form: Form, name: str | int, answer: Answer) -> None:
+        if not self.outbox.slow:
+            self._reply(form, "update", name, answer)
+
+    def _reply(self, form: Form, kind: Any, name: str | int, answer: Answer) -> None:
+        try:
+            self._put(form, encode_reply(form, kind, name, answer))
+        except AnytimeError as error:
+            self._tell_error(form, name, error)
+
+    def _tell_error(self, form: Form, name: str | int | None, error: Exception) -> None:
+        self._put(form, form.encode(ErrorFrame(name, problem_of(error))))
+
+    def _put(self, form: Form, content: bytes) -> None:
+        kind: dict[str, Any] = {"text": content.decode()} if form is JSON else {"bytes": content}
+        self.outbox.put({"type": "websocket.send"} | kind, len(content))
+
+    def _give_up(self) -> None:
+        self.given_up = True
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+
+async def _refuse(send: Send, error: AnytimeError) -> None:
+    """Refuse the handshake with problem details."""
+    problem = problem_of(error)
+    headers = [(b"content-type", MEDIA_TYPE.encode())]
+    await send({"type": "websocket.http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(problem)})

@@ -1,0 +1,1 @@
+"""What comes in and what goes out: JSON and MessagePack, as typed structures."""

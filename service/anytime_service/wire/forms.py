@@ -1,0 +1,62 @@
+"""The two forms of every message, and how a message that cannot be read is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from anytime_service.errors import MalformedBodyError
+
+__all__ = ["JSON", "MSGPACK", "Decoder", "Form", "located", "read"]
+
+
+class Decoder(Protocol):
+    """Reads messages of one type."""
+
+    def decode(self, content: bytes | str, /) -> Any:
+        """Read one message."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of writing messages."""
+
+    name: str
+    media_type: str
+    encode: Callable[[Any], bytes]
+
+
+JSON = Form("JSON", "application/json", msgspec.json.Encoder().encode)
+MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder().encode)
+
+
+def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
+    """Read a message.
+
+    Raises
+    ------
+    MalformedBodyError
+        It is not of this form, or not of this shape; the message names the place.
+    """
+    try:
+        return decoder.decode(content)
+    except msgspec.ValidationError as error:
+        message, place = located(error)
+        raise MalformedBodyError(f"{place or what}: {message}", place or None) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedBodyError(f"{what} is not {form.name}: {error}") from error
+    except RecursionError as error:
+        raise MalformedBodyError(
+            f"{what} is nested too deeply; values are lists of numbers, or lists of such lists"
+        ) from error
+
+
+def located(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Message of a decoder, and the place it names: "Expected `int` - at `$.rows`" is about `rows`."""
+    match = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", str(error), re.DOTALL)
+    message, place = (match[1], match[2] or "") if match else (str(error), "")
+    return message[:1].lower() + message[1:], place

@@ -1,0 +1,112 @@
+"""Messages of the WebSocket: JSON in text frames, MessagePack in binary ones, with the same fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from anytime.answer import Policy
+from anytime_service.problems import Problem
+from anytime_service.wire.forms import JSON, MSGPACK, Form, read
+from anytime_service.wire.values import Dtype, Values
+
+__all__ = [
+    "BeginFrame",
+    "EndFrame",
+    "ErrorFrame",
+    "Frame",
+    "GroupFrame",
+    "Id",
+    "PackedGroupFrame",
+    "id_of",
+    "read_frame",
+]
+
+Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
+"""What a prediction is called on its connection; each is used once."""
+
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
+    """Begin a prediction.
+
+    `deadline_ms` counts from when this is read; `rows`, if left out, is counted from the first values; `updates` asks
+    for better answers as they come; `ranking` for the order of the rows by descending score.
+    """
+
+    id: Id
+    model: str | None = None
+    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    budget: _Amount | None = None
+    deadline_ms: _Amount | None = None
+    policy: Policy = "prefix"
+    updates: bool = False
+    ranking: bool = False
+
+
+class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """Hand over the values of a group; `took_ms` is what computing it took."""
+
+    id: Id
+    group: str
+    values: Values
+    took_ms: _Amount | None = None
+
+
+class PackedGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """The same in MessagePack, where values may be bytes with a `dtype`: row after row, little-endian."""
+
+    id: Id
+    group: str
+    values: bytes | Values
+    dtype: Dtype | None = None
+    took_ms: _Amount | None = None
+
+
+class EndFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="end"):
+    """Ask for the answer, as nothing more will come."""
+
+    id: Id
+
+
+class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """Something could not be done; the prediction, if there is one, is as it was."""
+
+    id: Id | None
+    problem: Problem
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: Id | None = None
+
+
+Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | EndFrame
+
+_FRAMES: dict[str, Any] = {
+    JSON.name: msgspec.json.Decoder(BeginFrame | GroupFrame | EndFrame),
+    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame | EndFrame),
+}
+_NAMES: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Named), MSGPACK.name: msgspec.msgpack.Decoder(_Named)}
+
+
+def read_frame(form: Form, content: bytes | str) -> Frame:
+    """Read a message of a client.
+
+    Raises
+    ------
+    MalformedBodyError
+        It is not of this form, or none of the messages; the error names the field.
+    """
+    frame: Frame = read(form, _FRAMES[form.name], content, "the message")
+    return frame
+
+
+def id_of(form: Form, content: bytes | str) -> str | int | None:
+    """Id of a message that could not be read, so that the error can say whose it is; None where there is none."""
+    try:
+        named: _Named = _NAMES[form.name].decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return named.id
