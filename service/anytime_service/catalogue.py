@@ -33,10 +33,14 @@ class ModelCard(_View):
 
 
 class ModelSummary(_View):
-    """A model's manifest in short; `steps` are in the order in which the sequence computes them."""
+    """A model's manifest in short; `steps` are in the order in which the sequence computes them.
+
+    `versions` are all that are here, the newest first.
+    """
 
     name: str
     version: str
+    versions: tuple[str, ...]
     task: Task
     method: str
     target: tuple[str, ...]
@@ -93,12 +97,13 @@ def card(model: AnytimeModel) -> ModelCard:
     )
 
 
-def summary(model: AnytimeModel) -> ModelSummary:
-    """Tell a model's manifest in short."""
+def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
+    """Tell a model's manifest in short, and which versions of it are here."""
     manifest = model.manifest
     return ModelSummary(
         name=model.name,
         version=model.version,
+        versions=tuple(versions),
         task=manifest.task,
         method=manifest.method,
         target=manifest.target,

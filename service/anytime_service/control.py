@@ -48,7 +48,8 @@ async def list_models(registry: Registry) -> list[ModelCard]:
 @router.get("/models/{name}", tags=["models"], responses=problem_responses(404, 422))
 async def describe_model(name: str, registry: Registry) -> ModelSummary:
     """Tell a model's steps, with what each costs and buys, and the features of its groups."""
-    return summary(registry.get(name))
+    model = registry.get(name)
+    return summary(model, (each.version for each in registry.models[model.name]))
 
 
 @router.get("/models/{name}/plan", tags=["models"], responses=problem_responses(404, 422))

@@ -8,6 +8,7 @@ answer is told once, from inside whichever of them brought it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from anytime_service.signals import Signals
 from anytime_service.solving import Solver
 
 __all__ = ["Ask", "Handler", "Live"]
+
+_log = logging.getLogger("anytime_service")
 
 Tell = Callable[[Answer], None]
 
@@ -65,6 +68,7 @@ class Handler:
         ask: Ask,
         begun_ms: float,
         tell: Tell,
+        fail: Callable[[Exception], None],
         *,
         update: Tell | None = None,
         shared: Prediction | None = None,
@@ -75,6 +79,7 @@ class Handler:
         ----------
         begun_ms : when it was asked for, from which its deadline counts.
         tell : called once with the answer.
+        fail : called instead if there is none by a fault of ours, met when nobody is there to catch it.
         update : called with better answers before, where they are wanted.
         shared : the groups of a session.
 
@@ -92,7 +97,7 @@ class Handler:
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = Live(self, OpenPrediction(model, shared), tell, update)
+        live = Live(self, OpenPrediction(model, shared), tell, fail, update)
         live.begin(ask, begun_ms)
         return live
 
@@ -127,14 +132,22 @@ class Handler:
 class Live:
     """An open prediction in time; events are those of `OpenPrediction`, without the time."""
 
-    __slots__ = ("_alarm", "_handler", "_tell", "_update", "answered", "on_end", "opened", "signals")
+    __slots__ = ("_alarm", "_fail", "_handler", "_tell", "_update", "answered", "on_end", "opened", "signals")
 
-    def __init__(self, handler: Handler, opened: OpenPrediction, tell: Tell, update: Tell | None) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        opened: OpenPrediction,
+        tell: Tell,
+        fail: Callable[[Exception], None],
+        update: Tell | None,
+    ) -> None:
         self.opened = opened
         self.answered = False
         self._handler = handler
         self.signals = handler.signals.of(opened.model)
         self._tell = tell
+        self._fail = fail
         self._update = update
         self._alarm: Alarm | None = None
         self.on_end: Callable[[], None] | None = None
@@ -168,7 +181,7 @@ class Live:
 
     def took(self, names: Iterable[str]) -> None:
         """Hear of groups that the shared prediction has taken."""
-        self._after(self.opened.took(now_ms(), names))
+        self._safely(lambda: self.opened.took(now_ms(), names))
 
     def end(self) -> None:
         """Answer, as nothing more will come."""
@@ -176,7 +189,7 @@ class Live:
 
     def drain(self) -> None:
         """Answer, as the service is stopping."""
-        self._after(self.opened.drain(now_ms()))
+        self._safely(lambda: self.opened.drain(now_ms()))
 
     def drop(self) -> None:
         """Forget the prediction: nobody waits for its answer. Safe at any time."""
@@ -194,7 +207,7 @@ class Live:
 
     def strike(self) -> None:
         """Answer, as the deadline has struck."""
-        self._after(self.opened.deadline(now_ms()))
+        self._safely(lambda: self.opened.deadline(now_ms()))
 
     def _after(self, answer: Answer | None) -> None:
         """See to what an event leads to: an answer, something to solve, or scores to have at hand."""
@@ -210,11 +223,16 @@ class Live:
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
-            answer = self.opened.solved(now_ms(), groups, found)
-            if answer is not None:
-                self._leave(answer)
-            else:
-                self._tell_update()
+            self._safely(lambda: self.opened.solved(now_ms(), groups, found))
+
+    def _safely(self, event: Callable[[], Answer | None]) -> None:
+        """Bring about an event that did not come from this prediction's own client, who alone is told of a fault."""
+        try:
+            self._after(event())
+        except Exception as error:
+            _log.exception("a prediction of model %r failed", self.model.name)
+            self.drop()
+            self._fail(error)
 
     def _tell_update(self) -> None:
         if self._update is not None and not self.answered:

@@ -95,8 +95,8 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=_log_config(),
         server_header=False,
-        # Long enough for every open answer to leave, and for a body that goes on after it.
-        timeout_graceful_shutdown=math.ceil(settings.max_deadline_ms / 1000.0 + LINGER_S),
+        # Open predictions are answered at once; a body may go on for as long as it may after any answer.
+        timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
     return Server(config)
 

@@ -42,7 +42,7 @@ class PostPrediction:
         live: Live | None = None
         try:
             head = read_head(scope, self.handler.settings)
-            live = self.handler.open(head.ask, begun, answering(exchange, head.reply_form))
+            live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form))
             if not live.answered:
                 await (self._lines(exchange, live) if head.lines else self._whole(exchange, live, head))
         except Exception as error:

@@ -34,14 +34,16 @@ def problem_reply(error: Exception) -> Reply:
     )
 
 
-def answering(exchange: Exchange, form: Form) -> Callable[[Answer], None]:
-    """Sends an answer as the response."""
+def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
+    """Two callables: one sends an answer as the response, the other an error."""
 
     def tell(answer: Answer) -> None:
         try:
-            reply = Reply(200, form.media_type, encode_answer(form, answer))
-        except Exception as error:
-            reply = problem_reply(error)
-        exchange.reply(reply)
+            exchange.reply(Reply(200, form.media_type, encode_answer(form, answer)))
+        except AnytimeError as error:
+            fail(error)
 
-    return tell
+    def fail(error: Exception) -> None:
+        exchange.reply(problem_reply(error))
+
+    return tell, fail

@@ -108,7 +108,7 @@ class PredictSession(_Route):
         if name is None:
             raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
         session = self.sessions.get(name)
-        live = self.handler.open(head.ask, begun, answering(exchange, head.reply_form), shared=session.prediction)
+        live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form), shared=session.prediction)
         return await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
 
     async def _wait(self, session: Session, live: Live, exchange: Exchange, *, told: bool) -> Live:

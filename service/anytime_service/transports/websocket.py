@@ -148,7 +148,8 @@ class _Connection:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
         ask = Ask(frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking)
         update = partial(self._update, form, name) if frame.updates else None
-        live = self.handler.open(ask, begun, partial(self._answer, form, name), update=update)
+        tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
+        live = self.handler.open(ask, begun, tell, fail, update=update)
         if live.answered:
             self._remember(name, live)
         else:
@@ -180,6 +181,12 @@ class _Connection:
         if live is not None:
             self._remember(name, live)
         self._reply(form, "answer", name, answer)
+
+    def _failed(self, form: Form, name: str | int, error: Exception) -> None:
+        live = self.open.pop(name, None)
+        if live is not None:
+            self._remember(name, live)
+        self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
         self.answered[name] = live.signals  # no more of it: its values may be large
