@@ -1,8 +1,8 @@
 # The server and what it needs, no more: models come from outside, into /models.
 #   docker build -t anytime-linear .
-#   docker run --read-only --stop-timeout 20 --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro anytime-linear
-# Answers under way are given before it stops, so the stop time-out is to be longer than ANYTIME_MAX_DEADLINE_MS. A port
-# other than 8000 is told by ANYTIME_PORT, which the health check reads too.
+#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro anytime-linear
+# What is open is answered before it stops, at once. A port other than 8000 is told by ANYTIME_PORT, which the health
+# check reads too.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS builder

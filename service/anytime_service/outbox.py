@@ -13,8 +13,11 @@ from anytime_service.eager import start
 
 __all__ = ["MOST_BYTES", "Outbox"]
 
-MOST_BYTES = 4 * 1024 * 1024
+MOST_BYTES = 1024 * 1024
 """Bytes kept for a client that does not read; when they are more, it is given up."""
+
+AT_A_TIME = 16
+"""Messages sent before others have their turn."""
 
 
 class Outbox:
@@ -29,7 +32,7 @@ class Outbox:
     def __init__(self, send: Send, give_up: Callable[[], None]) -> None:
         self._send = send
         self._give_up = give_up
-        self._kept: deque[dict[str, Any]] = deque()
+        self._kept: deque[tuple[dict[str, Any], int]] = deque()
         self._bytes = 0
         self._flushing: asyncio.Task[None] | None = None
         self._closed = False
@@ -44,15 +47,18 @@ class Outbox:
         if self._closed:
             return
         if self._flushing is not None:
-            self._keep(message, size)
+            self._kept.append((message, size))
+            self._bytes += size
+            if self._bytes > MOST_BYTES:
+                self._fail()
             return
         try:
-            self._flushing = start(self._send(message))
+            waiting = start(self._send(message))
         except Exception:
-            self._fail()
+            self._fail()  # whatever a server raises, the client cannot be reached
             return
-        if self._flushing is not None:
-            self._flushing.add_done_callback(self._flushed)
+        if waiting is not None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
 
     def close(self) -> None:
         """Send nothing more."""
@@ -63,26 +69,25 @@ class Outbox:
 
     async def flushed(self) -> None:
         """Wait until everything has been handed over."""
-        while self._flushing is not None and not self._closed:
+        if self._flushing is not None:
             await asyncio.wait([self._flushing])
-            await asyncio.sleep(0)  # the callback that goes on with the next one
 
-    def _keep(self, message: dict[str, Any], size: int) -> None:
-        self._kept.append(message)
-        self._bytes += size
-        if self._bytes > MOST_BYTES:
+    async def _flush(self, waiting: asyncio.Task[None]) -> None:
+        """Send what is kept, once the client reads again; with a turn for others in between."""
+        try:
+            await waiting
+            sent = 0
+            while self._kept:
+                message, size = self._kept.popleft()
+                self._bytes -= size
+                await self._send(message)
+                sent += 1
+                if sent % AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+        except Exception:
             self._fail()
-
-    def _flushed(self, task: asyncio.Task[None]) -> None:
-        self._flushing = None
-        if task.cancelled():
-            return
-        if task.exception() is not None:
-            self._fail()
-            return
-        kept, self._kept, self._bytes = self._kept, deque(), 0
-        for message in kept:
-            self.put(message, len(message.get("text") or message.get("bytes") or b""))
+        else:
+            self._flushing = None
 
     def _fail(self) -> None:
         if not self._closed:

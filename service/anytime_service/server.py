@@ -28,6 +28,7 @@ from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from anytime_service.slicing import SlicedWebSocketProtocol
 
 __all__ = ["Server", "bind", "build_server", "serve"]
 
@@ -90,7 +91,7 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         app,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
+        ws=SlicedWebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=_log_config(),
