@@ -28,7 +28,7 @@ from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.slicing import SlicedWebSocketProtocol
+from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 
 __all__ = ["Server", "bind", "build_server", "serve"]
 
@@ -91,6 +91,7 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         app,
         access_log=False,
         lifespan="off",
+        http=SlicedHttpProtocol,
         ws=SlicedWebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters

@@ -1,55 +1,136 @@
-"""Reading WebSockets in slices, so that one client's flood of tiny frames does not keep the others waiting.
+"""Reading in slices, so that one client's flood of tiny frames or chunks does not keep the others waiting.
 
 uvicorn reads up to 256,000 bytes at once and takes all frames in them apart before anything else has its turn: 36,000
 frames of one byte hold the loop for 100 ms. Here a long read is taken apart slice by slice, one each time round the
-loop, and the next only when the messages of the last have been taken. Slices grow while they are quick, as those of
+loop, and the next only when what the last one brought has been taken. Slices grow while they are quick, as those of
 large frames are, and shrink when they are not.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from anytime_service.clock import now_ms
 
-__all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedWebSocketProtocol"]
+__all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
 QUICK_MS = 0.5
 
 
-class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, fed in slices."""
+class _Backlog:
+    """Bytes that have been read and not been taken apart, and how many of them to take at once."""
 
-    _slice = SMALLEST_SLICE
-    _rest = b""
+    def __init__(self) -> None:
+        self.rest = b""
+        self._size = SMALLEST_SLICE
+
+    def fits(self, data: bytes) -> bool:
+        """Whether `data` can be taken at once."""
+        return not self.rest and len(data) <= self._size
+
+    def take(self, feed: Callable[[bytes], None]) -> None:
+        """Feed one slice."""
+        piece, self.rest = self.rest[: self._size], self.rest[self._size :]
+        begun = now_ms()
+        feed(piece)
+        quick = now_ms() - begun < QUICK_MS
+        self._size = min(self._size * 2, LARGEST_SLICE) if quick else max(self._size // 2, SMALLEST_SLICE)
+
+
+class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, fed in slices."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._backlog = _Backlog()
 
     def data_received(self, data: bytes) -> None:
         """Take what has been read."""
-        if self._rest:
-            self._rest += data
-        elif len(data) <= self._slice:
+        if self._backlog.fits(data):
             super().data_received(data)
-        else:
-            self._rest = data
+            return
+        waiting = bool(self._backlog.rest)
+        self._backlog.rest += data
+        if not waiting:
             self._feed()
 
     def _feed(self) -> None:
         """Take one slice, and the next in the loop's next turn."""
         if self.transport.is_closing():
-            self._rest = b""
+            self._backlog.rest = b""
             return
         if self.queue.empty():
-            piece, self._rest = self._rest[: self._slice], self._rest[self._slice :]
-            begun = now_ms()
-            super().data_received(piece)
-            quick = now_ms() - begun < QUICK_MS
-            self._slice = min(self._slice * 2, LARGEST_SLICE) if quick else max(self._slice // 2, SMALLEST_SLICE)
-        if self._rest:
+            self._backlog.take(super().data_received)
+        if self._backlog.rest:
             # Whoever takes the messages would resume reading; what has been read comes first.
             self.read_paused = False
             self.transport.pause_reading()
             self.loop.call_soon(self._feed)
         elif not self.read_paused:
             self.transport.resume_reading()
+
+
+class _HeldFlow(FlowControl):
+    """Flow control that resumes by taking what has been read already, as long as there is any."""
+
+    def __init__(self, transport: asyncio.Transport, resume: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._resume = resume
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self.read_paused:
+            self.read_paused = False
+            self._resume()
+
+
+class SlicedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol for HTTP, fed in slices."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._backlog = _Backlog()
+        self._woken = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection."""
+        super().connection_made(transport)
+        self.flow = _HeldFlow(transport, self._wake)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has been read."""
+        if self._backlog.fits(data):
+            super().data_received(data)
+            return
+        waiting = bool(self._backlog.rest)
+        self._backlog.rest += data
+        if not waiting:
+            self._feed()
+
+    def _wake(self) -> None:
+        """Take the next slice in the loop's next turn, or read on."""
+        if not self._backlog.rest:
+            self.transport.resume_reading()
+        elif not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._woken = False
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # or a WebSocket by now
+            self._backlog.rest = b""
+            return
+        if not self.flow.read_paused:
+            self._backlog.take(super().data_received)
+            if self._backlog.rest:
+                self.transport.pause_reading()
+        if not self.flow.read_paused:
+            self._wake()
