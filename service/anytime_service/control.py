@@ -15,7 +15,7 @@ from anytime_service.problems import not_ready
 from anytime_service.registry import ModelRegistry
 from anytime_service.signals import CONTENT_TYPE
 
-__all__ = ["Health", "router"]
+__all__ = ["Health", "Registry", "router"]
 
 router = APIRouter(responses=problem_responses(500))
 

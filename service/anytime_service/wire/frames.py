@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from anytime.answer import Policy
+from anytime_service.errors import MalformedBodyError
 from anytime_service.problems import Problem
 from anytime_service.wire.forms import JSON, MSGPACK, Form, read
 from anytime_service.wire.values import Dtype, Values
@@ -26,7 +28,8 @@ __all__ = [
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """What a prediction is called on its connection; each is used once."""
 
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
+# MessagePack has infinity too, which no other form of the same request can say.
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
@@ -80,6 +83,7 @@ class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
 
 class _Named(msgspec.Struct, frozen=True):
     id: Id | None = None
+    group: str | None = None
 
 
 Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | EndFrame
@@ -99,14 +103,24 @@ def read_frame(form: Form, content: bytes | str) -> Frame:
     MalformedBodyError
         It is not of this form, or none of the messages; the error names the field.
     """
-    frame: Frame = read(form, _FRAMES[form.name], content, "the message")
+    try:
+        frame: Frame = read(form, _FRAMES[form.name], content, "the message")
+    except MalformedBodyError as error:
+        group = _named(form, content).group
+        if group is not None and error.field is not None and error.field.startswith("values"):
+            raise MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field[6:]}") from error
+        raise
     return frame
 
 
 def id_of(form: Form, content: bytes | str) -> str | int | None:
     """Id of a message that could not be read, so that the error can say whose it is; None where there is none."""
+    return _named(form, content).id
+
+
+def _named(form: Form, content: bytes | str) -> _Named:
     try:
         named: _Named = _NAMES[form.name].decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return named.id
+        return _Named()
+    return named

@@ -1,0 +1,115 @@
+"""A model's curve as the page draws it: what each prefix explains in training, held out, and at the least."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from anytime.guarantee import bound, doubling_bound
+from anytime.model import AnytimeModel
+from anytime_service.control import Registry
+from anytime_service.openapi import problem_responses
+
+__all__ = ["CurvePoint", "ModelCurve", "curve", "router"]
+
+router = APIRouter(tags=["models"], responses=problem_responses(500))
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class CurvePoint(_View):
+    """A prefix: what it costs and what it explains, as shares of all there is to explain.
+
+    `r2` is of the training data, `cv_r2` of rows held out (1 - cv_error/prior_error), `guaranteed_r2` the least that
+    the theory allows; None where one is not known.
+    """
+
+    prefix: int
+    group: str | None
+    cost: float
+    r2: float
+    cv_r2: float | None
+    cv_error: float | None
+    guaranteed_r2: float | None
+
+
+class ModelCurve(_View):
+    """The curve of a model, from the base rate on; `promise` says in words what `guaranteed_r2` rests on."""
+
+    model: str
+    version: str
+    cost_unit: str
+    points: tuple[CurvePoint, ...]
+    promise: str
+
+
+@router.get("/models/{name}/curve", responses=problem_responses(404))
+async def model_curve(name: str, registry: Registry) -> ModelCurve:
+    """Tell what each prefix costs and explains: in training, cross-validated, and guaranteed."""
+    return curve(registry.get(name))
+
+
+def curve(model: AnytimeModel) -> ModelCurve:
+    """Tell a model's curve."""
+    steps = model.manifest.steps
+    floor = _floor(model)
+    points = [
+        CurvePoint(
+            prefix=prefix,
+            group=steps[prefix - 1].group if prefix else None,
+            cost=float(model.costs[prefix]),
+            r2=model.expected(prefix).r2,
+            cv_r2=_held_out(model, prefix),
+            cv_error=model.expected(prefix).cv_error,
+            guaranteed_r2=floor[prefix],
+        )
+        for prefix in range(model.steps + 1)
+    ]
+    return ModelCurve(
+        model=model.name,
+        version=model.version,
+        cost_unit=model.groups.cost_unit,
+        points=tuple(points),
+        promise=_promise(model),
+    )
+
+
+def _held_out(model: AnytimeModel, prefix: int) -> float | None:
+    error, prior = model.expected(prefix).cv_error, model.manifest.prior_error
+    return None if error is None or not prior else 1.0 - error / prior
+
+
+def _floor(model: AnytimeModel) -> list[float | None]:
+    """Least r2 of each prefix by the theorems, from what is known of the best sets.
+
+    Theorem 3.2 with K the cost of all groups, for the best set of that cost is all of them. Theorem 4.3 with the
+    prefix of cost B/4 in the place of the best set of that cost, which explains no less.
+    """
+    promised, costs = model.manifest.guarantee, model.costs
+    whole, total = model.expected(model.steps).r2, float(costs[-1])
+    if promised.gamma is not None and total > 0:
+        return [bound(promised.gamma, float(cost), total) * whole for cost in costs]
+    if promised.doubling_gamma is not None:
+        share, until = doubling_bound(promised.doubling_gamma), promised.doubling_until or 0
+        quarters = [model.expected(model.affordable(float(cost) / 4)).r2 for cost in costs]
+        return [share * r2 if prefix <= until else None for prefix, r2 in enumerate(quarters)]
+    return [None] * (model.steps + 1)
+
+
+def _promise(model: AnytimeModel) -> str:
+    promised, unit = model.manifest.guarantee, model.groups.cost_unit
+    if promised.gamma is not None:
+        return (
+            f"At equal cost the sequence explains at least {bound(promised.gamma, 1.0, 1.0):.2%} of what the best set "
+            f"of groups does (Theorem 3.2, gamma = {promised.gamma:.3g})."
+        )
+    if promised.doubling_gamma is not None:
+        until = model.costs[promised.doubling_until or 0]
+        return (
+            f"Within any budget B up to {until:g} {unit} the sequence explains at least "
+            f"{doubling_bound(promised.doubling_gamma):.2%} of what the best set of cost B/4 does "
+            f"(Theorem 4.3, gamma = {promised.doubling_gamma:.3g})."
+        )
+    return f"No guarantee: {promised.why}." if promised.why else "No guarantee is known."

@@ -1,0 +1,73 @@
+"""Routes of the page and its files; everything it needs comes from here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from anytime_service.console.assets import page_assets, plotting_asset, send
+from anytime_service.openapi import problem_responses
+from anytime_service.problems import Problem, problem_response
+
+__all__ = ["router"]
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # plotly inserts style sheets of its own
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+OWN = {"Cache-Control": "no-cache"}  # asked for again each time, and 304 as long as the server is the same
+LIBRARY = {"Cache-Control": "public, max-age=604800"}
+
+router = APIRouter(tags=["console"], responses=problem_responses(500))
+
+
+def _documented(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    content: dict[str, Any] = {media_type: {"schema": {"type": "string"}} for media_type in media_types}
+    return {200: {"description": description, "content": content}, 304: {"description": "The client has it already"}}
+
+
+# These are no coroutines: packing a file is work, and is done beside the event loop.
+
+
+@router.get("/", response_class=Response, responses=_documented("The page", "text/html"))
+def console_page(request: Request) -> Response:
+    """Show the console: a model's curve, its steps, and a prediction that improves as groups arrive."""
+    return send(request, page_assets()["index.html"], PAGE)
+
+
+@router.get(
+    "/console/plotly.min.js",
+    response_class=Response,
+    responses=_documented("The script that draws", "text/javascript") | problem_responses(404),
+)
+def plotting_script(request: Request) -> Response:
+    """Send the script that draws the console's charts."""
+    asset = plotting_asset()
+    if asset is None:
+        detail = "plotly is not installed beside the server; the console shows tables only"
+        return problem_response(Problem("about:blank", "Not Found", 404, detail))
+    return send(request, asset, LIBRARY)
+
+
+@router.get(
+    "/console/{file}",
+    response_class=Response,
+    responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404),
+)
+def console_file(request: Request, file: str) -> Response:
+    """Send a file of the console."""
+    asset = page_assets().get(file)
+    if asset is None:
+        raise HTTPException(404)
+    return send(request, asset, PAGE if file == "index.html" else OWN)

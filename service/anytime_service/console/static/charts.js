@@ -1,0 +1,149 @@
+// Charts by plotly, which comes from this server; without it the tables say the same.
+
+import { bar, deviation, percent } from "./words.js";
+
+let library = null;
+
+/** The library, loaded once and after the page is usable; null where the server has none. */
+export function plotly() {
+  library ??= new Promise((done) => {
+    const script = document.createElement("script");
+    script.src = "console/plotly.min.js";
+    script.onload = () => done(window.Plotly);
+    script.onerror = () => done(null);
+    document.head.append(script);
+  });
+  return library;
+}
+
+// Plotly reads tags in texts.
+const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
+const SHOWN_CLASSES = 12;
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  return (name) => style.getPropertyValue(`--${name}`).trim();
+}
+
+const CONFIG = { displayModeBar: false, responsive: true, staticPlot: false, scrollZoom: false };
+
+async function draw(place, traces, layout) {
+  const Plotly = await plotly();
+  if (Plotly === null) {
+    place.hidden = true;
+    return;
+  }
+  const colour = colours();
+  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true, fixedrange: true };
+  await Plotly.react(place, traces, {
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    height: place.clientHeight, // grows with what stands beside it; the width is seen to by plotly
+    font: { color: colour("text"), family: getComputedStyle(document.body).fontFamily, size: 13 },
+    margin: { l: 8, r: 8, t: 8, b: 8 },
+    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text") } },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    showlegend: false,
+    ...layout,
+    xaxis: { ...axis, ...layout.xaxis },
+    yaxis: { ...axis, ...layout.yaxis },
+  }, CONFIG);
+}
+
+/** Indices of the points that gain most, for which there is room to name. */
+function worthNaming(points) {
+  const gains = points.map((point, i) => [i ? point.r2 - points[i - 1].r2 : 0, i]);
+  return new Set(gains.sort(([a], [b]) => b - a).slice(0, 4).filter(([gain]) => gain > 0.04 * points.at(-1).r2).map(([, i]) => i));
+}
+
+/** Explained variance against cost: training, cross-validated, guaranteed, and where the answer stands. */
+export function drawCurve(place, curve, answer, budget) {
+  const colour = colours();
+  const { points } = curve;
+  const named = worthNaming(points);
+  const x = points.map((point) => point.cost);
+  const line = (field, name, style, more) => ({
+    x, y: points.map((point) => point[field]), name, type: "scatter", mode: "lines", line: { shape: "hv", ...style },
+    hovertemplate: "%{x:.4~g}: %{y:.1%}", ...more,
+  });
+  const traces = [line("r2", "training", { color: colour("accent"), width: 2.5 }, {
+    mode: "lines+markers+text", marker: { size: 6 }, cliponaxis: false,
+    textposition: x.map((cost) => (cost > 0.7 * x.at(-1) ? "bottom left" : "bottom right")),
+    text: points.map((point, i) => (named.has(i) ? plain(point.group) : "")), textfont: { size: 12 },
+    customdata: points.map((point) => plain(point.group ?? "base rate")), hovertemplate: "%{customdata}, %{x:.4~g}: %{y:.1%}",
+  })];
+  if (points.at(-1).cv_r2 !== null) traces.push(line("cv_r2", "cross-validated", { color: colour("second"), dash: "dash", width: 2 }));
+  if (points.some((point) => point.guaranteed_r2 !== null)) {
+    traces.push(line("guaranteed_r2", "guaranteed", { color: colour("third"), dash: "dot", width: 2 }));
+  }
+  if (answer !== null) {
+    traces.push({
+      x: [answer.cost], y: [answer.expected.r2], name: "this answer", type: "scatter", mode: "markers",
+      marker: { size: 14, color: colour("now"), symbol: "diamond", line: { color: colour("card"), width: 2 } }, hovertemplate: "%{x:.4~g}: %{y:.1%}",
+    });
+  }
+  const shapes = budget === null ? [] : [{
+    type: "line", x0: budget, x1: budget, yref: "paper", y0: 0, y1: 1, line: { color: colour("now"), width: 1.5, dash: "dashdot" },
+    label: { text: "budget", textposition: "end", textangle: 0, xanchor: budget > x.at(-1) / 2 ? "right" : "left", font: { color: colour("now") } },
+  }];
+  const total = Math.max(x.at(-1), 1e-9);
+  const shares = points.flatMap((point) => [point.r2, point.cv_r2 ?? 0]);
+  const [lowest, highest] = [Math.min(...shares), Math.max(...shares, 0.01)];
+  return draw(place, traces, {
+    showlegend: true, shapes,
+    xaxis: { title: { text: `cost (${plain(curve.cost_unit)})` }, range: [-0.02 * total, 1.04 * total] },
+    yaxis: { tickformat: ".0%", range: [lowest - 0.04 * (highest - lowest), highest + 0.06 * (highest - lowest)] },
+  });
+}
+
+/** One number against cost, with its error bar, as answers improve; the last answer stands out. */
+function drawNumber(place, model, trail, now) {
+  const colour = colours();
+  const trace = (answers, name, style, size) => {
+    const bars = answers.map((answer) => bar(model, answer));
+    return {
+      x: answers.map((answer) => answer.cost), y: answers.map((answer) => answer.prediction), name, type: "scatter", mode: "markers",
+      marker: { size, color: style, symbol: name === "now" ? "diamond" : "circle" }, hovertemplate: "%{x:.4~g}: %{y:.4~g}<extra></extra>",
+      error_y: {
+        type: "data", symmetric: false, color: style, thickness: name === "now" ? 2.5 : 1.2, width: name === "now" ? 7 : 4,
+        array: bars.map((ends, i) => (ends ? ends[1] - answers[i].prediction : 0)),
+        arrayminus: bars.map((ends, i) => (ends ? answers[i].prediction - ends[0] : 0)),
+      },
+    };
+  };
+  const path = {
+    x: trail.map((answer) => answer.cost), y: trail.map((answer) => answer.prediction), type: "scatter", mode: "lines",
+    line: { shape: "hv", color: colour("accent"), width: 1 }, hoverinfo: "skip",
+  };
+  const total = Math.max(model.total_cost, 1e-9);
+  return draw(place, [path, trace(trail.filter((answer) => answer !== now), "before", colour("accent"), 6), trace([now], "now", colour("now"), 13)], {
+    xaxis: { title: { text: `cost (${plain(model.cost_unit)})` }, range: [-0.03 * total, 1.04 * total] },
+    yaxis: { title: { text: plain(model.responses[0]) } },
+  });
+}
+
+/** Bars across: likelihood of each class, or each response with its error bar. */
+function drawBars(place, names, values, error, layout) {
+  const colour = colours();
+  const top = layout.trace ? Math.max(...values) : null;
+  return draw(place, [{
+    type: "bar", orientation: "h", x: values, y: names.map(plain), marker: { color: values.map((value) => colour(value === top ? "now" : "accent")) }, hovertemplate: "%{y}: %{x:.4~g}<extra></extra>",
+    error_x: error === null ? { visible: false } : { type: "constant", value: error, color: colour("text") },
+    ...layout.trace,
+  }], { bargap: 0.35, yaxis: { autorange: "reversed", type: "category" }, xaxis: layout.xaxis });
+}
+
+/** The answer as its kind asks for. */
+export function drawAnswer(place, model, trail, now) {
+  if (now.probabilities !== null) {
+    const likely = now.probabilities.map((share, i) => [share, String(model.classes[i])]);
+    const shown = likely.length > SHOWN_CLASSES ? likely.sort(([a], [b]) => b - a).slice(0, SHOWN_CLASSES) : likely;
+    const shares = shown.map(([share]) => share);
+    return drawBars(place, shown.map(([, name]) => name), shares, null, {
+      trace: { text: shares.map(percent), textposition: "outside" }, xaxis: { range: [0, 1.15], tickformat: ".0%" },
+    });
+  }
+  if (Array.isArray(now.prediction)) return drawBars(place, model.responses, now.prediction, deviation(model, now), { xaxis: {} });
+  return drawNumber(place, model, trail, now);
+}

@@ -1,0 +1,123 @@
+"""What the Open Inference Protocol v2 tells of the server and of a model, beside its predictions."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from anytime.model import AnytimeModel
+from anytime_service.wire.inferences import Scalar, class_datatype, in_json
+
+__all__ = [
+    "EXTENSIONS",
+    "PLATFORM",
+    "InferModel",
+    "InferModelState",
+    "InferServer",
+    "InferServerState",
+    "InferTensorKind",
+    "model_metadata",
+    "server_metadata",
+]
+
+EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
+"""What this server adds to the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
+
+PLATFORM = "anytime_safetensors"
+
+
+class InferServer(msgspec.Struct, frozen=True):
+    """The server, and what it adds to the protocol."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+class InferServerState(msgspec.Struct, frozen=True):
+    """Whether the server answers, and whether it has models to answer from."""
+
+    live: bool
+    ready: bool
+
+
+class InferModelState(msgspec.Struct, frozen=True):
+    """Whether a model answers."""
+
+    name: str
+    ready: bool
+
+
+class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor that a model takes or gives; a size of -1 is any, here the rows.
+
+    Parameters of an input: `features`, JSON in a string; the `cost` of its group, in the model's `cost_unit`; the `step`
+    that adds it, and the `prefix_cost` of all steps up to that. Of the probabilities: `classes`, JSON in a string.
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Scalar] | None = None
+
+
+class InferModel(msgspec.Struct, frozen=True):
+    """A model: its inputs, none of which is required, are in the order in which the sequence computes them."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[InferTensorKind]
+    outputs: list[InferTensorKind]
+    parameters: dict[str, Scalar]
+
+
+def server_metadata() -> InferServer:
+    """Tell of the server."""
+    try:
+        release = version("anytime-linear")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        release = "unknown"
+    return InferServer("anytime", release, EXTENSIONS)
+
+
+def model_metadata(model: AnytimeModel, versions: list[str]) -> InferModel:
+    """Tell of a model that is here in some versions; one that was never saved has none."""
+    return InferModel(
+        name=model.name,
+        versions=versions,
+        platform=PLATFORM,
+        inputs=_inputs(model),
+        outputs=_outputs(model),
+        parameters={
+            "task": model.manifest.task,
+            "steps": model.steps,
+            "cost_unit": model.groups.cost_unit,
+            "total_cost": float(model.costs[-1]),
+        },
+    )
+
+
+def _inputs(model: AnytimeModel) -> list[InferTensorKind]:
+    kinds: list[InferTensorKind] = []
+    for name, place in model.places.items():
+        group = model.groups.groups[model.groups.positions[name]]
+        parameters: dict[str, Scalar] = {
+            "features": in_json(place.features),
+            "cost": float(group.cost),
+            "step": place.step,
+            "prefix_cost": float(model.costs[place.step]),
+        }
+        kinds.append(InferTensorKind(name, "FP64", [-1, len(place.features)], parameters))
+    return kinds
+
+
+def _outputs(model: AnytimeModel) -> list[InferTensorKind]:
+    classes = model.manifest.classes
+    if classes is None:
+        return [InferTensorKind("prediction", "FP64", [-1, len(model.manifest.responses)])]
+    return [
+        InferTensorKind("prediction", class_datatype(classes), [-1, 1]),
+        InferTensorKind("probabilities", "FP64", [-1, len(classes)], {"classes": in_json(classes)}),
+    ]

@@ -1,0 +1,133 @@
+"""A real browser on the console, and learned models for it to show."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.model import AnytimeModel
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Locator, Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+"""The browser's program, None where there is none."""
+
+TAGGED = "<i>tag</i>"
+"""Name of a group that would be markup, were it not taken as text."""
+
+SHARED_COST = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "speed", "features": ["v"], "cost": 1.0},
+        {"name": "hog", "features": ["h0", "h1"], "cost": 4.0},
+        {"name": "blood", "features": [], "cost": 2.0},
+        {"name": "lab", "features": ["l0"], "cost": 3.0, "requires": ["blood"]},
+    ],
+}
+SEPARATE_COST = {
+    "cost_unit": "dollars",
+    "groups": [
+        {"name": "many", "features": [f"m{j}" for j in range(20)], "cost": 2.0},
+        {"name": TAGGED, "features": ["t"], "cost": 1.0},
+    ],
+}
+
+
+def regression() -> AnytimeModel:
+    """A model of a number, with shared costs: speed, then hog, then blood and lab; `l0` is 0 or 1."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4)) @ np.array([[1, 0.6, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) + 5.0
+    X[:, 3] = rng.random(400) < 0.3
+    y = X @ np.array([3.0, 2.0, -1.5, 1.5]) + rng.normal(size=400)
+    return named(AnytimeRegressor(SHARED_COST, alpha="cv").fit(X, y), "brake")
+
+
+def classification() -> AnytimeModel:
+    """A model of three classes, with a guarantee; one group is wide, the other has tags in its name."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 21))
+    y = np.array(["stop", "slow", "go"])[np.digitize(2 * X[:, 0] + X[:, 20], [-1.0, 1.0])]
+    return named(AnytimeClassifier(SEPARATE_COST, alpha="cv").fit(X, y), "light")
+
+
+def named(estimator: Any, name: str) -> AnytimeModel:
+    model: AnytimeModel = estimator.model_
+    manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
+    return AnytimeModel(manifest, model.prefixes, model.moments)
+
+
+@contextmanager
+def browsing() -> Iterator[BrowserContext]:
+    """Start Chromium without a screen."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  (the models here need no browser)
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM)
+        try:
+            yield browser.new_context()
+        finally:
+            browser.close()
+
+
+@dataclass
+class Visit:
+    """The console in a tab, and what the tab asked for and complained of."""
+
+    page: Page
+    url: str
+    origins: set[str] = field(default_factory=set)
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("websocket", lambda socket: self._asked(socket.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type != "log" else None)
+
+    def _asked(self, url: str) -> None:
+        self.origins.add(urlsplit(url).netloc)
+
+    def open(self) -> Visit:
+        """Go to the page and wait for its first answer."""
+        self.page.goto(self.url)
+        self.facts.filter(has_text="nothing is sent yet").wait_for()
+        return self
+
+    def choose(self, model: str) -> None:
+        self.page.get_by_label("Model").select_option(model)
+        self.page.locator("#about").get_by_text(model).wait_for()
+
+    @property
+    def facts(self) -> Locator:
+        return self.page.locator("#facts li")
+
+    @property
+    def play(self) -> Locator:
+        return self.page.locator("#play")
+
+    def group(self, name: str) -> Locator:
+        return self.page.get_by_role("group", name=name, exact=True)
+
+    def tick(self, *names: str) -> None:
+        for name in names:
+            self.group(name).get_by_role("checkbox").check()
+
+    def values(self) -> dict[str, list[float]]:
+        """What is in the inputs of each group."""
+        groups = {}
+        for card in self.page.locator("#row fieldset").all():
+            texts = [each.input_value() for each in card.locator(".values input, .values textarea").all()]
+            groups[card.get_attribute("data-group") or ""] = [float(x) for text in texts for x in text.split(",")]
+        return groups
+
+    def column(self, table: str, index: int) -> list[str]:
+        """Texts of one column of a table's body."""
+        return self.page.locator(f"#{table} tbody tr > :nth-child({index + 1})").all_text_contents()

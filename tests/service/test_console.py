@@ -1,0 +1,220 @@
+"""What the console is sent: its files, a model's curve, and rows to try."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from anytime.guarantee import bound, doubling_bound
+from anytime.manifest import Guarantee
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime_service.console import assets
+from anytime_service.console.curve import curve
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.sample import sample
+from service.browser import classification, regression
+from service.serving import Running, small_model
+
+FILES = sorted(path.name for path in assets.STATIC.iterdir())
+
+
+@pytest.fixture(scope="module")
+def learned() -> AnytimeModel:
+    return regression()
+
+
+def promising(model: AnytimeModel, **promise: Any) -> AnytimeModel:
+    manifest = model.manifest.model_copy(update={"guarantee": Guarantee(**promise)})
+    return AnytimeModel(manifest, model.prefixes, model.moments)
+
+
+def test_the_page_lets_nothing_in_but_what_comes_from_here(service: Running) -> None:
+    response = service.get("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["connect-src"] == "'self'"
+    assert {source for sources in policy.values() for source in sources.split()} <= {
+        "'none'",
+        "'self'",
+        "'unsafe-inline'",  # of styles, see below
+        "data:",
+    }
+    assert [name for name, sources in policy.items() if "unsafe" in sources] == ["style-src"]
+
+
+def test_the_page_has_no_inline_script_or_style_and_names_no_other_place(service: Running) -> None:
+    for name in FILES:
+        text = service.get(f"/console/{name}").text
+        assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)\w+\.\w+", text), name
+    page = service.get("/").text
+    assert re.findall(r"<script(?![^>]* src=)", page) == []
+    assert not re.search(r"<style|\son\w+=|\sstyle=", page)
+
+
+@pytest.mark.parametrize("path", ["/", *(f"/console/{name}" for name in FILES), "/console/plotly.min.js"])
+def test_a_file_is_packed_named_by_its_content_and_sent_once(service: Running, path: str) -> None:
+    if path.endswith("plotly.min.js"):
+        pytest.importorskip("plotly", reason="no plotly beside the server")
+    packed = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip"})
+    plain = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip;q=0, br"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.content == plain.content  # httpx unpacks
+    assert packed.headers["etag"] != plain.headers["etag"]
+    assert packed.headers["vary"] == "Accept-Encoding"
+    assert packed.headers["x-content-type-options"] == "nosniff"
+    again = httpx.get(
+        service.url + path, headers={"Accept-Encoding": "gzip", "If-None-Match": f'"x", W/{packed.headers["etag"]}'}
+    )
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == packed.headers["etag"]
+
+
+@pytest.mark.parametrize("name", ["none.js", "..%2fpages.py", "%2e%2e", "__init__.py"])
+def test_nothing_else_is_sent(service: Running, name: str) -> None:
+    response = service.get(f"/console/{name}")
+    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
+
+
+def test_the_page_and_its_own_files_are_asked_for_again_and_the_library_is_kept(service: Running) -> None:
+    pytest.importorskip("plotly", reason="no plotly beside the server")
+    assert service.get("/").headers["cache-control"] == "no-cache"
+    assert service.get("/console/console.js").headers["cache-control"] == "no-cache"
+    assert service.get("/console/plotly.min.js").headers["cache-control"] == "public, max-age=604800"
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(assets, "distribution", missing)
+    assets.plotting_asset.cache_clear()
+    yield
+    assets.plotting_asset.cache_clear()
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_without_plotly_its_script_is_a_problem_that_says_so(service: Running) -> None:
+    response = service.get("/console/plotly.min.js")
+    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
+    assert "plotly is not installed" in response.json()["detail"]
+
+
+def test_a_curve_tells_every_prefix_in_training_and_held_out(service: Running) -> None:
+    told = service.get("/models/brake/curve").json()
+    assert [(point["prefix"], point["group"], point["cost"]) for point in told["points"]] == [
+        (0, None, 0.0),
+        (1, "speed", 1.0),
+        (2, "hog", 5.0),
+        (3, "lab", 10.0),
+    ]
+    assert [point["r2"] for point in told["points"]] == pytest.approx([0.0, 0.2, 0.4, 0.6])
+    assert [point["cv_r2"] for point in told["points"]] == pytest.approx([0.0, 0.5, 0.75, 1 - 1 / 6])
+    assert [point["guaranteed_r2"] for point in told["points"]] == [None] * 4
+    assert told["promise"] == "No guarantee is known."
+
+
+def test_a_guarantee_is_a_floor_under_the_curve(model: AnytimeModel) -> None:
+    told = curve(promising(model, gamma=0.5))
+    floor = [point.guaranteed_r2 for point in told.points]
+    assert floor == pytest.approx([bound(0.5, cost, 10.0) * 0.6 for cost in (0.0, 1.0, 5.0, 10.0)])
+    assert "at least 39.35% of what the best set of groups does (Theorem 3.2, gamma = 0.5)" in told.promise
+
+
+def test_a_learned_models_floor_is_under_its_curve() -> None:
+    told = curve(classification())
+    assert all(point.guaranteed_r2 is not None and point.guaranteed_r2 <= point.r2 for point in told.points)
+
+
+def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model: AnytimeModel) -> None:
+    told = curve(promising(model, doubling_gamma=0.5, doubling_until=2))
+    share = doubling_bound(0.5)
+    # A quarter of 10 ms and of 5 ms buys the first step, a quarter of 1 ms buys none.
+    assert [point.guaranteed_r2 for point in told.points] == [0.0, 0.0, pytest.approx(share * 0.2), None]
+    assert "up to 5 ms" in told.promise
+    assert "Theorem 4.3" in told.promise
+
+
+def test_no_guarantee_says_why(model: AnytimeModel) -> None:
+    assert curve(promising(model, why="the theorems cover fr and omp")).promise.endswith("fr and omp.")
+
+
+def test_a_curve_without_errors_is_told_without_them(model: AnytimeModel) -> None:
+    steps = tuple(step.model_copy(update={"cv_error": None}) for step in model.manifest.steps)
+    manifest = model.manifest.model_copy(update={"steps": steps, "prior_error": None})
+    told = curve(AnytimeModel(manifest, model.prefixes))
+    assert all(point.cv_r2 is None and point.cv_error is None for point in told.points)
+
+
+def test_a_sample_has_the_values_of_every_group_with_features_and_can_be_predicted(service: Running) -> None:
+    told = service.get("/models/brake/sample", seed=3).json()
+    assert {name: len(values) for name, values in told["groups"].items()} == {"speed": 1, "hog": 2, "lab": 1}
+    assert (told["seed"], told["correlated"]) == (3, False)
+    assert service.post({"groups": told["groups"]}).json()["complete"]
+
+
+@pytest.mark.parametrize("build", [small_model, regression])
+def test_a_seed_stands_for_one_row(build: Callable[[], AnytimeModel]) -> None:
+    model = build()
+    assert sample(model, 5) == sample(model, 5)
+    assert sample(model, 5).groups != sample(model, 6).groups
+
+
+def test_samples_vary_as_the_training_data_did(learned: AnytimeModel) -> None:
+    assert learned.moments is not None
+    rows = np.array([np.concatenate([*sample(learned, seed).groups.values()]) for seed in range(2000)])
+    D = learned.moments.features
+    covariance = learned.moments.scatter[:D, :D] / learned.moments.weight
+    np.testing.assert_allclose(rows.mean(axis=0), learned.prefixes.mean, atol=0.15)
+    np.testing.assert_allclose(np.cov(rows.T), covariance, atol=0.15)
+
+
+def test_a_column_of_zeros_and_ones_stays_one(learned: AnytimeModel) -> None:
+    drawn = [sample(learned, seed).groups["lab"][0] for seed in range(300)]
+    assert set(drawn) == {0.0, 1.0}
+    assert np.mean(drawn) == pytest.approx(learned.prefixes.mean[3], abs=0.1)
+
+
+def test_a_constant_column_is_what_it_was(learned: AnytimeModel) -> None:
+    redundant = learned.manifest.redundant.model_copy(update={"constant": ("v",)})
+    manifest = learned.manifest.model_copy(update={"redundant": redundant})
+    constant = AnytimeModel(manifest, learned.prefixes, learned.moments)
+    assert sample(constant, 1).groups["speed"] == (learned.prefixes.mean[0],)
+
+
+def test_duplicate_columns_and_gaps_do_not_stop_a_sample(learned: AnytimeModel) -> None:
+    assert isinstance(learned.moments, Moments)
+    scatter = learned.moments.scatter.copy()
+    scatter[1], scatter[:, 1] = scatter[2], scatter[:, 2]
+    doubled = Moments(4, 1, 400, 400.0, learned.moments.mean, scatter, learned.moments.fill)
+    assert sample(AnytimeModel(learned.manifest, learned.prefixes, doubled), 0).correlated
+
+
+@pytest.mark.parametrize("path", ["/models/none/sample", "/models/none/curve"])
+def test_what_there_is_no_model_for_is_a_problem(service: Running, path: str) -> None:
+    response = service.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 2**32])
+def test_a_seed_that_cannot_be_is_a_problem(service: Running, seed: Any) -> None:
+    response = service.get("/models/brake/sample", seed=seed)
+    assert (response.status_code, response.json()["field"]) == (422, "seed")
+
+
+def test_a_file_is_kept_packed_only() -> None:
+    asset = assets.page_assets()["console.js"]
+    content = (Path(assets.STATIC) / "console.js").read_bytes()
+    assert gzip.decompress(asset.packed) == content
+    assert len(asset.packed) < len(content) / 2

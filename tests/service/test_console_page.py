@@ -1,0 +1,295 @@
+"""The console in a real browser: what a person can do there, by mouse, by keyboard and by ear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.browser import CHROMIUM, TAGGED, Visit, browsing, classification, regression
+from service.serving import Running, running
+
+pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
+from playwright.sync_api import BrowserContext, WebSocketRoute, expect
+
+if CHROMIUM is None:
+    pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def console() -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([regression(), classification()]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    with browsing() as context:
+        yield context
+
+
+@pytest.fixture
+def visit(console: Running, browser: BrowserContext) -> Iterator[Visit]:
+    page = browser.new_page()
+    yield Visit(page, console.url).open()
+    page.close()
+
+
+def test_nothing_is_asked_of_others_and_nothing_is_complained_of(visit: Visit) -> None:
+    visit.page.locator("#curve-chart .main-svg").first.wait_for()
+    visit.play.click()
+    expect(visit.page.locator("#trail tbody tr")).to_have_count(2)
+    visit.play.click()
+    visit.choose("light")
+    visit.page.locator("#answer-chart .bars").wait_for()
+    assert visit.origins == {urlsplit(visit.url).netloc}
+    assert visit.complaints == []
+
+
+def test_the_curve_is_drawn_and_told_in_numbers(visit: Visit, console: Running) -> None:
+    legend = visit.page.locator("#curve-chart .legendtext")
+    expect(legend).to_have_text(["training", "cross-validated", "this answer"])
+    points = console.get("/models/brake/curve").json()["points"]
+    assert visit.column("steps", 5) == [f"{point['r2']:.1%}".replace("%", " %") for point in points]
+    assert visit.column("steps", 6) == [f"{point['cv_r2']:.1%}".replace("%", " %") for point in points]
+    expect(visit.page.locator("#promise")).to_contain_text("groups that require others")
+    visit.choose("light")
+    expect(legend).to_have_text(["training", "cross-validated", "guaranteed", "this answer"])
+    expect(visit.page.locator("#promise")).to_contain_text("Theorem 3.2")
+
+
+def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit: Visit, console: Running) -> None:
+    said = visit.page.get_by_role("status")
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+    visit.play.focus()
+    visit.page.keyboard.press("Enter")
+    expect(visit.play).to_have_text("Interrupt")
+    expect(visit.page.locator("#doing")).to_contain_text("computing")
+    expect(visit.play).to_have_text("Play", timeout=15_000)
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+    told = console.post({"groups": visit.values()}, model="brake").json()
+    shown = float(visit.page.locator("#prediction").inner_text())
+    assert shown == pytest.approx(told["prediction"], rel=1e-3)
+    assert float(visit.page.locator("#error").inner_text().removeprefix("± ")) == pytest.approx(
+        told["expected"]["cv_error"] ** 0.5, rel=1e-3
+    )
+    assert [float(cost) for cost in visit.column("trail", 0)] == [0, 1, 5, 10]
+    expect(said).to_contain_text("step 3 of 3")
+    assert set(visit.column("steps", 2)) == {"used"}
+
+
+def test_a_short_deadline_of_the_service_does_not_cut_the_play(browser: BrowserContext) -> None:
+    settings = Settings(port=0, max_deadline_ms=300)
+    with running(create_app(ModelRegistry.of([regression()]), settings), settings) as service:
+        page = browser.new_page()
+        visit = Visit(page, service.url).open()
+        visit.play.click()
+        expect(visit.facts.filter(has_text="longest deadline of the service struck")).to_be_visible()
+        expect(visit.play).to_have_text("Interrupt")
+        expect(visit.play).to_have_text("Play", timeout=15_000)
+        expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+        page.close()
+
+
+def test_an_interruption_is_answered_with_what_is_here(visit: Visit) -> None:
+    visit.play.click()
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    visit.play.press("Space")
+    expect(visit.play).to_have_text("Play")
+    expect(visit.page.get_by_role("status")).to_contain_text("missing: hog, lab")
+    expect(visit.group("hog").get_by_role("checkbox")).not_to_be_checked()
+
+
+def test_the_slider_by_keyboard_limits_the_prefix(visit: Visit) -> None:
+    visit.tick("speed", "hog", "lab")
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+    slider = visit.page.get_by_role("slider")
+    slider.press("ArrowLeft")
+    expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")
+    expect(slider).to_have_attribute("aria-valuetext", "5 ms: Allows 2 of 3 steps, up to hog.")
+    expect(visit.facts.last).to_contain_text("not counted: lab – beyond the budget")
+    assert visit.column("steps", 2)[-1] == "beyond the budget"
+    expect(visit.page.get_by_label("Budget in ms")).to_have_value("5")
+    slider.press("Home")
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+    slider.press("End")
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+    visit.page.get_by_label("Budget in ms").fill("1.5")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    expect(slider).to_have_value("1")
+
+
+def test_a_group_out_of_order_is_named_with_what_it_waits_for_and_counts_by_the_other_policy(visit: Visit) -> None:
+    visit.tick("hog")
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+    expect(visit.facts.filter(has_text="missing: speed, lab")).to_be_visible()
+    expect(visit.facts.filter(has_text="not counted: hog")).to_contain_text("first missing is speed")
+    assert visit.column("steps", 2) == ["used", "missing speed", "sent, not counted", "missing lab"]
+    visit.page.get_by_label("whatever has arrived").check()
+    expect(visit.facts.first).to_have_text("1 arrived groups used, 4 of 10 ms")
+    assert visit.column("steps", 2)[2] == "used"
+
+
+def test_a_value_that_cannot_be_used_is_told_where_it_is_until_it_is_mended(visit: Visit) -> None:
+    card, value = visit.group("hog"), visit.page.get_by_label("h1")
+    value.fill("fast")
+    expect(card.locator(".problem")).to_contain_text("expected")
+    expect(value).to_have_attribute("aria-invalid", "true")
+    expect(value).to_have_attribute("aria-describedby", card.locator(".problem").get_attribute("id") or "none")
+    expect(card.locator(".problem")).to_have_attribute("aria-live", "polite")
+    expect(visit.group("speed").locator(".problem")).to_be_empty()
+    value.fill("4.5")
+    expect(card.locator(".problem")).to_be_empty()
+    expect(value).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_budget_that_cannot_be_is_told_beside_it(visit: Visit) -> None:
+    for text in ("-1", "much"):
+        visit.page.get_by_label("Budget in ms").fill(text)
+        expect(visit.page.locator("#budget-problem")).to_contain_text("expected")
+        expect(visit.page.locator("#problem")).to_be_empty()
+        expect(visit.page.locator("#doing")).to_contain_text("the answer before")
+        visit.page.get_by_label("Budget in ms").fill("")
+        expect(visit.page.locator("#budget-problem")).to_be_empty()
+        expect(visit.page.locator("#doing")).to_be_empty()
+
+
+def test_a_refused_group_does_not_keep_the_play_from_its_end(visit: Visit) -> None:
+    visit.page.get_by_label("l0").fill("1e999")
+    expect(visit.group("lab").locator(".problem")).not_to_be_empty()
+    visit.play.click()
+    expect(visit.play).to_have_text("Play", timeout=15_000)
+    expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")
+    expect(visit.group("lab").locator(".problem")).to_contain_text("expected")
+
+
+def test_an_empty_value_is_missing_and_the_answer_says_what_took_its_place(visit: Visit) -> None:
+    visit.page.get_by_label("v", exact=True).fill("")
+    expect(visit.facts.filter(has_text="filled by training means: v")).to_be_visible()
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+
+
+def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
+    before = visit.values()
+    visit.tick("speed")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    visit.page.get_by_role("button", name="Clear").click()
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+    visit.page.get_by_role("button", name="Another row").click()
+    expect(visit.page.get_by_label("v", exact=True)).not_to_have_value(str(before["speed"][0]))
+
+
+def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
+    expect(visit.page.get_by_label("Model").locator("option")).to_have_text(["brake", "light"])
+    visit.choose("light")
+    visit.tick("many", TAGGED)
+    expect(visit.facts.first).to_have_text("step 2 of 2, 3 of 3 dollars")
+    expect(visit.page.locator("#error")).to_contain_text("likely")
+    assert visit.page.locator("#prediction").inner_text() in {"stop", "slow", "go"}
+    expect(visit.page.locator("#answer-chart .ytick")).to_have_text(["stop", "slow", "go"])  # drawn from below
+    assert visit.column("trail", 2)[-1].count("%") == 3
+
+
+def test_a_wide_group_is_typed_as_one_list(visit: Visit) -> None:
+    visit.choose("light")
+    values = visit.group("many").get_by_role("textbox")
+    assert len(values.input_value().split(",")) == 20
+    values.fill("1, 2")
+    expect(visit.group("many").locator(".problem")).to_contain_text("20")
+
+
+def test_names_are_text_and_never_markup(visit: Visit) -> None:
+    visit.choose("light")
+    expect(visit.group(TAGGED)).to_be_visible()
+    visit.page.locator("#curve-chart .main-svg").first.wait_for()
+    assert visit.page.locator("i").count() == 0
+    assert visit.complaints == []
+
+
+def test_everything_that_takes_input_has_a_name_and_every_chart_a_table(visit: Visit) -> None:
+    visit.page.locator("#answer-chart .main-svg").first.wait_for()
+    unnamed = visit.page.evaluate(
+        """() => [...document.querySelectorAll("input, select, textarea, progress")]
+            .filter((each) => !each.labels.length).map((each) => each.outerHTML)"""
+    )
+    assert unnamed == []
+    ids = visit.page.evaluate("() => [...document.querySelectorAll('[id]')].map((each) => each.id)")
+    ours = [each for each in ids if visit.page.locator(f".chart [id='{each}']").count() == 0]
+    assert len(ours) == len(set(ours))
+    dangling = visit.page.evaluate(
+        """() => ["aria-describedby", "aria-labelledby"].flatMap((kind) =>
+            [...document.querySelectorAll(`[${kind}]`)].flatMap((each) => each.getAttribute(kind).split(" ")))
+            .filter((id) => !document.getElementById(id))"""
+    )
+    assert dangling == []
+    assert visit.page.locator(".chart:not([aria-hidden='true'])").count() == 0
+    assert visit.page.locator(".chart :is(a[href], button, input, [tabindex])").count() == 0
+    assert visit.page.locator("table:not(:has(caption))").count() == 0
+    assert visit.page.locator("html[lang]").count() == 1
+    assert visit.page.locator("h1").count() == 1
+
+
+def test_the_page_needs_no_more_than_a_narrow_screen(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 380, "height": 800})
+    visit.tick("speed")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 380
+    box = visit.page.locator("#curve-chart .main-svg").first.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 380
+
+
+def test_light_and_dark_follow_the_reader_in_page_and_charts(visit: Visit) -> None:
+    title = visit.page.locator("#curve-chart .xtitle")
+    title.wait_for()
+    shades = []
+    for scheme in ("light", "dark"):
+        visit.page.emulate_media(color_scheme=scheme)
+        back = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        text = visit.page.evaluate("getComputedStyle(document.body).color")
+        expect(title).to_have_css("fill", text)
+        shades.append((back, text))
+    assert shades[0] != shades[1]
+
+
+def test_without_the_script_that_draws_the_tables_still_tell_everything(visit: Visit) -> None:
+    visit.page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
+    visit.open()
+    expect(visit.page.locator("#curve-chart")).to_be_hidden()
+    visit.tick("speed")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    assert visit.column("steps", 2)[1] == "used"
+
+
+def test_a_lost_connection_is_told_and_the_next_change_asks_again(visit: Visit) -> None:
+    sockets: list[WebSocketRoute] = []
+
+    def lose_the_first(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        if len(sockets) == 1:
+            socket.close(code=1012, reason="restart")
+        else:
+            socket.connect_to_server()
+
+    visit.page.route_web_socket("**/stream", lose_the_first)
+    visit.page.reload()
+    expect(visit.page.locator("#problem")).to_contain_text("restart")
+    visit.tick("speed")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    expect(visit.page.locator("#problem")).to_be_empty()
+
+
+def test_the_last_answer_does_not_outlive_what_it_was_asked_for(visit: Visit) -> None:
+    visit.play.click()
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    visit.page.get_by_role("button", name="Clear").click()
+    expect(visit.play).to_have_text("Play")
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+    visit.page.wait_for_timeout(2_500)  # the time in which the play would have gone on
+    expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
