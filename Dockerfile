@@ -28,8 +28,12 @@ COPY service service
 RUN python -m pip --python /opt/hatchling/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
  && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
 
-# The tests of dependencies go. Bytecode is compiled once, here, and never compared with its source again.
-RUN find /opt/venv -type d -name tests -prune -exec rm -r {} + \
+# Of plotly only the script for browsers is used, and nothing of what plotly itself uses. The tests of dependencies go.
+# Bytecode is compiled once, here, and never compared with its source again.
+RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.min.js -delete \
+ && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals \
+        /opt/venv/share/jupyter /opt/venv/etc \
+ && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} + \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM ${BASE}

@@ -9,8 +9,42 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
+"""Reasons to skip that are this machine's, not those of a part that could be installed."""
+
+_skipped: list[str] = []
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files of the formats written today")
+    parser.addoption("--every-part", action="store_true", help="fail where a test skips for want of an installed part")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note_skip(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note_skip(report)
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not any(words in reason for words in NOT_PARTS):
+            _skipped.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--every-part") and _skipped:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--every-part") and _skipped:
+        terminalreporter.section("skipped for want of a part")
+        for line in _skipped:
+            terminalreporter.line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

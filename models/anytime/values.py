@@ -46,12 +46,14 @@ def checked_values(group: str, features: tuple[str, ...], rows: int | None, valu
         raise ValuesError(f"values of group {group!r} are not numbers; {_expected(expected, features)}")
     if array.dtype != np.float64:
         try:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 array = array.astype(np.float64)
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} hold a number too large for a float") from error
     # True of nearly all values, and false where one is missing or too large. BLAS itself warns of no overflow.
     if not dasum(array.ravel(order="K")) <= LARGEST:
+        # Signalling NaNs, which bytes may hold, become quiet ones.
+        array = np.where(np.isnan(array), np.nan, array)
         absurd = np.abs(array) > LARGEST
         if absurd.any():
             named = listed(np.array(features)[absurd.any(axis=0)])

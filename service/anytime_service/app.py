@@ -10,6 +10,7 @@ from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
+from anytime_service.transports.oip import oip_routes
 from anytime_service.transports.post import PostPrediction
 from anytime_service.transports.sessions import (
     CreateSession,
@@ -42,15 +43,16 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
     app.state.handler, app.state.stream = handler, stream
     problems.install(app)
-    app.router.routes += [
+    app.router.routes[:0] = [  # first of all, as routes are tried one after the other; of these the hottest first
+        Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
+        Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
         WebSocketRoute("/stream", stream, name="stream"),
         Route("/stream", UpgradeRequired(), methods=["GET"], name="stream_upgrade"),
-        Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
         Route("/predict", PredictNamedSession(handler, sessions), methods=["GET"], name="predict_session_by_query"),
         Route("/sessions", CreateSession(handler, sessions), methods=["POST"], name="create_session"),
         Route("/sessions/{id}", DeleteSession(handler, sessions), methods=["DELETE"], name="delete_session"),
-        Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
         Route("/sessions/{id}/predict", PredictSession(handler, sessions), methods=["GET"], name="predict_session"),
+        *oip_routes(handler),
     ]
     app.include_router(control.router)
     app.include_router(console.router)

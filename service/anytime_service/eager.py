@@ -24,7 +24,9 @@ def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
         waiting_for = running.send(None)
     except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_resumed(running, waiting_for))
+    task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for))
+    task.add_done_callback(lambda _: running.close())  # cancelled before its first turn, it has resumed nothing
+    return task
 
 
 async def _resumed(running: Coroutine[Any, Any, None], waiting_for: Any) -> None:

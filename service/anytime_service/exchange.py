@@ -91,10 +91,17 @@ class Exchange:
         """
         while not (self.ended or self.replied or self.gone):
             chunk = await self._next()
-            if self._bytes > self._limit:
-                raise BodyTooLargeError(f"the body has more than {self._limit} bytes, which is as many as are taken")
+            self._check_size()
             if chunk and not self.replied:
                 yield chunk
+
+    async def whole(self) -> bytes:
+        """Read the body to its end, or until the response has been sent; raises as `body` does."""
+        chunks: list[bytes] = []
+        while not (self.ended or self.replied or self.gone):
+            chunks.append(await self._next())
+            self._check_size()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def finish(self) -> None:
         """Wait for the response, let the rest of the body run out after it, and complete it."""
@@ -114,6 +121,10 @@ class Exchange:
         finally:
             if self._linger is not None:
                 self._linger.cancel()
+
+    def _check_size(self) -> None:
+        if self._bytes > self._limit:
+            raise BodyTooLargeError(f"the body has more than {self._limit} bytes, which is as many as are taken")
 
     async def _next(self) -> bytes:
         try:

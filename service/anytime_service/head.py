@@ -40,6 +40,19 @@ _FORMS: Mapping[str, Form] = {
     "application/vnd.msgpack": MSGPACK,
 }
 _LINES = ("application/x-ndjson", "application/jsonl")
+_READ = {
+    name.encode(): name
+    for name in (
+        "accept",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "grpc-timeout",
+        "inference-header-content-length",
+        "request-timeout-ms",
+    )
+}
+
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
@@ -97,19 +110,19 @@ def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PA
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Headers by name, in small letters."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    """Headers that this service reads, by name in small letters."""
+    return {_READ[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
 
 
 def body_form(headers: Mapping[str, str], max_bytes: int) -> tuple[Form, str]:
     """Form of the body, and its media type; raises as `read_head` does."""
     told = headers.get("content-type", "")
-    kind = told.partition(";")[0].strip().lower()
+    kind = told if told in _FORMS else told.partition(";")[0].strip().lower()
     if kind not in _FORMS:
         expected = "application/json, application/x-ndjson or application/msgpack"
         raise ContentTypeError(f"the body is {told[:100]!r}; expected {expected}")
-    coding = headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
+    coding = headers.get("content-encoding", "")
+    if coding and coding.strip().lower() not in ("", "identity"):
         raise ContentTypeError(f"the body is encoded as {coding[:100]!r}; send it as it is")
     length = headers.get("content-length", "")
     if length.isdigit() and (len(length) > 18 or int(length) > max_bytes):
@@ -119,7 +132,10 @@ def body_form(headers: Mapping[str, str], max_bytes: int) -> tuple[Form, str]:
 
 def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
     """Form of the answer: that of the first media type in `Accept` that is ours, else that of the body."""
-    for part in headers.get("accept", "").split(","):
+    accepted = headers.get("accept", "*/*")
+    if accepted == "*/*":
+        return form
+    for part in accepted.split(","):
         kind = part.partition(";")[0].strip().lower()
         if kind and kind in _FORMS:
             return _FORMS[kind]

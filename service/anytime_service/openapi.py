@@ -12,6 +12,9 @@ from anytime.answer import Answer, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.wire.bodies import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
 from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, GroupFrame
+from anytime_service.wire.inferences import InferProblem, InferReply
+from anytime_service.wire.metadata import InferModel, InferModelState, InferServer, InferServerState
+from anytime_service.wire.tensors import InferRequest
 from anytime_service.wire.values import Values
 
 __all__ = [
@@ -47,6 +50,13 @@ _STRUCTS = (
     ErrorFrame,
     GroupFrame,
     GroupLine,
+    InferModel,
+    InferModelState,
+    InferProblem,
+    InferReply,
+    InferRequest,
+    InferServer,
+    InferServerState,
     PredictRequest,
     Problem,
     SessionCreated,

@@ -59,6 +59,7 @@ class Outbox:
             return
         if waiting is not None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
+            self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
 
     def close(self) -> None:
         """Send nothing more."""

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from anytime.errors import ArtifactError, GroupsError, ValuesError
 from anytime_service.errors import (
@@ -110,13 +111,22 @@ async def _on_error(_request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    headers: dict[str, Any] = dict(error.headers or {})
+    headers: dict[str, Any] = {name.lower(): value for name, value in (error.headers or {}).items()}
     method, path = request.method, request.url.path
+    if error.status_code == 405:
+        headers["allow"] = _allowed(request, headers.get("allow", ""))
     details = {
         404: f"there is nothing at {path}; /docs lists what there is",
-        405: f"{method} is not allowed at {path}; allowed: {headers.get('Allow', headers.get('allow', 'see /docs'))}",
+        405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
     }
     return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
+
+
+def _allowed(request: Request, told: str) -> str:
+    """Methods of every route of this path; the framework tells those of the first."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted(set().union(*here, filter(None, told.split(", ")))))
 
 
 def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:

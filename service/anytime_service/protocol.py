@@ -34,6 +34,7 @@ ValuesError, and either changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import Any, get_args
@@ -146,14 +147,14 @@ class OpenPrediction:
         Raises
         ------
         FieldError
-            The deadline or budget is negative or not a number, the policy is unknown, or rows cannot be ranked.
+            The deadline or budget is negative, infinite or no number, the policy is unknown, or rows cannot be ranked.
         ValuesError
             `rows` is not a whole number, 1 or more.
         """
         self._expect("begin")
         model = self.model
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
-            if value is not None and not value >= 0:
+            if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
         if policy not in get_args(Policy):
             raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
@@ -236,7 +237,9 @@ class OpenPrediction:
             None if optimum is None else optimum.groups,
             prediction.replacements,
         )
-        if standing == self._told:
+        # While another set is being solved the prefix stands in, and what was told of the last one is better.
+        worse = self.unsolved is not None and self._told[1] is not None
+        if standing == self._told or worse:
             return None
         self._told = standing
         return self._made(now_ms, None)

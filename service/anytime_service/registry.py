@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from anytime.artifact import load
 from anytime.errors import listed, suggestion
@@ -38,6 +39,9 @@ class ModelRegistry:
     models: Mapping[str, tuple[AnytimeModel, ...]]
     paths: tuple[Path, ...] = ()
     files: Mapping[Path, _File] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", MappingProxyType(dict(self.models)))
 
     @classmethod
     def of(cls, models: Iterable[AnytimeModel]) -> ModelRegistry:

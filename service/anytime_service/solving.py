@@ -17,13 +17,16 @@ from time import perf_counter
 from anytime.arrived import ArrivedModel, arrived_at_hand, arrived_model
 from anytime.model import AnytimeModel
 
-__all__ = ["AT_ONCE", "MOST_WAITING", "Solver"]
+__all__ = ["AT_ONCE", "MOST_WAITING", "TELLING", "Solver"]
 
 AT_ONCE = 64
 """Columns of a set that is solved on the spot."""
 
 MOST_WAITING = 64
 """Sets that may wait for the thread."""
+
+TELLING = 256
+"""Columns from which on what solving took tells of its cube; what smaller sets take is mostly something else."""
 
 _log = logging.getLogger("anytime_service")
 
@@ -83,7 +86,8 @@ class Solver:
         else:
             found, took_ms = solving.result()
             # The smallest of what was measured is the work itself, more is a busy machine; and it forgets, slowly.
-            self._ms_per_cube = min(self._ms_per_cube * 1.1, took_ms / columns**3)
+            if columns >= TELLING:
+                self._ms_per_cube = min(self._ms_per_cube * 1.1, took_ms / columns**3)
         for tell in tells:
             tell(found)
 

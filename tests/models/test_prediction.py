@@ -259,6 +259,14 @@ def test_nulls_are_imputed_by_the_training_mean_and_listed(null: float | None) -
     assert prediction.answer().prediction == pytest.approx(arriving(MODEL, filled, NAMES).answer().prediction)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_signalling_nan_is_missing_too(dtype: str) -> None:
+    bits = np.array([0x7FA00000], "u4") if dtype == "f4" else np.array([0x7FF4000000000000], "u8")
+    prediction = MODEL.open()
+    prediction.add("speed", bits.view(dtype))
+    assert prediction.answer().imputed == ("v",)
+
+
 def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
     prediction = MODEL.open()
     for name in NAMES:
@@ -446,7 +454,7 @@ def test_a_ranking_lists_the_rows_by_descending_score_ties_in_their_order(name: 
     score = scores(model, X, model.steps)[:, 0]
     assert answer.ranking is not None
     assert sorted(answer.ranking) == list(range(12))
-    assert answer.ranking == sorted(range(12), key=lambda row: (-round(score[row], 9), row))
+    assert answer.ranking == sorted(range(12), key=lambda row: (-round(float(score[row]), 9), row))
     assert arriving(model, X, NAMES, rows=12).answer().ranking is None
     assert model.open(3).answer(ranking=True).ranking == [0, 1, 2]
 

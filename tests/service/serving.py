@@ -1,26 +1,33 @@
-"""A small model by hand, and the service on a real socket, for the tests."""
+"""Small models, and the service on a real socket, for the tests."""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 from starlette.types import ASGIApp
+from websockets.sync.client import ClientConnection, connect
 
+from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.manifest import Manifest, Provenance, StepRecord
 from anytime.model import AnytimeModel
 from anytime.prefixes import PrefixModels
 from anytime_service.server import bind, build_server
 from anytime_service.settings import Settings
+from anytime_service.wire.forms import JSON, MSGPACK, Form
 
 GROUPS = {
     "cost_unit": "ms",
@@ -80,6 +87,66 @@ def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, 
     return AnytimeModel(manifest, prefixes)
 
 
+@cache
+def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -> AnytimeModel:
+    """A model of the same groups that has its moments; with a width, of that many features a group instead."""
+    groups: dict[str, Any] = GROUPS
+    if width is not None:
+        names = "abcd"
+        groups = {"groups": [{"name": g, "features": [f"{g}{i}" for i in range(width)], "cost": 1.0} for g in names]}
+    count = len(load_groups(groups).features)
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(3 * count + 40, count))
+    y = X @ rng.normal(size=count) + rng.normal(size=len(X))
+    model = AnytimeRegressor(groups).fit(X, y).model_
+    told = {"name": name, "version": f"{name}-{seed}"}
+    return replace(model, manifest=model.manifest.model_copy(update=told))
+
+
+def expected(
+    model: AnytimeModel, groups: Mapping[str, Any], budget: float | None = None, rows: int | None = 1, **options: Any
+) -> dict[str, Any]:
+    """What the library answers, as JSON, without what depends on the clock."""
+    prediction = model.open(rows)
+    for name, values in groups.items():
+        prediction.add(name, values)
+    return timeless(json.loads(json.dumps(asdict(prediction.answer(budget, **options)))))
+
+
+def timeless(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer without what depends on the clock, or on the wire by which it came."""
+    return {name: value for name, value in answer.items() if name not in ("elapsed_ms", "reason", "type", "id")}
+
+
+def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:
+    """Values as MessagePack has them packed."""
+    return {"dtype": dtype, "values": np.array(values, dtype=f"<{dtype}").tobytes()}
+
+
+def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Wait until something holds."""
+    give_up = monotonic() + within_s
+    while not holds():
+        assert monotonic() < give_up, "waited in vain"
+        sleep(0.005)
+
+
+@contextmanager
+def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
+    """Collect what is logged as a warning or worse; by the service, its server and the event loop if none is named."""
+    records: list[logging.LogRecord] = []
+    keeper = logging.Handler(logging.WARNING)
+    keeper.emit = records.append  # type: ignore[method-assign, assignment]
+    loggers = [logging.getLogger(name) for name in names or ("anytime_service", "uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(keeper)
+    try:
+        yield records
+    finally:
+        for logger in loggers:
+            logger.removeHandler(keeper)
+
+
 @dataclass(frozen=True)
 class Running:
     """A service that listens."""
@@ -93,17 +160,34 @@ class Running:
     def post(self, body: Any, **parameters: Any) -> httpx.Response:
         return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30)
 
+    def post_to(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=30, **options)
+
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return httpx.get(self.url + path, params=parameters, timeout=30)
 
     def connect(self) -> Connection:
         return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=30))
 
+    @contextmanager
+    def stream(self, form: Form = JSON, **options: Any) -> Iterator[Stream]:
+        """Open a WebSocket."""
+        given = {"compression": None, "proxy": None, "max_size": None, "close_timeout": 1, **options}
+        with connect(f"ws://127.0.0.1:{self.port}/stream", **given) as wire:
+            yield Stream(wire, form)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """One number of those that the service measures of itself; 0 where there is none yet."""
+        told = "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else ""
+        found = re.search(rf"^{re.escape(name + told)} (\S+)$", self.get("/metrics").text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
 
 class Connection:
     """A client that sends and reads bytes when a test says so."""
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.file = sock.makefile("rb")
 
@@ -135,6 +219,48 @@ class Connection:
     def at_end(self) -> bool:
         """Wait for the server to close; True when it did so without more to read."""
         return self.file.read(1) == b""
+
+
+class Stream:
+    """A WebSocket client that writes in one form and reads both."""
+
+    def __init__(self, wire: ClientConnection, form: Form) -> None:
+        self.wire = wire
+        self.form = form
+
+    def say(self, kind: str, name: Any, **fields: Any) -> None:
+        """Send one message."""
+        self.send(self.form.encode({"type": kind, "id": name, **fields}))
+
+    def send(self, content: bytes | str) -> None:
+        """Send a frame of this form, whatever is in it."""
+        self.wire.send(content, text=self.form is JSON)
+
+    def groups(self, name: Any, groups: Mapping[str, Any]) -> None:
+        """Send groups, one message each."""
+        for group, values in groups.items():
+            self.say("group", name, group=group, **({"values": values} if not isinstance(values, dict) else values))
+
+    def hear(self, timeout: float = 20.0) -> dict[str, Any]:
+        """Read one message."""
+        content = self.wire.recv(timeout)
+        form = JSON if isinstance(content, str) else MSGPACK
+        decoder: Any = msgspec.json if form is JSON else msgspec.msgpack
+        message: dict[str, Any] = decoder.decode(content)
+        assert isinstance(message, dict)
+        return message | ({} if form is self.form else {"form": form.name})
+
+    def answer(self, name: Any) -> dict[str, Any]:
+        """Read one message, which is the answer to a prediction."""
+        message = self.hear()
+        assert (message["type"], message["id"]) == ("answer", name), message
+        return message
+
+    def problem(self) -> dict[str, Any]:
+        """Read one message, which is an error; its problem, and `id`."""
+        message = self.hear()
+        assert message["type"] == "error", message
+        return {**message["problem"], "id": message["id"]}
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -14,21 +12,12 @@ from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, running, small_model
-
-
-def expected(model: AnytimeModel, groups: dict[str, Any], budget: float | None = None, rows: int = 1) -> dict[str, Any]:
-    """What the library answers, as JSON, without what depends on the clock."""
-    prediction = model.open(rows)
-    for name, values in groups.items():
-        prediction.add(name, values)
-    told: dict[str, Any] = json.loads(json.dumps(asdict(prediction.answer(budget))))
-    return {name: value for name, value in told.items() if name not in ("elapsed_ms", "reason")}
+from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, timeless
 
 
 def told(response: httpx.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
-    return {name: value for name, value in response.json().items() if name not in ("elapsed_ms", "reason")}
+    return timeless(response.json())
 
 
 @pytest.mark.parametrize("budget", [None, 0, 0.5, 1, 5, 9.99, 10, 1000])
@@ -193,11 +182,21 @@ def test_an_unknown_model_is_404(service: Running) -> None:
 
 def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running) -> None:
     assert_problem(service, service.get("/nowhere"), 404)
-    response = service.get("/predict")
+    response = httpx.post(f"{service.url}/models")
     assert_problem(service, response, 405)
-    assert response.headers["allow"] == "POST"
-    assert "allowed: POST" in response.json()["detail"]
-    assert_problem(service, httpx.post(f"{service.url}/models"), 405)
+    assert response.headers["allow"] == "GET"
+    assert "allowed: GET" in response.json()["detail"]
+    for path, allowed in (("/predict", "GET, HEAD, POST"), ("/sessions/none", "DELETE"), ("/stream", "GET, HEAD")):
+        response = httpx.patch(service.url + path)
+        assert_problem(service, response, 405)
+        assert response.headers["allow"] == allowed
+
+
+def test_get_predict_without_a_session_says_what_is_missing(service: Running) -> None:
+    response = service.get("/predict")
+    assert_problem(service, response, 422)
+    assert response.json()["field"] == "session"
+    assert "POST the groups" in response.json()["detail"]
 
 
 def test_a_failure_of_the_server_tells_nothing_of_its_insides(service: Running) -> None:

@@ -1,37 +1,50 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.answer import Answer
+from anytime.arrived import arrived_model
 from anytime.errors import AnytimeError, ValuesError
-from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError, OutOfTurnError
 from anytime_service.protocol import TRANSITIONS, OpenPrediction, State
-from service.serving import BASE_RATE, VALUES, small_model
+from models.properties import quick
+from service.serving import BASE_RATE, VALUES, small_model, trained_model
 
 MODEL = small_model()
+TRAINED = trained_model()
+"""Has its moments; its sequence is lab, hog, speed."""
+HOG = frozenset({"hog"})
+EVERY_POLICY = ("prefix", "arrived")
 EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
     "begin": lambda opened, now: opened.begin(now),
     "group": lambda opened, now: opened.group(now, "speed", VALUES["speed"]),
     "groups": lambda opened, now: opened.groups(now, {"speed": VALUES["speed"]}),
+    "took": lambda opened, now: opened.took(now, ["speed"]),
+    "solved": lambda opened, now: opened.solved(now, HOG, None),
     "end": lambda opened, now: opened.end(now),
     "deadline": lambda opened, now: opened.deadline(now),
     "drain": lambda opened, now: opened.drain(now),
 }
 
 
-def reach(state: State) -> OpenPrediction:
-    opened = OpenPrediction(MODEL)
+def reach(state: State, policy: Any = "arrived") -> OpenPrediction:
+    opened = OpenPrediction(TRAINED)
     if state is not State.NEW:
-        opened.begin(0.0)
+        opened.begin(0.0, policy=policy)
         opened.group(1.0, "hog", VALUES["hog"])
+    if state is State.SOLVING:
+        assert opened.end(2.0) is None
     if state is State.ANSWERED:
-        opened.end(2.0)
+        opened.drain(2.0)
+    assert opened.state is state
     return opened
 
 
@@ -40,9 +53,12 @@ def test_the_table_names_events_that_exist() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("policy", EVERY_POLICY)
 @pytest.mark.parametrize("state", State)
-def test_every_event_in_every_state_does_what_the_table_says(state: State, event: str) -> None:
-    opened = reach(state)
+def test_every_event_in_every_state_does_what_the_table_says(state: State, policy: str, event: str) -> None:
+    if (state, policy) == (State.SOLVING, "prefix"):
+        return  # never
+    opened = reach(state, policy)
     if (state, event) in TRANSITIONS:
         answer = EVENTS[event](opened, 3.0)
         assert opened.state in TRANSITIONS[state, event]
@@ -121,6 +137,7 @@ def test_groups_after_the_deadline_are_named_and_not_used() -> None:
     assert opened.group(110.1, "hog", VALUES["hog"]) is None
     assert opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]}) is None
     answer = opened.end(111.0)
+    assert answer is not None
     assert (answer.groups, answer.late_groups, answer.reason) == (("speed",), ("hog", "lab"), "deadline")
 
 
@@ -187,23 +204,246 @@ def test_a_refused_begin_can_be_mended(wrong: dict[str, Any]) -> None:
     assert opened.begin(0.0) is None
 
 
+def test_a_budget_and_a_deadline_without_end_are_refused_alike_by_every_binding() -> None:
+    for wrong in ("budget", "deadline_ms"):
+        told: dict[str, Any] = {wrong: float("inf")}
+        with pytest.raises(FieldError, match="expected a number, 0 or more"):
+            OpenPrediction(MODEL).begin(0.0, **told)
+
+
+def test_rows_are_counted_in_the_first_values_where_they_were_not_told() -> None:
+    opened = OpenPrediction(MODEL)
+    opened.begin(0.0, rows=None)
+    assert not opened.many
+    opened.group(1.0, "speed", [[1.0], [2.0], [3.0]])
+    assert opened.many
+    with pytest.raises(FieldError, match="expected 3 x 2"):
+        opened.group(2.0, "hog", [1.0, 2.0])
+    with pytest.raises(ValuesError, match="expected 3"):
+        opened.expect_rows(2)
+    opened.prepare()
+    assert len(opened.drain(3.0).prediction) == 3
+
+
+def test_groups_that_come_together_have_one_number_of_rows() -> None:
+    opened = OpenPrediction(MODEL)
+    opened.begin(0.0, rows=None)
+    with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
+        opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
+    assert (error.value.field, opened.received) == ("groups", ())
+
+
+def test_rows_are_ranked_by_their_scores_where_asked_for() -> None:
+    opened = OpenPrediction(MODEL)
+    opened.begin(0.0, rows=4, ranking=True)
+    opened.group(1.0, "speed", [[1.0], [4.0], [4.0], [-2.0]])
+    answer = opened.end(2.0)
+    assert answer is not None
+    assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
+    with pytest.raises(FieldError, match="no one order") as error:
+        OpenPrediction(small_model(responses=2)).begin(0.0, rows=4, ranking=True)
+    assert error.value.field == "ranking"
+
+
+def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
+    opened, once = OpenPrediction(MODEL), OpenPrediction(MODEL)
+    for each in (opened, once):
+        each.begin(0.0)
+    opened.group(1.0, "speed", [100.0])
+    for each in (opened, once):
+        each.group(2.0, "speed", [2.0])
+    told, expected = opened.end(3.0), once.end(3.0)
+    assert told is not None
+    assert expected is not None
+    assert told == replace(expected, replaced=("speed",))
+
+
+def test_updates_come_when_the_answer_has_become_another() -> None:
+    opened = OpenPrediction(MODEL)
+    assert opened.update(0.0) is None
+    opened.begin(0.0)
+    assert opened.update(0.0) is None, "the base rate is nothing new"
+    opened.group(1.0, "hog", VALUES["hog"])
+    assert opened.update(1.0) is None, "no longer prefix is complete"
+    opened.group(2.0, "speed", VALUES["speed"])
+    better = opened.update(2.0)
+    assert better is not None
+    assert (better.prefix, better.reason, better.elapsed_ms) == (2, None, 2.0)
+    assert opened.update(3.0) is None, "told already"
+    opened.group(4.0, "speed", [3.0])
+    again = opened.update(4.0)
+    assert again is not None
+    assert (again.prefix, again.replaced) == (2, ("speed",))
+    assert again.prediction != better.prediction
+    assert opened.end(5.0) is not None
+    assert opened.update(6.0) is None
+
+
+def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
+    opened = OpenPrediction(TRAINED)
+    opened.begin(0.0, policy="arrived")
+    opened.group(1.0, "hog", VALUES["hog"])
+    assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
+    opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
+    better = opened.update(2.0)
+    assert better is not None
+    assert (better.policy, better.groups) == ("arrived", ("hog",))
+    opened.group(3.0, "speed", VALUES["speed"])
+    assert opened.update(3.0) is None, "the prefix stands in, and is worse than what was told"
+    both = HOG | {"speed"}
+    opened.solved(4.0, both, arrived_model(TRAINED, both))
+    best = opened.update(4.0)
+    assert best is not None
+    assert best.groups == ("hog", "speed")
+
+
+def test_an_end_under_arrived_waits_for_the_optimum() -> None:
+    opened = reach(State.SOLVING)
+    assert opened.unsolved == HOG
+    assert opened.end(3.0) is None, "once is enough"
+    answer = opened.solved(4.0, HOG, arrived_model(TRAINED, HOG))
+    assert answer is not None
+    assert (answer.reason, answer.policy, answer.groups, answer.note) == ("end", "arrived", ("hog",), None)
+    expected = TRAINED.open()
+    expected.add("hog", VALUES["hog"])
+    assert answer.prediction == expected.answer(policy="arrived").prediction
+    assert opened.unsolved is None
+
+
+def test_an_optimum_that_is_told_in_advance_is_not_waited_for() -> None:
+    opened = reach(State.OPEN)
+    assert opened.unsolved == HOG
+    opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
+    assert opened.unsolved is None
+    answer = opened.end(3.0)
+    assert answer is not None
+    assert answer.policy == "arrived"
+
+
+def test_the_deadline_does_not_wait_for_the_optimum_and_the_answer_says_so() -> None:
+    for opened in (reach(State.SOLVING), reach(State.OPEN)):
+        answer = opened.deadline(3.0)
+        assert (answer.reason, answer.policy, answer.groups, answer.prefix) == ("deadline", "prefix", (), 0)
+        assert "not solved yet" in str(answer.note)
+
+
+def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
+    answer = reach(State.SOLVING).drain(3.0)
+    assert (answer.reason, answer.policy, answer.note is not None) == ("draining", "prefix", True)
+
+
+def test_an_end_after_the_deadline_is_answered_as_the_deadline_would_be() -> None:
+    opened = OpenPrediction(TRAINED)
+    opened.begin(0.0, deadline_ms=5.0, policy="arrived")
+    opened.group(1.0, "hog", VALUES["hog"])
+    answer = opened.end(5.1)
+    assert answer is not None
+    assert (answer.reason, answer.policy) == ("deadline", "prefix")
+
+
+def test_where_the_optimum_is_refused_the_prefix_answers_and_says_so() -> None:
+    opened = reach(State.SOLVING)
+    answer = opened.solved(3.0, HOG, None)
+    assert answer is not None
+    assert (answer.reason, answer.policy, answer.prediction) == ("end", "prefix", TRAINED.open().answer().prediction)
+    assert answer.note is not None
+
+
+def test_the_optimum_of_another_set_does_not_answer() -> None:
+    opened = reach(State.SOLVING)
+    other = frozenset({"speed"})
+    assert opened.solved(3.0, other, arrived_model(TRAINED, other)) is None
+    assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
+
+
+def test_groups_that_come_while_the_optimum_is_solved_are_late() -> None:
+    opened = reach(State.SOLVING)
+    assert opened.group(3.0, "speed", VALUES["speed"]) is None
+    assert opened.groups(4.0, {"lab": VALUES["lab"]}) is None
+    with pytest.raises(FieldError):
+        opened.group(4.0, "lab", [1.0, 2.0])
+    answer = opened.solved(5.0, HOG, arrived_model(TRAINED, HOG))
+    assert answer is not None
+    assert (answer.groups, answer.late_groups) == (("hog",), ("speed", "lab"))
+
+
+def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None:
+    opened = OpenPrediction(TRAINED)
+    opened.begin(0.0, policy="arrived")
+    for now, name in enumerate(VALUES):
+        assert opened.group(float(now), name, VALUES[name]) is None
+    everything = frozenset(VALUES)
+    assert (opened.state, opened.unsolved) == (State.SOLVING, everything)
+    answer = opened.solved(9.0, everything, arrived_model(TRAINED, everything))
+    assert answer is not None
+    assert (answer.reason, answer.complete) == ("complete", True)
+    assert answer.prediction == expected_prediction(VALUES, policy="prefix")
+
+
+def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
+    opened = OpenPrediction(TRAINED)
+    opened.begin(0.0, budget=6.0, policy="arrived")
+    opened.group(1.0, "speed", VALUES["speed"])
+    assert opened.unsolved == frozenset({"speed"})
+    opened.group(2.0, "hog", VALUES["hog"])
+    assert opened.unsolved == HOG | {"speed"}
+    opened.group(3.0, "lab", VALUES["lab"])
+    assert opened.unsolved == frozenset({"lab"}), "its 5 come first in the sequence, and then 4 more are too many"
+
+
+def expected_prediction(groups: dict[str, Any], **options: Any) -> Any:
+    prediction = TRAINED.open()
+    for name, values in groups.items():
+        prediction.add(name, values)
+    return prediction.answer(**options).prediction
+
+
+def test_groups_that_others_share_are_heard_of() -> None:
+    shared = MODEL.open()
+    shared.add("speed", VALUES["speed"])
+    opened = OpenPrediction(MODEL, shared)
+    assert opened.begin(0.0, budget=5.0, deadline_ms=100.0) is None
+    assert opened.received == ("speed",)
+    shared.add("lab", VALUES["lab"])
+    assert opened.took(1.0, ["lab"]) is None
+    shared.add("hog", VALUES["hog"])
+    answer = opened.took(2.0, ["hog"])
+    assert answer is not None
+    assert (answer.reason, answer.groups, answer.elapsed_ms) == ("budget", ("speed", "hog"), 2.0)
+
+
+def test_a_prediction_over_groups_that_are_all_there_is_answered_at_once() -> None:
+    shared = TRAINED.open()
+    for name, values in VALUES.items():
+        shared.add(name, values)
+    answer = OpenPrediction(TRAINED, shared).begin(0.0)
+    assert answer is not None
+    assert answer.reason == "complete"
+    waiting = OpenPrediction(TRAINED, shared)
+    assert waiting.begin(0.0, policy="arrived") is None
+    assert waiting.state is State.SOLVING
+
+
 Event = tuple[str, float, tuple[Any, ...]]
 values = st.lists(st.floats(-5, 5) | st.none(), min_size=1, max_size=2)
+names = st.sampled_from(list(VALUES))
 events = st.one_of(
     st.tuples(
         st.just("begin"),
         st.tuples(
-            st.integers(0, 2),
+            st.none() | st.integers(0, 2),
             st.none() | st.sampled_from([0.0, 1.0, 5.0, 10.0]),
             st.none() | st.floats(0, 20),
-            st.sampled_from(["prefix", "arrived"]),
+            st.sampled_from(EVERY_POLICY),
         ),
     ),
     st.tuples(st.just("group"), st.tuples(st.sampled_from(["speed", "hog", "blood", "lab", "none"]), values)),
-    st.tuples(st.just("groups"), st.tuples(st.dictionaries(st.sampled_from(list(VALUES)), values))),
+    st.tuples(st.just("group"), names.map(lambda name: (name, VALUES[name]))),
+    st.tuples(st.just("groups"), st.tuples(st.dictionaries(names, values))),
+    st.tuples(st.just("solved"), st.tuples(st.none() | st.frozensets(names), st.booleans())),
     st.tuples(st.sampled_from(["end", "deadline", "drain"]), st.just(())),
 )
-beginning = st.just(("begin", (1, None, 15.0, "prefix")))
+beginning = st.sampled_from(EVERY_POLICY).map(lambda policy: ("begin", (1, None, 15.0, policy)))
 logs = st.builds(lambda first, rest: [first, *rest], events | beginning, st.lists(events, max_size=8)).flatmap(
     lambda log: st.lists(st.floats(0, 5), min_size=len(log), max_size=len(log)).map(
         lambda gaps: [(name, sum(gaps[: i + 1]), args) for i, (name, args) in enumerate(log)]
@@ -211,39 +451,98 @@ logs = st.builds(lambda first, rest: [first, *rest], events | beginning, st.list
 )
 
 
-def replay(model: AnytimeModel, log: list[Event]) -> list[Answer | str | None]:
-    opened = OpenPrediction(model)
+def happen(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any]) -> Answer | None:
+    """Bring about one event of a log; what is solved is the set wanted, unless the log names another."""
+    if name == "solved":
+        told, refused = arguments
+        groups = opened.unsolved or frozenset() if told is None else told
+        return opened.solved(now, groups, None if refused else arrived_model(TRAINED, groups))
+    answer: Answer | None = getattr(opened, name)(now, *arguments)
+    return answer
+
+
+def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
+    opened = OpenPrediction(TRAINED)
     told: list[Answer | str | None] = []
     for name, now, arguments in log:
-        before = (opened.state, opened.received)
+        before = (opened.state, opened.received, opened.unsolved, opened.deadline_at)
         try:
-            told.append(getattr(opened, name)(now, *arguments))
+            told.append(happen(opened, name, now, arguments))
             assert opened.state in TRANSITIONS[before[0], name]
+            if seen is not None:
+                seen.add((before[0], name, opened.state))
         except AnytimeError as error:
             told.append(str(error))
-            assert (opened.state, opened.received) == before
+            assert (opened.state, opened.received, opened.unsolved, opened.deadline_at) == before
     return told
 
 
+@quick()
 @given(logs)
 def test_the_same_log_gives_the_same_answers(log: list[Event]) -> None:
-    told = replay(MODEL, log)
-    assert told == replay(MODEL, log)
+    told = replay(log)
+    assert told == replay(log)
     assert sum(isinstance(each, Answer) for each in told) <= 1
 
 
-@given(st.permutations(list(VALUES)), st.sampled_from([None, 0.0, 1.0, 5.0, 10.0]), st.integers(0, 3))
-def test_what_came_decides_the_answer_not_in_which_order(order: list[str], budget: float | None, count: int) -> None:
-    opened, reference = OpenPrediction(MODEL), MODEL.open()
-    answer = opened.begin(0.0, budget=budget)
+@quick()
+@given(logs)
+def test_events_that_were_refused_might_as_well_not_have_come(log: list[Event]) -> None:
+    told = replay(log)
+    kept = [event for event, answer in zip(log, told, strict=True) if not isinstance(answer, str)]
+    assert replay(kept) == [answer for answer in told if not isinstance(answer, str)]
+
+
+def test_nothing_in_the_table_is_impossible() -> None:
+    """Every transition is seen in some short log."""
+    steps: list[tuple[str, tuple[Any, ...]]] = [
+        *(("group", (name, VALUES[name])) for name in VALUES),
+        ("groups", (VALUES,)),
+        ("groups", ({"hog": VALUES["hog"], "lab": VALUES["lab"]},)),
+        ("took", (["hog"],)),
+        ("took", (list(VALUES),)),
+        ("solved", (None, False)),
+        ("solved", (frozenset({"speed"}), False)),
+        *((event, ()) for event in ("end", "deadline", "drain")),
+    ]
+    begins = itertools.product((1,), (None, 0.0, 5.0), (None, 0.0, 1.5), EVERY_POLICY)
+    seen: set[tuple[State, str, State]] = set()
+    for begin in begins:
+        for size in range(3):
+            for chosen in itertools.product(steps, repeat=size):
+                log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
+                replay(log, seen)
+    full = TRAINED.open()
+    for name in VALUES:
+        full.add(name, VALUES[name])
+    opened = OpenPrediction(TRAINED, full)
+    opened.begin(0.0, policy="arrived")
+    seen.add((State.NEW, "begin", opened.state))
+    listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets}
+    assert seen == listed
+
+
+@quick()
+@given(
+    st.permutations(list(VALUES)),
+    st.sampled_from([None, 0.0, 1.0, 5.0, 9.0, 10.0]),
+    st.integers(0, 3),
+    st.sampled_from(EVERY_POLICY),
+)
+def test_what_came_decides_the_answer_not_in_which_order(
+    order: list[str], budget: float | None, count: int, policy: Any
+) -> None:
+    opened, reference = OpenPrediction(TRAINED), TRAINED.open()
+    answer = opened.begin(0.0, budget=budget, policy=policy)
     for name in order[:count]:
-        reference.add(name, VALUES[name])
-        if answer is None:
+        if answer is None and opened.state is State.OPEN:
+            reference.add(name, VALUES[name])
             answer = opened.group(1.0, name, VALUES[name])
-    answer = answer or opened.end(2.0)
-    expected = reference.answer(budget)
-    assert (answer.prediction, answer.groups, answer.complete) == (
-        expected.prediction,
-        expected.groups,
-        expected.complete,
-    )
+    if answer is None:
+        answer = opened.end(2.0)
+    wanted = opened.unsolved
+    if answer is None and wanted is not None:
+        answer = opened.solved(3.0, wanted, arrived_model(TRAINED, wanted))
+    assert answer is not None
+    expected = reference.answer(budget, policy)
+    assert replace(answer, reason=None, elapsed_ms=0.0) == replace(expected, reason=None, elapsed_ms=0.0)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from anytime.errors import ArtifactError
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
-from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.registry import ModelRegistry, load_registry, reloaded
 from service.serving import small_model
 
 
@@ -28,11 +30,50 @@ def test_a_file_given_twice_is_one_model(tmp_path: Path) -> None:
     assert len(load_registry([tmp_path, tmp_path / "m.safetensors"])) == 1
 
 
-def test_two_models_of_one_name_are_refused_and_both_files_named(tmp_path: Path) -> None:
+def dated(name: str, created: str, version: str = "", intercept: float = 10.0) -> AnytimeModel:
+    """A model of that age, which answers its intercept as long as nothing has come."""
+    model = small_model(name)
+    provenance = model.manifest.provenance.model_copy(update={"created": created})
+    manifest = model.manifest.model_copy(update={"version": version, "provenance": provenance})
+    return replace(model, manifest=manifest, prefixes=replace(model.prefixes, intercept=np.array([float(intercept)])))
+
+
+def test_of_several_versions_of_a_name_the_newest_answers_and_each_can_be_named(tmp_path: Path) -> None:
+    days = {"old": "2024-01-01", "new": "2025-06-01", "middle": "2024-07-01"}
+    made = {
+        name: dated("brake", day, intercept=i).save(tmp_path / f"{name}.safetensors")
+        for i, (name, day) in enumerate(days.items())
+    }
+    registry = load_registry([tmp_path])
+    assert (len(registry), [model.version for model in registry]) == (1, [made["new"].version])
+    assert registry.get().version == registry.get("brake").version == made["new"].version
+    assert [each.version for each in registry.models["brake"]] == [made[n].version for n in ("new", "middle", "old")]
+    for model in made.values():
+        assert registry.get(f"brake@{model.version}").version == model.version
+    with pytest.raises(
+        UnknownModelError, match=f"'brake' is not here in version 'none'; here: '{made['new'].version}'"
+    ):
+        registry.get("brake@none")
+    for name in ("break@none", "@", "brake@", "@none"):
+        with pytest.raises(UnknownModelError):
+            registry.get(name)
+
+
+def test_the_same_content_in_two_files_is_one_version(tmp_path: Path) -> None:
     for file in ("one.safetensors", "two.safetensors"):
         small_model("brake").save(tmp_path / file)
-    with pytest.raises(RegistryError, match=r"'brake'.*one\.safetensors.*two\.safetensors"):
-        load_registry([tmp_path])
+    assert len(load_registry([tmp_path]).models["brake"]) == 1
+
+
+def test_two_models_of_one_name_that_were_never_saved_are_refused() -> None:
+    with pytest.raises(RegistryError, match="two models are called 'brake' and were never saved"):
+        ModelRegistry.of([dated("brake", "2024-01-01"), dated("brake", "2025-01-01")])
+
+
+def test_a_name_may_have_an_at_sign_in_it() -> None:
+    registry = ModelRegistry.of([small_model("brake@home"), small_model("brake")])
+    assert registry.get("brake@home").name == "brake@home"
+    assert registry.get("brake@home@v1").name == "brake@home"
 
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
@@ -63,7 +104,59 @@ def test_an_empty_registry_says_so() -> None:
         ModelRegistry.of([]).get()
 
 
-def test_a_registry_cannot_be_changed(model: AnytimeModel) -> None:
-    registry = ModelRegistry.of([model])
-    with pytest.raises(TypeError):
-        registry.models["other"] = model  # type: ignore[index]
+def test_a_file_that_has_changed_is_read_again_and_one_that_has_not_is_not(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    small_model("a").save(first)
+    small_model("b").save(second)
+    registry = load_registry([tmp_path])
+    dated("a", "2025-01-01", intercept=3.0).save(first)
+    fresh = reloaded(registry)
+    assert fresh.get("a").open().answer().prediction == 3.0
+    assert fresh.get("b") is registry.get("b")
+    assert registry.get("a").open().answer().prediction == 10.0, "a registry stays as it was"
+
+
+def test_a_file_that_comes_and_one_that_goes_change_what_a_folder_has(tmp_path: Path) -> None:
+    small_model("a").save(tmp_path / "a.safetensors")
+    registry = load_registry([tmp_path])
+    small_model("b").save(tmp_path / "b.safetensors")
+    (tmp_path / "a.safetensors").unlink()
+    assert [model.name for model in reloaded(registry)] == ["b"]
+
+
+def test_one_model_can_be_replaced_and_the_others_left(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        small_model(name).save(tmp_path / f"{name}.safetensors")
+    registry = load_registry([tmp_path])
+    for name in ("a", "b"):
+        dated(name, "2025-01-01", intercept=3.0).save(tmp_path / f"{name}.safetensors")
+    half = reloaded(registry, "a")
+    assert [model.open().answer().prediction for model in half] == [3.0, 10.0]
+    assert [model.open().answer().prediction for model in reloaded(half)] == [3.0, 3.0], (
+        "the other one is not forgotten"
+    )
+
+
+def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    small_model("a").save(file)
+    registry = load_registry([file])
+    with pytest.raises(UnknownModelError, match="no file has a model 'b'"):
+        reloaded(registry, "b")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ArtifactError):
+        reloaded(registry)
+    file.unlink()
+    with pytest.raises(RegistryError, match="no file or folder"):
+        reloaded(registry)
+    assert registry.get("a").open().answer().prediction == 10.0
+    with pytest.raises(RegistryError, match="did not come from files"):
+        reloaded(ModelRegistry.of([small_model()]))
+
+
+def test_a_registry_cannot_be_changed(tmp_path: Path) -> None:
+    small_model("a").save(tmp_path / "a.safetensors")
+    loaded = load_registry([tmp_path])
+    for registry in (loaded, reloaded(loaded), reloaded(loaded, "a")):
+        with pytest.raises(TypeError):
+            registry.models["other"] = ()  # type: ignore[index]

@@ -52,11 +52,12 @@ class Session:
             Values that cannot be used; the field names the group.
         """
         arrays = {name: self._checked(name, each) for name, each in values.items()}
-        if len({len(array) for array in arrays.values()}) > 1:
+        if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
             raise FieldError("groups", "groups have different numbers of rows; every group has all rows")
         now = now_ms()
-        for live in [live for live in self.waiting if live.overdue(now)]:
-            live.strike()  # the loop was late: what comes now came after its deadline
+        for live in tuple(self.waiting):
+            if live.overdue(now):
+                live.strike()  # the loop was late: what comes now came after its deadline
         for name, array in arrays.items():
             self.prediction.take(name, array)
         for live in tuple(self.waiting):

@@ -56,10 +56,10 @@ class PostPrediction:
 
     async def _whole(self, exchange: Exchange, live: Live, head: Head) -> None:
         """Take a body that counts when it is whole."""
-        chunks = [chunk async for chunk in exchange.body()]
+        content = await exchange.whole()
         if live.answered or not exchange.ended:
             return
-        groups = self._read(head.form, b"".join(chunks), live, head.ask.rows)
+        groups = self._read(head.form, content, live, head.ask.rows)
         # The groups came when the body ended, however long decoding them took.
         live.groups(groups, exchange.ended_ms)
         if not live.answered:

@@ -57,7 +57,7 @@ class CreateSession(_Route):
         """Begin a session."""
         headers = headers_of(scope)
         form, _ = body_form(headers, self.handler.settings.max_body_bytes)
-        content = b"".join([chunk async for chunk in exchange.body()])
+        content = await exchange.whole()
         request = read_session(form, content) if content.strip() else SessionRequest()
         most = self.handler.settings.max_rows
         if request.rows is not None and request.rows > most:
@@ -80,7 +80,7 @@ class SessionGroups(_Route):
         """Take groups."""
         headers = headers_of(scope)
         form, _ = body_form(headers, self.handler.settings.max_body_bytes)
-        content = b"".join([chunk async for chunk in exchange.body()])
+        content = await exchange.whole()
         if not exchange.ended:
             return
         session = self.sessions.get(scope["path_params"]["id"])
@@ -109,9 +109,14 @@ class PredictSession(_Route):
             raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
         session = self.sessions.get(name)
         live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form), shared=session.prediction)
-        return await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
+        try:
+            await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
+        except BaseException:
+            live.drop()
+            raise
+        return live
 
-    async def _wait(self, session: Session, live: Live, exchange: Exchange, *, told: bool) -> Live:
+    async def _wait(self, session: Session, live: Live, exchange: Exchange, *, told: bool) -> None:
         if not live.answered:
             if told:
                 session.waiting.add(live)
@@ -120,7 +125,6 @@ class PredictSession(_Route):
                 live.end()
         async for _ in exchange.body():
             pass
-        return live
 
 
 class PredictNamedSession(PredictSession):

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from anytime.model import AnytimeModel
-from anytime_service.errors import FieldError
-from anytime_service.wire.forms import JSON, MSGPACK, Form, located, read
+from anytime_service.errors import FieldError, MalformedBodyError
+from anytime_service.wire.forms import JSON, MSGPACK, Form, located, of_group, read
 from anytime_service.wire.values import Packed, Values, array_of
 
 __all__ = [
@@ -78,6 +78,10 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
+class _NamedLine(msgspec.Struct, frozen=True):
+    group: str | None = None
+
+
 _REQUEST: dict[str, Any] = {
     JSON.name: msgspec.json.Decoder(PredictRequest),
     MSGPACK.name: msgspec.msgpack.Decoder(PredictRequest),
@@ -95,6 +99,7 @@ _SESSION: dict[str, Any] = {
     MSGPACK.name: msgspec.msgpack.Decoder(SessionRequest),
 }
 _LINE = msgspec.json.Decoder(GroupLine)
+_NAME = msgspec.json.Decoder(_NamedLine)
 
 
 def read_request(form: Form, content: bytes) -> PredictRequest:
@@ -123,7 +128,14 @@ def read_session(form: Form, content: bytes) -> SessionRequest:
 
 def read_line(line: bytes, number: int) -> GroupLine:
     """Read one line of a streamed body, `number` counted from 1; raises as `read_request`."""
-    read_so_far: GroupLine = read(JSON, _LINE, line, f"line {number}")
+    what = f"line {number}"
+    try:
+        read_so_far: GroupLine = read(JSON, _LINE, line, what)
+    except MalformedBodyError as error:
+        if error.field is None:
+            raise  # it begins with what it is about
+        named = of_group(error, _group_of(line))
+        raise MalformedBodyError(f"{what}: {named}", named.field) from error
     return read_so_far
 
 
@@ -138,12 +150,20 @@ def arrays(form: Form, model: AnytimeModel, groups: Mapping[str, msgspec.Raw], m
     return {name: _array(form, model, name, raw, max_rows) for name, raw in groups.items()}
 
 
+def _group_of(line: bytes) -> str | None:
+    try:
+        named: _NamedLine = _NAME.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return named.group
+
+
 def _array(form: Form, model: AnytimeModel, name: str, raw: msgspec.Raw, max_rows: int) -> np.ndarray[Any, Any]:
     try:
         values = _VALUES[form.name].decode(raw)
     except msgspec.ValidationError as error:
         message, place = located(error)
-        field = f"groups.{name}{place}"
+        field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
         raise FieldError(field, f"values of group {name!r}{' at ' if place else ''}{place}: {message}") from error
     if isinstance(values, Packed):
         return array_of(model, name, values.values, values.dtype, max_rows)

@@ -11,7 +11,7 @@ import msgspec
 
 from anytime_service.errors import MalformedBodyError
 
-__all__ = ["JSON", "MSGPACK", "Decoder", "Form", "located", "read"]
+__all__ = ["JSON", "MSGPACK", "Decoder", "Form", "located", "of_group", "read"]
 
 
 class Decoder(Protocol):
@@ -55,8 +55,15 @@ def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the bo
         ) from error
 
 
+def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError:
+    """Name the group, if it is known, in an error about `values`."""
+    if group is None or error.field is None or not error.field.startswith("values"):
+        return error
+    return MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field.removeprefix('values')}")
+
+
 def located(error: msgspec.ValidationError) -> tuple[str, str]:
     """Message of a decoder, and the place it names: "Expected `int` - at `$.rows`" is about `rows`."""
-    match = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", str(error), re.DOTALL)
+    match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$\.?(.*)`)?", str(error), re.DOTALL)
     message, place = (match[1], match[2] or "") if match else (str(error), "")
     return message[:1].lower() + message[1:], place

@@ -10,7 +10,7 @@ import msgspec
 from anytime.answer import Policy
 from anytime_service.errors import MalformedBodyError
 from anytime_service.problems import Problem
-from anytime_service.wire.forms import JSON, MSGPACK, Form, read
+from anytime_service.wire.forms import JSON, MSGPACK, Form, of_group, read
 from anytime_service.wire.values import Dtype, Values
 
 __all__ = [
@@ -106,10 +106,7 @@ def read_frame(form: Form, content: bytes | str) -> Frame:
     try:
         frame: Frame = read(form, _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
-        group = _named(form, content).group
-        if group is not None and error.field is not None and error.field.startswith("values"):
-            raise MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field[6:]}") from error
-        raise
+        raise of_group(error, _named(form, content).group) from error.__cause__
     return frame
 
 

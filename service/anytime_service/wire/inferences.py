@@ -53,7 +53,7 @@ class InferTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     datatype: str
     shape: list[int]
     parameters: dict[str, Scalar] | None = None
-    data: list[Scalar] | None = None
+    data: Sequence[Scalar] | None = None
 
 
 class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,7 +81,7 @@ class _Output:
     name: str
     datatype: str
     shape: list[int]
-    values: list[Scalar]
+    values: Sequence[Scalar]
 
     def as_json(self) -> InferTensor:
         return InferTensor(self.name, self.datatype, self.shape, data=self.values)

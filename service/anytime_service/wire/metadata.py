@@ -52,8 +52,9 @@ class InferModelState(msgspec.Struct, frozen=True):
 class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tensor that a model takes or gives; a size of -1 is any, here the rows.
 
-    Parameters of an input: `features`, JSON in a string; the `cost` of its group, in the model's `cost_unit`; the `step`
-    that adds it, and the `prefix_cost` of all steps up to that. Of the probabilities: `classes`, JSON in a string.
+    Parameters of an input: `features`, JSON in a string; the `cost` of its group, in the model's `cost_unit`; the
+    `step` that adds it, and the `prefix_cost` of all steps up to that. Of the probabilities: `classes`, JSON in a
+    string.
     """
 
     name: str

@@ -38,7 +38,11 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     "FP32": np.dtype("<f4"),
     "FP16": np.dtype("<f2"),
-    **{f"{sign}{bits}": np.dtype(f"<{sign[0].lower()}{bits // 8}") for sign in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}{bits}": np.dtype(f"<{sign[0].lower()}{bits // 8}")
+        for sign in ("INT", "UINT")
+        for bits in (8, 16, 32, 64)
+    },
     "BOOL": np.dtype("u1"),
 }
 """Datatypes that values may have, and how their bytes are read."""
@@ -50,6 +54,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
 }
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,14 +67,14 @@ class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class InferInputParameters(_Parameters, frozen=True):
     """Parameters of a tensor: `binary_data_size` bytes of it follow the JSON."""
 
-    binary_data_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    binary_data_size: _Size | None = None
 
 
 class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values of a group: `data` is flat or nested, row after row, with null where a value is missing."""
 
     name: str
-    shape: list[int]
+    shape: list[_Size]
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DATATYPES)})]
     parameters: InferInputParameters | None = None
     data: Values | None = None
@@ -159,7 +164,7 @@ class Tensor:
     data: Values | None
 
     def from_bytes(self, content: bytes) -> np.ndarray[Any, Any]:
-        """Values from the bytes after the JSON, (rows, features), of the datatype.
+        """Values from the bytes after the JSON, (rows, features), NaN where one is missing.
 
         Raises
         ------
@@ -169,6 +174,9 @@ class Tensor:
         array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self.rows, self.features)
         if self.datatype == "BOOL":
             self._check_range(array)
+        with np.errstate(invalid="ignore"):
+            array = array.astype(np.float64)
+        array[np.isnan(array)] = np.nan  # bytes may spell a NaN that complains when it is computed with
         return array
 
     def from_json(self) -> np.ndarray[Any, Any]:
@@ -183,7 +191,9 @@ class Tensor:
         try:
             array = np.array(self.data, dtype=np.float64)
         except ValueError as error:
-            raise FieldError(f"{self.place}.data", f"{self.place}.data is ragged; expected {_numbers(shape)}") from error
+            raise FieldError(
+                f"{self.place}.data", f"{self.place}.data is ragged; expected {_numbers(shape)}"
+            ) from error
         if array.shape not in (shape, (self.rows * self.features,)):
             got = " x ".join(map(str, array.shape))
             raise FieldError(f"{self.place}.data", f"{self.place}.data is {got}; expected {_numbers(shape)}")
@@ -196,7 +206,8 @@ class Tensor:
         wrong = array[(array < low) | (array > high) | (array != np.trunc(array))]
         if wrong.size:
             raise FieldError(
-                f"{self.place}.data", f"{self.place}.data has {wrong[0]:g}, which no {self.datatype} can be; see datatype"
+                f"{self.place}.data",
+                f"{self.place}.data has {wrong[0]:g}, which no {self.datatype} can be",
             )
 
 
@@ -209,9 +220,7 @@ def tensors_of(model: AnytimeModel, request: InferRequest, max_rows: int) -> tup
         A tensor is no group of the model, comes twice, or has a datatype, a shape or a size that it cannot have; the
         error's field names the place.
     """
-    tensors = tuple(
-        _tensor(model, f"inputs[{number}]", told, max_rows) for number, told in enumerate(request.inputs)
-    )
+    tensors = tuple(_tensor(model, f"inputs[{number}]", told, max_rows) for number, told in enumerate(request.inputs))
     first: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.group in first:
@@ -222,7 +231,7 @@ def tensors_of(model: AnytimeModel, request: InferRequest, max_rows: int) -> tup
         if tensor.rows != tensors[0].rows:
             raise FieldError(
                 f"{tensor.place}.shape",
-                f"{tensor.place}.shape has {tensor.rows} rows and that of inputs[0] has {tensors[0].rows}; every tensor has all rows",
+                f"{tensor.place}.shape has {tensor.rows} rows, inputs[0].shape {tensors[0].rows}; expected all in each",
             )
     return tensors
 
@@ -235,19 +244,23 @@ def _tensor(model: AnytimeModel, place: str, told: InferInput, max_rows: int) ->
         )
     features = len(model.places[told.name].features)
     rows = _rows(place, told.shape, features, max_rows)
+    size = _size(place, told, rows * features * DATATYPES[told.datatype].itemsize)
+    return Tensor(place, told.name, told.datatype, rows, features, size, told.data)
+
+
+def _size(place: str, told: InferInput, expected: int) -> int | None:
     size = None if told.parameters is None else told.parameters.binary_data_size
     if (size is None) == (told.data is None):
-        told_twice = "has data and a binary_data_size" if told.data is not None else "has no data"
+        got = "no data" if size is None else "both data and a binary_data_size"
         raise FieldError(
-            f"{place}.data", f"{place} {told_twice}; expected data, or a binary_data_size and bytes after the JSON"
+            f"{place}.data", f"{place} has {got}; expected data, or a binary_data_size and bytes after the JSON"
         )
-    needed = rows * features * DATATYPES[told.datatype].itemsize
-    if size not in (None, needed):
+    if size not in (None, expected):
         raise FieldError(
             f"{place}.parameters.binary_data_size",
-            f"{place} has a binary_data_size of {size}; {rows} x {features} {told.datatype} are {needed} bytes",
+            f"{place} has a binary_data_size of {size}; its shape and datatype make it {expected}",
         )
-    return Tensor(place, told.name, told.datatype, rows, features, size, told.data)
+    return size
 
 
 def _check_name(model: AnytimeModel, place: str, name: str) -> None:

@@ -1,0 +1,69 @@
+"""Clients of the service: `Client` for threads, `AsyncClient` for event loops; both do the same.
+
+    with Client("http://127.0.0.1:8000") as client:
+        answer = client.run({"hog": hog, "speed": speed}, image, deadline_ms=20)
+
+Nothing of the server is imported here. What is named below is imported when it is first used, so that a missing package
+is told in one line.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from anytime_service.client.errors import (
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    NoAnswerError,
+    ProblemError,
+    ReplyError,
+    RequirementError,
+)
+
+if TYPE_CHECKING:
+    from anytime_service.client.aio import AsyncClient
+    from anytime_service.client.descriptions import ModelCard, ModelDescription, Plan
+    from anytime_service.client.sessions import AsyncSession
+    from anytime_service.client.sync import Client, Session
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSession",
+    "Client",
+    "ClientError",
+    "ClosedError",
+    "ConnectionLostError",
+    "ModelCard",
+    "ModelDescription",
+    "NoAnswerError",
+    "Plan",
+    "ProblemError",
+    "ReplyError",
+    "RequirementError",
+    "Session",
+]
+
+_HOMES = {
+    "AsyncClient": "aio",
+    "AsyncSession": "sessions",
+    "Client": "sync",
+    "ModelCard": "descriptions",
+    "ModelDescription": "descriptions",
+    "Plan": "descriptions",
+    "Session": "sync",
+}
+_REQUIREMENTS = ("httpx", "msgspec", "websockets")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _REQUIREMENTS:
+            raise
+        raise RequirementError(f"the client needs {missing}; pip install 'anytime-linear[client]'") from error

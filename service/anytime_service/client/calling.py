@@ -1,0 +1,235 @@
+"""One prediction as its caller sees it: begun on the server, perhaps more than once, over at the deadline.
+
+The caller's deadline is kept here, by this machine's clock. The server is told one that is shorter by the margin
+learned, so that its answer is here in time. If it is not, the last update that came is the answer, or else the base
+rate.
+
+A prediction whose connection breaks is begun anew on another one, with all that was sent and the time that is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anytime.answer import Answer, Policy
+from anytime.errors import ValuesError
+from anytime.model import checked_budget
+from anytime_service.client.connection import Connection
+from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
+from anytime_service.client.frames import Begin, Encoded, End, Group
+from anytime_service.client.link import Channel, Link, Outcome
+from anytime_service.client.mailbox import Mailbox
+
+__all__ = ["Ask", "Call", "asked", "with_note"]
+
+MOST_BREAKS = 2
+"""How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked for, but for the deadline; None is not said."""
+
+    model: str | None = None
+    rows: int | None = None
+    budget: float | None = None
+    policy: Policy = "prefix"
+    ranking: bool = False
+
+
+class _Told(NamedTuple):
+    channel: Channel
+    outcome: Outcome
+
+
+class _Sent(NamedTuple):
+    values: Encoded
+    took_ms: float | None
+
+
+class Call:
+    """A prediction under way; belongs to the event loop in which it is made.
+
+    Parameters
+    ----------
+    connection : where to.
+    ask : what is asked for.
+    until : when the caller waits no longer, by `time.perf_counter`.
+    tell : the deadline to tell the server when some milliseconds are left; None for none, `until` being a time-out.
+
+    Attributes
+    ----------
+    events : of the caller's own, put there by whoever knows; `next` hands them on.
+    sent : the groups sent, those being left out that a later beginning was without.
+    """
+
+    def __init__(
+        self, connection: Connection, ask: Ask, until: float, tell: Callable[[float], float] | None = None
+    ) -> None:
+        self.events: Mailbox[object] = Mailbox(until)
+        self._connection = connection
+        self.ask = ask
+        self.until = until
+        self._tell = tell
+        self._link: Link | None = None
+        self._channel: Channel | None = None
+        self._update: Answer | None = None
+        self.sent: dict[str, _Sent] = {}
+        self._ended = False
+        self._breaks = 0
+        self._broken: ConnectionLostError | None = None
+
+    async def begin(self) -> None:
+        """Begin on the server; comes back without having done so when the time is over.
+
+        Raises
+        ------
+        ClientError
+            The server cannot be reached or refuses the connection; too many predictions are open.
+        """
+        self._link = await self._connection.link(self.until)
+        self._open()
+
+    def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
+        """Send a group; after `end` it is left out."""
+        if self._ended:
+            return
+        self.sent[group] = _Sent(values, took_ms)
+        self._send(group)
+
+    def end(self) -> None:
+        """Ask for the answer, since nothing more will be sent."""
+        if not self._ended:
+            self._ended = True
+            if self._link is not None and self._channel is not None:
+                self._link.send(End(self._channel.id))
+
+    def again(self, policy: Policy, without: str) -> None:
+        """Begin anew under another policy, with all groups so far but one."""
+        self.ask = replace(self.ask, policy=policy)
+        self.sent.pop(without, None)
+        if self._link is not None and self._channel is not None:
+            self._link.send(End(self._channel.id))
+        self._leave()
+        self._open()
+
+    async def next(self) -> object | None:
+        """Wait for the answer, a problem, or an event of the caller's own; None when the time is over.
+
+        Raises
+        ------
+        ConnectionLostError
+            The connection broke and there is no other to be had.
+        """
+        while (event := await self.events.get()) is not None:
+            if not isinstance(event, _Told):
+                return event
+            if event.channel is not self._channel:  # begun anew since
+                continue
+            if not isinstance(event.outcome, ConnectionLostError):
+                return event.outcome
+            await self._begin_anew(event.outcome)
+        return None if self._channel is None else self._channel.answer
+
+    async def answer(self) -> Answer | None:
+        """Wait for the answer; None when the time is over.
+
+        Raises
+        ------
+        ProblemError
+            The server refused something of it.
+        ConnectionLostError
+            The connection broke, there is no other to be had, and no deadline for the sake of which to fall back.
+        """
+        try:
+            while (event := await self.next()) is not None:
+                if isinstance(event, ProblemError):
+                    raise event
+                if isinstance(event, Answer):
+                    return event
+        except ConnectionLostError:
+            if self._tell is None:
+                raise
+        return None
+
+    def fallback(self, base: Answer) -> Answer:
+        """Answer without the server: the last update, or else the base rate; the note says why."""
+        if self._channel is not None and self._channel.update is not None:
+            self._update = self._channel.update
+        if self._broken is None:
+            why = "the network was later than the deadline"
+        else:
+            why = f"the connection broke: {self._broken}"
+        what = "the base rate, since no update had come" if self._update is None else "the last update that had come"
+        return with_note(replace(self._update or base, reason="deadline"), f"{why}; this is {what}")
+
+    def close(self) -> list[object]:
+        """Wait no longer, and hand over the caller's own events that were not looked at."""
+        if self._link is not None and self._channel is not None and self._channel.told_ms is None:
+            self.end()  # without a deadline the server would keep it open
+        self._leave()
+        return [event for event in self.events.close() if not isinstance(event, _Told)]
+
+    def _open(self) -> None:
+        if self._link is None:
+            return
+        ask, tell = self.ask, self._tell
+        told_ms = None if tell is None else tell((self.until - time.perf_counter()) * 1e3)
+        updates = tell is not None
+        begin = Begin(0, ask.model, ask.rows, ask.budget, told_ms, ask.policy, updates=updates, ranking=ask.ranking)
+        self._channel = self._link.begin(begin, self._wake)
+        for group in self.sent:
+            self._send(group)
+        if self._ended:
+            self._link.send(End(self._channel.id))
+
+    def _send(self, group: str) -> None:
+        if self._link is not None and self._channel is not None:
+            values, took_ms = self.sent[group]
+            self._link.send(Group(self._channel.id, group, values.values, values.dtype, took_ms))
+
+    def _leave(self) -> None:
+        if self._link is not None and self._channel is not None:
+            self._link.leave(self._channel)
+            self._update = self._channel.update or self._update
+        self._channel = None
+
+    async def _begin_anew(self, lost: ConnectionLostError) -> None:
+        self._broken = lost
+        self._breaks += 1
+        self._leave()
+        if self._breaks > MOST_BREAKS:
+            raise lost
+        try:
+            self._link = await self._connection.link(self.until)
+            self._open()
+        except ClientError as error:
+            self._broken = ConnectionLostError(f"{lost}; then {error}")
+            raise self._broken from error
+
+    def _wake(self, channel: Channel, outcome: Outcome) -> None:
+        self.events.put(_Told(channel, outcome))
+
+
+def asked(model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool) -> Ask:
+    """Put together what a caller asks for.
+
+    Raises
+    ------
+    ValuesError
+        The budget is negative or not a number, or `rows` not a whole number from 1 on.
+    """
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
+        raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
+    rows = None if rows is None else int(rows)
+    return Ask(model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking))
+
+
+def with_note(answer: Answer, note: str) -> Answer:
+    """Put a note before what an answer says already."""
+    return replace(answer, note=note if answer.note is None else f"{note}; {answer.note}")

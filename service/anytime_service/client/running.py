@@ -1,0 +1,175 @@
+"""Extractors under a deadline with the model elsewhere: each group is sent as soon as it is computed.
+
+As in `anytime.collecting`, a group may fail: its extractor raises, its process dies, the server refuses its values. The
+policy "prefix" can use nothing behind such a hole, so a model that can answers for what has arrived, and of one that
+cannot the answer is asked for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anytime.answer import Answer
+from anytime.collecting import Failure
+from anytime.errors import ExtractorError, ValuesError, listed, suggestion
+from anytime.workers import Arrival, Extraction
+from anytime_service.client.calling import Call, with_note
+from anytime_service.client.descriptions import ModelDescription
+from anytime_service.client.errors import ConnectionLostError, ProblemError
+from anytime_service.client.frames import Encoded, encode_values
+from anytime_service.client.kept_workers import Pool
+from anytime_service.client.known import KnownModel
+
+__all__ = ["check_extractors", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Extracted:
+    """A group that is computed: ready to be sent, or failed."""
+
+    group: str
+    values: Encoded | None
+    took_ms: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """No more groups will be computed."""
+
+
+async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
+    """Have groups computed, send them, and answer; the extractor at work is then abandoned.
+
+    Parameters
+    ----------
+    call : not begun; closed when this returns.
+    pool : computes.
+    known : the model.
+    x : what the extractors are called with.
+
+    Raises
+    ------
+    ClientError
+        The server cannot be reached, or refuses the prediction.
+    ExtractorError
+        `x` cannot be sent to a process.
+    """
+    loop = asyncio.get_running_loop()
+    left: list[object] = []
+    pool.users += 1
+    try:
+        extraction = pool.workers.start(known.description.order(call.ask.budget), x)
+        try:
+            pool.pumps.submit(_pump, extraction, call.ask.rows, call.until, loop, call.events.put)
+            answer = await _Run(call, known).follow()
+        finally:
+            unread = extraction.cancel()
+    finally:
+        pool.users -= 1
+        left = call.close()
+    unsent = tuple(event.group for event in left if isinstance(event, _Extracted))
+    return replace(answer, late_groups=(*answer.late_groups, *unsent, *unread))
+
+
+class _Run:
+    """What happens in one run, and what is done about it."""
+
+    def __init__(self, call: Call, known: KnownModel) -> None:
+        self._call = call
+        self._known = known
+        self._holes: list[Failure] = []
+        self._finished = False
+
+    async def follow(self) -> Answer:
+        """Answer by the deadline, from the server or from what it has told so far."""
+        await self._call.begin()
+        try:
+            answer = await self._answer()
+        except ConnectionLostError:  # and there is no other to be had: what has come is all there will be
+            answer = None
+        answer = answer or self._call.fallback(self._known.base_rate(self._call.ask))
+        return with_note(answer, "; ".join(map(str, self._holes))) if self._holes else answer
+
+    async def _answer(self) -> Answer | None:
+        while (event := await self._call.next()) is not None:
+            match event:
+                case Answer():
+                    return event
+                case _Extracted(group, None, _, error):
+                    self._fail(group, error)
+                case _Extracted(group, Encoded() as values, took_ms):
+                    self._call.send(group, values, took_ms)
+                case ProblemError():
+                    self._refused(event)
+                case _Finished():
+                    self._finished = True
+                    if self._holes:
+                        self._call.end()
+        return None
+
+    def _refused(self, problem: ProblemError) -> None:
+        """Take a group that the server refused as failed; anything else is refused to the caller too."""
+        kind, _, place = (problem.field or "").partition(".")
+        if kind != "groups":
+            raise problem
+        named = (group for group in self._call.sent if place == group or place.startswith(f"{group}["))
+        self._fail(next(named, place), problem.detail)
+
+    def _fail(self, group: str, error: str) -> None:
+        self._holes.append(Failure(group, error))
+        if "arrived" not in self._known.description.policies:
+            self._call.end()
+        elif len(self._holes) == 1:
+            self._call.again("arrived", without=group)
+            if self._finished:
+                self._call.end()
+
+
+def check_extractors(description: ModelDescription, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Check that there is an extractor for each group that has features, and no other.
+
+    Raises
+    ------
+    ExtractorError
+        It is not so.
+    """
+    names = [group.name for group in description.groups]
+    featured = description.featured
+    for name in extractors:
+        if name not in names:
+            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
+        if name not in featured:
+            raise ExtractorError(f"group {name!r} has no features, so nothing to extract; remove its extractor")
+    missing = [name for name in featured if name not in extractors]
+    if missing:
+        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+
+
+def _pump(
+    extraction: Extraction,
+    rows: int | None,
+    until: float,
+    loop: asyncio.AbstractEventLoop,
+    put: Callable[[object], None],
+) -> None:
+    """Hand groups on to the event loop, from a thread, ready to be sent."""
+    with suppress(RuntimeError):  # the loop was closed over it
+        for arrival in extraction.arrivals(until):
+            loop.call_soon_threadsafe(put, _encoded(arrival, rows))
+        if extraction.finished:
+            loop.call_soon_threadsafe(put, _Finished())
+
+
+def _encoded(arrival: Arrival, rows: int | None) -> _Extracted:
+    if arrival.error is not None:
+        return _Extracted(arrival.group, None, arrival.took_ms, arrival.error)
+    try:
+        values = encode_values(arrival.group, arrival.values, rows)
+    except ValuesError as error:
+        return _Extracted(arrival.group, None, arrival.took_ms, str(error))
+    return _Extracted(arrival.group, values, arrival.took_ms)

@@ -1,0 +1,176 @@
+"""Sessions: predictions that stay open on the server, for groups that come over minutes or from several programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import msgspec
+
+from anytime.answer import Answer, Policy
+from anytime_service.client.control import MESSAGEPACK, Control
+from anytime_service.client.deadlines import checked_ms
+from anytime_service.client.descriptions import described
+from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.frames import encode_all, encode_groups
+
+__all__ = ["AsyncSession", "Progress"]
+
+_ENDED = (404, 410)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a session stands: complete steps, of how many, and the groups that came more than once."""
+
+    prefix: int
+    steps: int
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Opened:
+    id: str
+    model: str
+    version: str
+    expires_in_s: float | None = None
+
+
+class AsyncSession:
+    """A session on the server; a context manager, begun when it is entered or first used, and deleted at its end.
+
+    Made by `AsyncClient.session`.
+    """
+
+    def __init__(self, control: Control, model: str | None, rows: int | None) -> None:
+        self._control = control
+        self._model = model
+        self._rows = rows
+        self._opened: _Opened | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str | None:
+        """Id on the server, by which other programs may use it too; None before it is begun."""
+        return None if self._opened is None else self._opened.id
+
+    @property
+    def model(self) -> str | None:
+        """Name of its model."""
+        return self._opened.model if self._opened else self._model
+
+    @property
+    def version(self) -> str | None:
+        """Version of its model, which it keeps; None before it is begun."""
+        return None if self._opened is None else self._opened.version
+
+    @property
+    def expires_in_s(self) -> float | None:
+        """Seconds without use after which the server forgets it, as told when it was begun."""
+        return None if self._opened is None else self._opened.expires_in_s
+
+    async def open(self) -> None:
+        """Begin it on the server, if that has not been done.
+
+        Raises
+        ------
+        ProblemError
+            There is no such model, or there are too many sessions.
+        ConnectionLostError
+            The server cannot be reached.
+        """
+        await self._begun()
+
+    async def add(self, group: str, values: Any) -> Progress:
+        """Send the values of one group, see `add_many`."""
+        return await self.add_many({group: values})
+
+    async def add_many(self, groups: Mapping[str, Any]) -> Progress:
+        """Send the values of groups; all of them are taken, or none.
+
+        Parameters
+        ----------
+        groups : for each group (rows, features) numbers, or (features,) for one row; None or NaN where one is missing.
+
+        Raises
+        ------
+        ValuesError
+            Something is no number, or not of as many rows as the session has.
+        ProblemError
+            The server refuses them, or the session has expired (status 410).
+        """
+        begun = await self._begun()
+        content = encode_groups(encode_all(groups, self._rows))
+        path = f"{_path(begun)}/groups"
+        return described(await self._control.request("POST", path, content=content, media_type=MESSAGEPACK), Progress)
+
+    async def predict(
+        self,
+        *,
+        budget: float | None = None,
+        deadline_ms: float | None = None,
+        policy: Policy = "prefix",
+        ranking: bool = False,
+    ) -> Answer:
+        """Answer from what has been sent; the session stays open.
+
+        Parameters
+        ----------
+        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
+        deadline_ms : how long the server waits for groups of that budget, from when it reads this; None is not at all.
+            The way there and back comes on top: `AsyncClient.run` is for deadlines kept at the caller.
+        policy, ranking : as in `AsyncClient.predict`.
+
+        Raises
+        ------
+        ProblemError
+            The server refuses, or the session has expired (status 410).
+        """
+        begun = await self._begun()
+        if deadline_ms is not None:
+            checked_ms(deadline_ms)
+        return await self._control.session_answer(_path(begun), budget, deadline_ms, policy, ranking=ranking)
+
+    async def close(self) -> None:
+        """Delete it on the server. Safe to call twice, after it has expired, and when the server is gone."""
+        self._closed = True
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        try:
+            await self._control.request("DELETE", _path(opened))
+        except ProblemError as problem:
+            if problem.status not in _ENDED:
+                raise
+        except (ConnectionLostError, NoAnswerError):
+            return  # it expires by itself
+
+    async def _begun(self) -> _Opened:
+        if self._opened is None:
+            async with self._opening:
+                if self._closed:
+                    raise ClosedError("this session is closed; begin another")
+                if self._opened is None:
+                    asked = {"model": self._model, "rows": self._rows}
+                    content = msgspec.json.encode({name: value for name, value in asked.items() if value is not None})
+                    told = await self._control.request("POST", "/sessions", content=content, once=True)
+                    self._opened = described(told, _Opened)
+        return self._opened
+
+
+def _path(opened: _Opened) -> str:
+    return f"/sessions/{quote(opened.id, safe='')}"

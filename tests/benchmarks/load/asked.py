@@ -1,0 +1,129 @@
+"""Predictions as a client plans them, sees them answered, and checks the answers against the library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anytime.answer import Policy
+from anytime.model import AnytimeModel
+from benchmarks.load.models import values_of
+
+__all__ = ["DEADLINES_MS", "Asked", "faults", "planned"]
+
+DEADLINES_MS = (5.0, 20.0)
+SEEN_MS = 2.0
+"""A group that was sent so long before an answer left must be in it."""
+
+EARLY_MS = 1.0
+NEAR_MS = 1.0
+"""A loop that stood still so near explains what was not seen."""
+
+UNFINISHED = 0.2
+SHUFFLED = 0.2
+
+
+@dataclass(slots=True)
+class Asked:
+    """One prediction: what is going to happen, and what did. Times are of `time.perf_counter`, in seconds.
+
+    Attributes
+    ----------
+    groups : offset, name and values of the groups, in the order in which they are sent.
+    end_s : offset of the end; None where it is never told.
+    begun : just before the beginning was written.
+    sent : just after each group was written.
+    answers : when each answer came, and what it says.
+    """
+
+    name: int
+    deadline_ms: float
+    policy: Policy
+    groups: Sequence[tuple[float, str, list[float]]]
+    end_s: float | None
+    begun: float = 0.0
+    sent: dict[str, float] = field(default_factory=dict)
+    answers: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def perceived_ms(self) -> float | None:
+        """Answer came minus deadline, where a deadline brought it."""
+        came, answer = self.answers[0]
+        return (came - self.begun) * 1000.0 - self.deadline_ms if answer.get("reason") == "deadline" else None
+
+
+def planned(
+    model: AnytimeModel, rng: np.random.Generator, count: int, policy: Policy = "prefix", stretch: float = 1.0
+) -> Iterator[Asked]:
+    """Plan predictions: groups at random times, most in the order of the sequence, some too late.
+
+    A fifth is never finished. `stretch` makes everything last so much longer.
+    """
+    names = tuple(model.places)
+    for name in range(count):
+        deadline_ms = float(rng.choice(DEADLINES_MS)) * stretch
+        unfinished = rng.random() < UNFINISHED
+        sent = names[: int(rng.integers(1, len(names)))] if unfinished or rng.random() < 0.5 else names
+        if rng.random() < SHUFFLED:
+            sent = tuple(rng.permutation(sent).tolist())
+        span_s = deadline_ms / 1000.0 * float(rng.uniform(0.3, 1.3))
+        offsets = np.sort(rng.uniform(0.0, span_s, len(sent))).tolist()
+        groups = [(at, group, values_of(model, group, rng)) for at, group in zip(offsets, sent, strict=True)]
+        yield Asked(name, deadline_ms, policy, groups, None if unfinished else span_s)
+
+
+def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, float]]) -> list[str]:
+    """What is wrong with the answer; what a loop that stood still at that time explains is "stalled"."""
+    if len(asked.answers) != 1:
+        return [f"{len(asked.answers)} answers"]
+    answer = asked.answers[0][1]
+    if "prediction" not in answer:
+        return [f"no answer: {answer}"]
+    found = []
+    prediction = model.open(1)
+    for _, group, values in asked.groups:
+        if group in answer["groups"]:
+            prediction.add(group, values)
+    expected = prediction.answer(policy=answer["policy"]).prediction
+    if not math.isclose(answer["prediction"], expected, rel_tol=1e-9, abs_tol=1e-9):
+        found.append(f"prediction {answer['prediction']}, the library's is {expected}")
+    if not set(answer["groups"]) <= set(asked.sent):
+        found.append("groups that were never sent")
+    # The server read the beginning after it was written, so this is not later than when the answer was made.
+    left_ms = asked.begun * 1000.0 + answer["elapsed_ms"]
+    seen = {group for group, at in asked.sent.items() if at * 1000.0 <= left_ms - SEEN_MS}
+    owed = sum(needed <= seen for needed in model.needed) - 1
+    if answer["prefix"] < owed:
+        import json
+
+        print(
+            "DBG",
+            asked.policy,
+            asked.deadline_ms,
+            answer["prefix"],
+            owed,
+            answer["elapsed_ms"],
+            answer["reason"],
+            "late",
+            answer["late_groups"],
+            "came",
+            round((asked.answers[0][0] - asked.begun) * 1000, 2),
+            [(g, round((asked.sent[g] - asked.begun) * 1000, 2)) for g in list(model.places)[answer["prefix"] : owed]],
+            [
+                (round(d - asked.begun * 1e3, 2), round(f - asked.begun * 1e3, 2))
+                for d, f in stalls
+                if abs(d - left_ms) < 20
+            ],
+        )
+        stalled = any(begin < left_ms + NEAR_MS and end > left_ms - SEEN_MS - NEAR_MS for begin, end in stalls)
+        found.append(
+            "stalled" if stalled else f"prefix {answer['prefix']}, but {owed} had been sent {SEEN_MS} ms before"
+        )
+    perceived = asked.perceived_ms
+    if perceived is not None and min(perceived, answer["elapsed_ms"] - asked.deadline_ms) < -EARLY_MS:
+        found.append(f"early by more than {EARLY_MS} ms")
+    return found

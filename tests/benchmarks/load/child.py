@@ -1,0 +1,113 @@
+"""Servers in processes of their own, held to one core, with the processor time that they take.
+
+As a script this is such a server: it prints its port and serves until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from anytime.threads import single_blas_thread
+from anytime_service.app import create_app
+from anytime_service.registry import load_registry
+from anytime_service.server import bind, build_server
+from anytime_service.settings import Settings
+from benchmarks.load.floors import floors
+from benchmarks.load.measured import measured
+
+__all__ = ["CLIENT_CORE", "SERVER_CORE", "Child", "server", "settle"]
+
+SERVER_CORE, CLIENT_CORE = 0, 1
+
+
+@dataclass(frozen=True)
+class Child:
+    """A server that listens, in another process."""
+
+    pid: int
+    port: int
+
+    @property
+    def cpu_us(self) -> float:
+        """Processor time that all its threads have taken, in microseconds."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1000.0
+
+    @property
+    def resident_mib(self) -> float:
+        """Memory that it holds."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def server(name: str, model: Path) -> Iterator[Child]:
+    """Run one of the applications, from `measured.py` or `floors.py`, until the end of the block."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "benchmarks.load.child", name, str(model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the server {name!r} did not start")
+            yield Child(process.pid, int(line))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def plain(app: ASGIApp) -> uvicorn.Config:
+    """The settings of our server with nothing of ours in it."""
+    return uvicorn.Config(
+        app,
+        access_log=False,
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+    )
+
+
+def settle(core: int) -> None:
+    """Keep this process to one core, and before others where that is allowed."""
+    os.sched_setaffinity(0, {core})
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def main() -> None:
+    """Serve."""
+    settle(SERVER_CORE)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=("service", "floors"))
+    parser.add_argument("model", type=Path)
+    given = parser.parse_args()
+
+    settings = Settings(port=0)
+    if given.name == "service":
+        running: uvicorn.Server = build_server(measured(create_app(load_registry((given.model,)), settings)), settings)
+    else:
+        running = uvicorn.Server(plain(floors()))
+    with bind(settings) as listening, single_blas_thread():
+        print(listening.getsockname()[1], flush=True)
+        running.run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

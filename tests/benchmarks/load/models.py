@@ -1,0 +1,38 @@
+"""A model of realistic size, trained on made-up rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from anytime.estimators import AnytimeRegressor
+from anytime.model import AnytimeModel
+from anytime.threads import single_blas_thread
+
+__all__ = ["saved_model", "values_of"]
+
+
+def saved_model(path: Path, groups: int = 20, size: int = 3, rows: int = 4000) -> AnytimeModel:
+    """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments."""
+    rng = np.random.default_rng(0)
+    D = groups * size
+    X = rng.standard_normal((rows, D))
+    X[:, 1:] += 0.5 * X[:, :-1]
+    y = X @ rng.standard_normal(D) + 3.0 * rng.standard_normal(rows)
+    told = [
+        {
+            "name": f"group-{g}",
+            "features": [f"x{g * size + j}" for j in range(size)],
+            "cost": round(float(rng.uniform(1, 10)), 3),
+        }
+        for g in range(groups)
+    ]
+    with single_blas_thread():
+        return AnytimeRegressor({"cost_unit": "ms", "groups": told}, n_jobs=1).fit(X, y).save(path, name="load")
+
+
+def values_of(model: AnytimeModel, group: str, rng: np.random.Generator) -> list[float]:
+    """Values of one group for one row, with as many digits as JSON usually has."""
+    place = model.places[group]
+    return [round(float(number), 6) for number in rng.standard_normal(place.stop - place.start)]

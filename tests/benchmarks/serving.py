@@ -1,0 +1,312 @@
+"""What a message costs the server beside the least that its framework takes: `python tests/benchmarks/serving.py`.
+
+Servers run in processes of their own on one core, the load on another. Told is the processor time of the server, not
+the time that passed, and its ratio to a floor that is given the same bytes in the same rhythm, in turns: medians of
+many rounds. The floors run under the same uvicorn settings as the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anytime.model import AnytimeModel
+from benchmarks.load.child import CLIENT_CORE, Child, server, settle
+from benchmarks.load.floors import ROWS, WIDTH
+from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
+from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.peers import mlserver, sums
+
+CONNECTIONS = 16
+SENT = 10
+"""Groups of a prediction that are sent, of twice as many in the model."""
+
+
+class Measure(NamedTuple):
+    """Median microseconds of processor time a message, of the service and of its floor."""
+
+    name: str
+    ours: float
+    floor: float | None
+    limit: float | None = None
+
+
+Timed = Callable[[], float]
+
+
+def in_turns(ours: Timed, floor: Timed, rounds: int) -> tuple[float, float]:
+    """Medians of two measures taken in turns, so that the machine's moods strike both; the first turn warms up."""
+    taken = [(ours(), floor()) for _ in range(rounds + 1)][1:]
+    return statistics.median(a for a, _ in taken), statistics.median(b for _, b in taken)
+
+
+def spread(clients: Sequence[WebSocketClient], frames: Sequence[Sequence[bytes]], gap_s: float) -> None:
+    """Send frames, one to each client in turn, `gap_s` apart; 0 is as fast as they can be written."""
+    due = time.perf_counter()
+    for column in zip(*frames, strict=True):
+        for client, frame in zip(clients, column, strict=True):
+            client.sock.sendall(frame)
+            if gap_s:
+                due = max(due + gap_s, time.perf_counter())
+                while time.perf_counter() < due:
+                    pass
+
+
+class Stream:
+    """The load over WebSocket: the same frames to the service and to an echo."""
+
+    def __init__(self, model: AnytimeModel, service: Child, floors: Child, *, packed: bool = False) -> None:
+        self.model, self.service, self.floors, self.packed = model, service, floors, packed
+        self.names = list(model.places)[:SENT]
+        self.rng = np.random.default_rng(1)
+        self.rng.shuffle(self.names)
+        count = 4 if packed else CONNECTIONS
+        self.at_once = 4 if packed else 40
+        self.ours = [WebSocketClient(service.port, "/stream") for _ in range(count)]
+        self.echoes = [WebSocketClient(floors.port, "/score" if packed else "/echo") for _ in range(count)]
+        self.ids = itertools.count()
+
+    def frame(self, kind: str, name: int, **fields: Any) -> bytes:
+        """One message."""
+        told = {"type": kind, "id": name, **fields}
+        return binary(msgspec.msgpack.encode(told)) if self.packed else text(json.dumps(told).encode())
+
+    def group(self, name: int, group: str) -> bytes:
+        """The values of a group: ten numbers, or ten for each of many rows in a packed form."""
+        if self.packed:
+            content = self.rng.standard_normal((ROWS, WIDTH)).astype("<f8").tobytes()
+            return self.frame("group", name, group=group, values=content, dtype="f8")
+        return self.frame("group", name, group=group, values=values_of(self.model, group, self.rng))
+
+    def begins(self, names: Sequence[int]) -> list[bytes]:
+        """Messages that begin predictions."""
+        return [self.frame("begin", name, rows=ROWS if self.packed else 1) for name in names]
+
+    def groups(self, gap_s: float) -> float:
+        """Microseconds a group, for predictions begun before and ended after the measure."""
+        names = [next(self.ids) for _ in range(self.at_once)]
+        frames = [[self.group(name, group) for name in names for group in self.names] for _ in self.ours]
+        for client in self.ours:
+            client.sock.sendall(b"".join(self.begins(names)))
+        self._settle()
+        start = self.service.cpu_us
+        spread(self.ours, frames, gap_s)
+        self._settle()
+        taken = self.service.cpu_us - start
+        for client in self.ours:
+            client.sock.sendall(b"".join(self.frame("end", name) for name in names))
+            self._check(client.wait(len(names)))
+        return taken / sum(map(len, frames))
+
+    def predictions(self, gap_s: float) -> float:
+        """Microseconds a message of whole predictions: begin, groups, and the end with the answer that it brings."""
+        names = [next(self.ids) for _ in range(self.at_once)]
+        frames = [self.whole(names) for _ in self.ours]
+        start = self.service.cpu_us
+        spread(self.ours, frames, gap_s)
+        for client in self.ours:
+            self._check(client.wait(len(names)))
+        return (self.service.cpu_us - start) / sum(map(len, frames))
+
+    def whole(self, names: Sequence[int]) -> list[bytes]:
+        """All messages of some predictions."""
+        every = [
+            (begin, *(self.group(name, group) for group in self.names), self.frame("end", name))
+            for name, begin in zip(names, self.begins(names), strict=True)
+        ]
+        return [frame for messages in every for frame in messages]
+
+    def echo_groups(self, gap_s: float) -> float:
+        """Microseconds that the floor takes for the messages of `groups`."""
+        every = [(name, group) for name in range(self.at_once) for group in self.names]
+        return self._echo([[self.group(*each) for each in every] for _ in self.ours], gap_s)
+
+    def echo_predictions(self, gap_s: float) -> float:
+        """Microseconds that the floor takes for the messages of `predictions`."""
+        return self._echo([self.whole(range(self.at_once)) for _ in self.ours], gap_s)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for client in (*self.ours, *self.echoes):
+            client.close()
+
+    def _echo(self, frames: list[list[bytes]], gap_s: float) -> float:
+        start = self.floors.cpu_us
+        if self.packed:  # or the buffers would fill on both sides
+            for column in zip(*frames, strict=True):
+                spread(self.echoes, [[frame] for frame in column], gap_s)
+                for client in self.echoes:
+                    client.wait(1)
+        else:
+            spread(self.echoes, frames, gap_s)
+            for client, sent in zip(self.echoes, frames, strict=True):
+                client.wait(len(sent))
+        return (self.floors.cpu_us - start) / sum(map(len, frames))
+
+    def _settle(self) -> None:
+        """Wait until everything sent has been taken, by a prediction that is answered at once."""
+        frame = self.frame("begin", next(self.ids), deadline_ms=0)
+        for client in self.ours:
+            client.sock.sendall(frame)
+        for client in self.ours:
+            client.wait(1)
+
+    def _check(self, replies: list[bytes]) -> None:
+        read: Callable[[bytes], Any] = msgspec.msgpack.decode if self.packed else json.loads
+        first = read(replies[0])
+        assert first["type"] == "answer", first
+        assert first["reason"] == "end", first
+        assert len(first["missing"]) == len(self.model.places) - len(self.names), first
+
+
+class Requests:
+    """The load over HTTP: one request at a time on each of several connections."""
+
+    def __init__(self, child: Child, requests: Sequence[bytes], count: int) -> None:
+        self.child, self.requests, self.count = child, requests, count
+
+    def __call__(self) -> float:
+        """Microseconds a request."""
+        clients = [HttpClient(self.child.port) for _ in self.requests]  # anew, as a server closes those that are idle
+        self._ask(clients, 1)
+        start = self.child.cpu_us
+        self._ask(clients, self.count)
+        taken = self.child.cpu_us - start
+        for client in clients:
+            client.close()
+        return taken / (self.count * len(clients))
+
+    def _ask(self, clients: Sequence[HttpClient], count: int) -> None:
+        for client, request in zip(clients, self.requests, strict=True):
+            client.send(request)
+        for left in range(count)[::-1]:
+            for client, request in zip(clients, self.requests, strict=True):
+                status, content = client.response()
+                if status != 200:
+                    raise RuntimeError(f"status {status}: {content[:500]!r}")
+                if left:
+                    client.send(request)
+
+
+def websocket(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+    """Messages of one row, in text."""
+    stream = Stream(model, service, floors)
+    found: list[Measure] = []
+    for rhythm, gap_s in (("one at a time", 1e-4), ("saturated", 0.0)):
+        ours, echo = in_turns(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
+        found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", ours, echo, 1.6))
+        ours, echo = in_turns(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
+        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", ours, echo))
+    stream.close()
+    return found
+
+
+def packed(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+    """Messages of many rows, packed."""
+    stream = Stream(model, service, floors, packed=True)
+    ours, echo = in_turns(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
+    stream.close()
+    return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", ours, echo, 2.0)]
+
+
+def http(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+    """Requests of one row, in JSON."""
+    rng = np.random.default_rng(2)
+    names = list(model.places)[:SENT]
+    one = [json.dumps({name: values_of(model, name, rng)}).encode() for name in list(model.places)[:CONNECTIONS]]
+    every = json.dumps({"groups": {name: values_of(model, name, rng) for name in names}}).encode()
+    sessions = [session(service) for _ in one]
+    found: list[Measure] = []
+    for name, limit, requests in (
+        (
+            "POST /sessions/{id}/groups, 10 numbers / bare route",
+            1.3,
+            [post(f"/sessions/{where}/groups", body) for where, body in zip(sessions, one, strict=True)],
+        ),
+        (f"POST /predict, {SENT} groups / bare route", None, [post("/predict", every)] * CONNECTIONS),
+    ):
+        ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
+        found.append(Measure(name, *in_turns(ours, bare, rounds), limit))
+    return found
+
+
+def peers(model: AnytimeModel, service: Child, folder: Path, rounds: int) -> list[Measure]:
+    """A model server that others use, with a trivial model; the ratio is what it takes beside ours."""
+    rng = np.random.default_rng(2)
+    groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
+    ours = Requests(service, [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS, 100)
+    with mlserver(folder) as peer:
+        if peer is None:
+            return []
+        numbers = [number for values in groups.values() for number in values]
+        theirs = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
+        return [
+            Measure("for scale: MLServer, a sum of 100 numbers / our POST /predict", *in_turns(theirs, ours, rounds))
+        ]
+
+
+def session(service: Child) -> str:
+    """Begin a session; its id."""
+    client = HttpClient(service.port)
+    client.send(post("/sessions", b""))
+    status, content = client.response()
+    client.close()
+    assert status == 201, content
+    name: str = json.loads(content)["id"]
+    return name
+
+
+def report(measures: Sequence[Measure]) -> bool:
+    """Print measures beside their limits; whether all are kept."""
+    print(f"{'processor time of the server':<64}{'us':>8}{'floor':>8}{'ratio':>8}{'limit':>8}")
+    kept = True
+    for measure in measures:
+        line = f"{measure.name:<64}{measure.ours:8.1f}"
+        if measure.floor is not None:
+            ratio = measure.ours / measure.floor
+            line += f"{measure.floor:8.1f}{ratio:8.2f}"
+            if measure.limit is not None:
+                over = ratio > measure.limit
+                kept = kept and not over
+                line += f"{measure.limit:8.2f}{'  over' if over else ''}"
+        print(line)
+    return kept
+
+
+def main() -> None:
+    """Measure and print; exit with 1 when a limit is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", action="store_true", help="also MLServer, in an environment made for it")
+    given = parser.parse_args()
+    settle(CLIENT_CORE)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "load.safetensors"
+        model = saved_model(path, groups=2 * SENT, size=WIDTH)
+        with server("service", path) as service, server("floors", path) as floors:
+            measures = [
+                *websocket(model, service, floors, given.rounds),
+                *packed(model, service, floors, given.rounds),
+                *http(model, service, floors, given.rounds),
+            ]
+            if given.peers:
+                measures += peers(model, service, Path(folder), given.rounds)
+    sys.exit(0 if report(measures) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Requests and replies of the Open Inference Protocol v2, for the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+
+from anytime.model import AnytimeModel
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.wire.tensors import DATATYPES
+from service.serving import Connection, Running, small_model, trained_model
+
+JSON_BYTES = "Inference-Header-Content-Length"
+CLASSES = ("car", "cyclist", "wälker")
+TWO_ROWS: dict[str, Any] = {"speed": [[2.0], [3.0]], "hog": [[1.0, -1.0], [0.0, 4.0]], "lab": [[0.5], [1.5]]}
+
+
+def labelled(name: str, labels: tuple[Any, ...]) -> AnytimeModel:
+    """A model of as many classes as there are labels."""
+    model = small_model(name, responses=len(labels), classes=CLASSES)
+    return replace(model, manifest=model.manifest.model_copy(update={"classes": labels}))
+
+
+MODELS: dict[str, AnytimeModel] = {
+    model.name: model
+    for model in (
+        small_model(),
+        small_model("pair", responses=2),
+        small_model("sick", classes=("no", "yes")),
+        small_model("kind", responses=3, classes=CLASSES),
+        labelled("digit", (3, 7, 9)),
+        labelled("flag", (False, True)),
+        labelled("grade", (1, 1.5, 2)),
+        labelled("mixed", (1, "two", 2**70)),
+        trained_model("lens"),
+    )
+}
+
+
+def tensor(name: str, values: Any, datatype: str = "FP64", **more: Any) -> dict[str, Any]:
+    """An input in JSON."""
+    shape = more.pop("shape") if "shape" in more else list(np.shape(values))
+    told = {"name": name, "shape": shape, "datatype": datatype, "data": values} | more
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def tensors(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [tensor(name, values) for name, values in groups.items()]
+
+
+def binary(groups: Mapping[str, Any], datatype: str = "FP64", **body: Any) -> tuple[bytes, dict[str, str]]:
+    """A body with its tensors after the JSON, and its headers."""
+    blobs = {name: np.array(values, DATATYPES[datatype]).tobytes() for name, values in groups.items()}
+    told = [
+        tensor(name, values, datatype, data=None, parameters={"binary_data_size": len(blobs[name])})
+        for name, values in groups.items()
+    ]
+    head = json.dumps({"inputs": told, **body}).encode()
+    headers = {JSON_BYTES: str(len(head)), "Content-Type": "application/octet-stream"}
+    return head + b"".join(blobs.values()), headers
+
+
+def post(service: Running, content: bytes, headers: Any = None, model: str = "brake", **query: Any) -> httpx.Response:
+    url = f"{service.url}/v2/models/{model}/infer"
+    # Nothing is encrypted here, and loading certificates would take longer than everything else.
+    return httpx.post(url, content=content, headers=headers, params=query, timeout=30, verify=False)
+
+
+def infer(service: Running, inputs: list[dict[str, Any]], model: str = "brake", **body: Any) -> dict[str, Any]:
+    response = post(service, json.dumps({"inputs": inputs, **body}).encode(), model=model)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    reply: dict[str, Any] = response.json()
+    return reply
+
+
+def output(reply: dict[str, Any], name: str = "prediction") -> Any:
+    """Data of one output in its shape."""
+    found = next(each for each in reply["outputs"] if each["name"] == name)
+    return np.array(found["data"]).reshape(found["shape"])
+
+
+def unpacked(response: httpx.Response) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """A reply and the bytes of its tensors."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/octet-stream"
+    at = int(response.headers[JSON_BYTES])
+    reply: dict[str, Any] = json.loads(response.content[:at])
+    blobs: dict[str, bytes] = {}
+    for each in reply["outputs"]:
+        size = each.get("parameters", {}).get("binary_data_size")
+        if size is not None:
+            blobs[each["name"]] = response.content[at : at + size]
+            at += size
+    assert at == len(response.content)
+    return reply, blobs
+
+
+def assert_told(reply: dict[str, Any], answer: dict[str, Any]) -> None:
+    """The reply tells the library's answer."""
+    told = dict(reply["parameters"])
+    assert told.pop("elapsed_ms") >= 0
+    assert told.pop("reason") in ("complete", "budget", "end", "deadline")
+    for name in ("groups", "missing", "imputed", "late_groups"):
+        assert json.loads(told.pop(name)) == answer[name]
+    for name, value in answer["expected"].items():
+        assert told.pop(f"expected_{name}", None) == value
+    assert told == {name: answer[name] for name in told}
+    assert {"prefix", "steps", "cost", "complete", "policy"} <= set(told)
+    assert all(isinstance(value, str | bool | int | float) for value in reply["parameters"].values())
+    np.testing.assert_array_equal(output(reply).ravel(), np.ravel(answer["prediction"]))
+    assert (reply["model_name"], reply["model_version"]) == (answer["model"], answer["version"])
+
+
+def assert_refused(response: httpx.Response, status: int, field: str | None = None, words: str = "") -> None:
+    """The response is a problem, and an error of the protocol too."""
+    problem = response.json()
+    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE), response.text
+    assert {"type", "title", "status", "detail", "error"} <= set(problem)
+    assert problem["error"] == problem["detail"]
+    assert problem["status"] == status
+    assert problem.get("field") == field, problem
+    assert words in problem["error"], problem
+
+
+def half_sent(
+    service: Running, content: bytes, sent: int, model: str = "brake", query: str = "", **headers: str
+) -> Connection:
+    """A connection on which the beginning of a request has been sent."""
+    lines = [f"POST /v2/models/{model}/infer?{query} HTTP/1.1", "Host: test", f"Content-Length: {len(content)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    connection: Connection = service.connect()
+    connection.send("\r\n".join([*lines, "", ""]).encode() + content[:sent])
+    return connection

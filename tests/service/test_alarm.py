@@ -1,0 +1,107 @@
+"""Alarms on the two event loops. Late is what the machine makes it; early is a promise."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anytime_service.clock import now_ms
+from anytime_service.deadlines import SLACK_MS, Alarm
+from service.loops import LOOPS, run
+
+every_loop = pytest.mark.parametrize("loop", LOOPS)
+
+
+@every_loop
+@pytest.mark.parametrize("delay_ms", [-5.0, 0.0, 0.1, 0.5, 0.95, 1.0, 1.05, 1.9, 5.0, 7.3, 20.0])
+def test_an_alarm_strikes_once_and_hardly_ever_early(loop: str, delay_ms: float) -> None:
+    async def main() -> list[float]:
+        here = asyncio.get_running_loop()
+        struck: list[float] = []
+        for i in range(10):
+            due = now_ms() + delay_ms + i / 10
+            Alarm(here, due, lambda due=due: struck.append(now_ms() - due))  # type: ignore[misc]
+        assert not struck, "never from the constructor"
+        while len(struck) < 10:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        return struck
+
+    late = run(main(), loop)
+    assert len(late) == 10
+    assert min(late) >= -SLACK_MS
+    assert max(late) < 1_000
+
+
+@every_loop
+def test_many_alarms_strike_in_the_order_in_which_they_are_due(loop: str) -> None:
+    async def main() -> list[int]:
+        here, begin = asyncio.get_running_loop(), now_ms()
+        struck: list[int] = []
+        for i in range(500):
+            turn = i * 167 % 500
+            Alarm(here, begin + 20 + turn / 10, lambda turn=turn: struck.append(turn))  # type: ignore[misc]
+        while len(struck) < 500:
+            await asyncio.sleep(0.005)
+        return struck
+
+    struck = run(main(), loop)
+    assert sorted(struck) == list(range(500))
+    # Two that are due within the slack and the loop's turn may change places.
+    assert max(abs(turn - place) for place, turn in enumerate(struck)) < 100
+
+
+@every_loop
+def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
+    async def main() -> None:
+        here = asyncio.get_running_loop()
+        struck: list[int] = []
+        alarms = [Alarm(here, now_ms() + delay, lambda: struck.append(1)) for delay in (-1, 0, 0.5, 1.5, 8)]
+        for alarm in alarms[:4]:
+            alarm.cancel()
+        for _ in range(3):  # it has woken meanwhile, and looks again
+            await asyncio.sleep(0.0005)
+        alarms[4].cancel()
+        alarms[4].cancel()
+        await asyncio.sleep(0.03)
+        assert not struck
+
+    run(main(), loop)
+
+
+@every_loop
+def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
+    async def main() -> None:
+        struck: list[Alarm] = []
+
+        def strike() -> None:
+            struck.append(alarm)
+            alarm.cancel()
+
+        alarm = Alarm(asyncio.get_running_loop(), now_ms() + 1, strike)
+        while not struck:
+            await asyncio.sleep(0.001)
+        alarm.cancel()
+        await asyncio.sleep(0.01)
+        assert len(struck) == 1
+
+    run(main(), loop)
+
+
+@every_loop
+def test_the_loop_serves_others_while_an_alarm_waits(loop: str) -> None:
+    async def main() -> int:
+        turns, struck = 0, False
+
+        def strike() -> None:
+            nonlocal struck
+            struck = True
+
+        Alarm(asyncio.get_running_loop(), now_ms() + 0.9, strike)
+        while not struck:
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert run(main(), loop) > 1

@@ -1,0 +1,752 @@
+"""Promises of the clients, kept against a real server: what they return, what they refuse, what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter, mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anytime_service.client as package
+from anytime.errors import AnytimeError, ExtractorError, ValuesError
+from anytime.model import AnytimeModel
+from anytime.moments import Moments
+from anytime_service.app import create_app
+from anytime_service.client import (
+    AsyncClient,
+    AsyncSession,
+    Client,
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    ProblemError,
+    Session,
+)
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import BASE_RATE, VALUES, Running, running, small_model
+
+LONG_MS = 20_000.0
+SHORT_MS = 150.0
+GENEROUS_MS = 2_000.0
+"""A deadline of 150 ms is answered within this on a busy machine, though an extractor works for far longer."""
+
+FOREVER_S = 30.0
+
+
+# Extractors that processes can import; those that work are light, so that processes start soon.
+
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
+
+
+def but(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    return {**EXTRACTORS, **changed}
+
+
+def broken(x: dict[str, Any]) -> Any:
+    raise RuntimeError("no light\non the sensor")
+
+
+def too_wide(x: dict[str, Any]) -> Any:
+    return np.zeros(7)
+
+
+def words(x: dict[str, Any]) -> Any:
+    return ["fast"]
+
+
+class Stuck:
+    """An extractor that works until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.free = threading.Event()
+
+    def __call__(self, x: Any) -> Any:
+        self.entered.set()
+        self.free.wait(FOREVER_S)
+        return x["lab"]
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    extractor = Stuck()
+    yield extractor
+    extractor.free.set()
+
+
+@pytest.fixture(scope="module")
+def roomy(model: AnytimeModel) -> Iterator[Running]:
+    """The service with room for long deadlines and many rows, and a second model that knows its moments."""
+    settings = Settings(port=0)
+    manifest = model.manifest.model_copy(update={"name": "learned"})
+    learned = AnytimeModel(manifest, model.prefixes, _moments())
+    with running(create_app(ModelRegistry.of([model, learned]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def classes() -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([small_model(classes=("go", "stop"))]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture
+def client(roomy: Running) -> Iterator[Client]:
+    with Client(roomy.url) as client:
+        yield client
+
+
+def _moments() -> Moments:
+    """Of independent standard features (v, h0, h1, l0) and y = v + 2 h0 + 3 h1 + 4 l0."""
+    weights = np.array([[1.0], [2.0], [3.0], [4.0]])
+    cross = np.vstack([np.hstack([np.eye(4), weights]), np.hstack([weights.T, weights.T @ weights])])
+    return Moments(4, 1, 100, 100.0, np.zeros(5), 100.0 * cross, np.zeros(4))
+
+
+def arrays(rows: int, dtype: Any = np.float64) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    widths = {"speed": 1, "hog": 2, "lab": 1}
+    return {name: rng.normal(size=(rows, width)).astype(dtype) for name, width in widths.items()}
+
+
+def local(model: AnytimeModel, groups: dict[str, Any], rows: int = 1, budget: float | None = None) -> Any:
+    prediction = model.open(rows)
+    for name, values in groups.items():
+        prediction.add(name, values)
+    return prediction.answer(budget).prediction
+
+
+# predict
+
+
+@pytest.mark.parametrize("budget", [None, 5.0, 0.0])
+def test_predict_gives_the_models_own_answer(client: Client, model: AnytimeModel, budget: float | None) -> None:
+    answer = client.predict(VALUES, budget=budget, model="brake")
+    expected = model.open()
+    for name, values in VALUES.items():
+        expected.add(name, values)
+    told = expected.answer(budget)
+    assert answer.prediction == pytest.approx(told.prediction, rel=1e-12)
+    changing = {"elapsed_ms": 0.0, "reason": None, "prediction": 0.0}
+    assert replace(answer, **changing) == replace(told, **changing)  # type: ignore[arg-type]
+    assert answer.reason == ("budget" if budget is not None else "complete")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_, np.float16])
+def test_arrays_of_every_type_mean_the_numbers_that_they_hold(client: Client, model: AnytimeModel, dtype: Any) -> None:
+    groups = arrays(300, dtype)
+    answer = client.predict(groups, model="brake")
+    assert answer.prediction == pytest.approx(local(model, groups, 300), rel=1e-12)
+
+
+def test_arrays_of_any_layout_and_lists_mean_the_same(client: Client) -> None:
+    groups = arrays(20)
+    expected = client.predict(groups, model="brake").prediction
+    layouts: list[Callable[[Any], Any]] = [np.asfortranarray, lambda a: a.tolist(), list, lambda a: a.astype(">f8")]
+    for layout in layouts:
+        assert client.predict({n: layout(a) for n, a in groups.items()}, model="brake").prediction == expected
+
+
+def test_missing_values_are_none_or_nan_in_every_form(client: Client) -> None:
+    hogs: list[Any] = [[None, -1.0], [np.nan, -1.0], np.array([np.nan, -1.0]), np.array([None, -1.0], dtype=object)]
+    answers = [client.predict({**VALUES, "hog": values}, model="brake") for values in hogs]
+    assert [answer.imputed for answer in answers] == [("h0",)] * 4
+    assert len({answer.prediction for answer in answers}) == 1
+
+
+def test_rows_are_ranked_where_asked(client: Client) -> None:
+    answer = client.predict(arrays(50), model="brake", ranking=True)
+    assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
+    assert client.predict(arrays(50), model="brake").ranking is None
+
+
+def test_the_policy_arrived_answers_for_any_set(client: Client) -> None:
+    answer = client.predict({"lab": [1.0]}, model="learned", policy="arrived")
+    assert (answer.policy, answer.groups) == ("arrived", ("lab",))
+
+
+def test_no_groups_give_the_base_rate(client: Client) -> None:
+    answer = client.predict({}, model="brake")
+    assert (answer.prediction, answer.prefix, answer.missing) == (BASE_RATE, 0, ("speed", "hog", "lab"))
+
+
+def test_many_threads_share_one_client(client: Client, model: AnytimeModel) -> None:
+    wrong: list[Any] = []
+
+    def ask(shift: float) -> None:
+        for step in range(25):
+            groups = {**VALUES, "speed": [shift + step]}
+            got = client.predict(groups, model="brake").prediction
+            if got != pytest.approx(local(model, groups), rel=1e-12):
+                wrong.append((shift, step, got))
+
+    threads = [threading.Thread(target=ask, args=(100.0 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_many_tasks_share_one_client(roomy: Running, model: AnytimeModel) -> None:
+    async def main() -> None:
+        async with AsyncClient(roomy.url) as client:
+            asked = [{**VALUES, "speed": [float(i)]} for i in range(300)]
+            answers = await asyncio.gather(*(client.predict(groups, model="brake") for groups in asked))
+            expected = [local(model, groups) for groups in asked]
+            assert [answer.prediction for answer in answers] == pytest.approx(expected, rel=1e-12)
+
+    asyncio.run(main())
+
+
+def test_predict_with_a_deadline_answers_by_it(client: Client, model: AnytimeModel) -> None:
+    answer = client.predict(VALUES, deadline_ms=LONG_MS, model="brake")
+    assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
+    assert answer.reason == "complete"
+    assert 0 < answer.elapsed_ms < LONG_MS
+
+
+def test_a_deadline_of_0_is_the_base_rate_for_every_row(client: Client, classes: Running) -> None:
+    answer = client.predict(arrays(3), deadline_ms=0, model="brake", ranking=True)
+    assert (answer.prediction, answer.ranking, answer.reason) == ([BASE_RATE] * 3, [0, 1, 2], "deadline")
+    assert (answer.prefix, answer.complete, answer.note) == (0, False, None)
+    with Client(classes.url) as other:
+        two = other.predict(arrays(2), deadline_ms=0)
+        assert two.prediction == ["go", "go"]
+        assert two.probabilities == [[0.6, 0.4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"hog": ["fast", "slow"]}, "values of group 'hog' are not all numbers"),
+        ({"hog": np.array(["a", "b"])}, "values of group 'hog' are not numbers"),
+        ({"hog": np.zeros((2, 2, 2))}, "values of group 'hog' are 2 x 2 x 2"),
+        ({"hog": 3.0}, "values of group 'hog' are a single value"),
+        ({"hog": {"h0": 1}}, "values of group 'hog' are not numbers"),
+        ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
+        ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
+        ({"hog": [10**400, 1]}, "values of group 'hog'"),
+    ],
+)
+def test_what_is_no_values_is_refused_before_it_is_sent(client: Client, groups: Any, message: str) -> None:
+    with pytest.raises(ValuesError, match=message):
+        client.predict(groups, model="brake")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"deadline_ms": -1},
+        {"deadline_ms": np.inf},
+        {"deadline_ms": "5"},
+        {"deadline_ms": True},
+        {"budget": -1},
+        {"budget": "5"},
+        {"rows": 0},
+        {"rows": 1.5},
+    ],
+)
+def test_what_cannot_be_asked_is_refused(client: Client, asked: dict[str, Any]) -> None:
+    with pytest.raises(ValuesError, match=next(iter(asked))):
+        client.predict({}, model="brake", **asked)
+
+
+def test_a_problem_says_what_is_wrong_and_where(client: Client) -> None:
+    with pytest.raises(ProblemError, match="did you mean 'brake'") as unknown:
+        client.predict(VALUES, model="brakes")
+    assert (unknown.value.status, unknown.value.field) == (404, "model")
+    assert unknown.value.title == "There is no such model"
+    with pytest.raises(ProblemError) as wide:
+        client.predict({"hog": [1.0, 2.0, 3.0]}, model="brake")
+    assert (wide.value.status, wide.value.field) == (422, "groups.hog")
+    with pytest.raises(ProblemError, match="several models"):
+        client.predict(VALUES)
+    with pytest.raises(ProblemError) as policy:
+        client.predict(VALUES, model="brake", policy="best")  # type: ignore[arg-type]
+    assert policy.value.status in (400, 422)
+    assert client.predict(VALUES, model="brake").complete  # and none of it broke anything
+
+
+def test_every_error_is_one_of_the_librarys() -> None:
+    for name in package.__all__:
+        if name.endswith("Error"):
+            assert issubclass(getattr(package, name), AnytimeError)
+
+
+# run
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_run_computes_every_group_and_answers_as_soon_as_it_can(
+    client: Client, model: AnytimeModel, worker: Any
+) -> None:
+    answer = client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker=worker)
+    assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
+    assert (answer.reason, answer.complete, answer.note) == ("complete", True, None)
+    assert answer.elapsed_ms < LONG_MS
+
+
+def test_run_answers_at_the_deadline_while_the_extractor_still_works(client: Client, stuck: Stuck) -> None:
+    extractors = but(lab=stuck)
+    client.warm_up(extractors, model="brake")
+    begin = time.perf_counter()
+    answer = client.run(extractors, VALUES, SHORT_MS, model="brake")
+    took_ms = (time.perf_counter() - begin) * 1e3
+    assert stuck.entered.is_set()
+    assert not stuck.free.is_set()
+    assert (answer.groups, answer.prefix, answer.missing) == (("speed", "hog"), 2, ("lab",))
+    assert (answer.reason, answer.complete) == ("deadline", False)
+    assert SHORT_MS / 3 < took_ms < GENEROUS_MS
+    assert client.lateness.count == 1
+
+
+def test_run_computes_no_more_than_the_budget_pays_for(client: Client, stuck: Stuck) -> None:
+    extractors = but(lab=stuck)
+    answer = client.run(extractors, VALUES, LONG_MS, budget=5, model="brake")
+    assert (answer.groups, answer.reason, answer.budget) == (("speed", "hog"), "budget", 5)
+    assert not stuck.entered.is_set()
+
+
+def test_run_with_nothing_to_compute_or_no_time_is_the_base_rate(client: Client) -> None:
+    broke = client.run(EXTRACTORS, VALUES, LONG_MS, budget=0.5, model="brake")
+    assert (broke.prediction, broke.reason, broke.complete, broke.missing) == (BASE_RATE, "budget", True, ())
+    late = client.run(EXTRACTORS, VALUES, 0, model="brake")
+    assert (late.prediction, late.reason, late.complete) == (BASE_RATE, "deadline", False)
+
+
+def test_run_takes_many_rows_and_ranks_them(client: Client, model: AnytimeModel) -> None:
+    query = arrays(40, np.float32)
+    answer = client.run(EXTRACTORS, query, LONG_MS, model="brake", rows=40, ranking=True)
+    assert answer.prediction == pytest.approx(local(model, query, 40), rel=1e-9)
+    assert answer.ranking is not None
+    assert len(answer.ranking) == 40
+
+
+@pytest.mark.parametrize(
+    ("failing", "why"),
+    [
+        (broken, "RuntimeError: no light on the sensor"),
+        (too_wide, "values of group 'hog' are"),
+        (words, "not all numb"),
+    ],
+)
+def test_run_goes_on_around_a_group_that_fails(client: Client, failing: Any, why: str) -> None:
+    answer = client.run(but(hog=failing), VALUES, LONG_MS, model="learned")
+    assert (answer.policy, set(answer.groups)) == ("arrived", {"speed", "lab"})
+    assert answer.note is not None
+    assert answer.note.startswith("group 'hog' failed: ")
+    assert why in answer.note
+    assert answer.elapsed_ms < LONG_MS
+
+
+@pytest.mark.parametrize("failing", [broken, too_wide, words])
+def test_run_without_moments_answers_at_once_when_a_group_fails(client: Client, failing: Any, stuck: Stuck) -> None:
+    answer = client.run(but(hog=failing, lab=stuck), VALUES, LONG_MS, model="brake")
+    assert (answer.policy, answer.groups, answer.reason) == ("prefix", ("speed",), "end")
+    assert answer.note is not None
+    assert "group 'hog' failed" in answer.note
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
+def test_a_process_that_dies_is_a_group_that_fails(client: Client) -> None:
+    # The input is the signal that kills the process, and how often [0.5] is repeated.
+    half: Callable[[Any], Any] = partial(mul, [0.5])
+    extractors = {"speed": half, "hog": signal.raise_signal, "lab": half}
+    answer = client.run(extractors, int(signal.SIGHUP), LONG_MS, model="learned", worker="process")
+    assert answer.note == "group 'hog' failed: the worker process ended (killed by signal 1)"
+    assert (answer.groups, answer.reason) == (("speed",), "end")
+
+
+def test_what_cannot_go_to_a_process_is_told(client: Client) -> None:
+    with pytest.raises(ExtractorError, match="cannot be sent to a process"):
+        client.run(but(lab=lambda x: x["lab"]), VALUES, LONG_MS, model="brake", worker="process")
+
+
+@pytest.mark.parametrize(
+    ("extractors", "message"),
+    [
+        ({name: itemgetter(name) for name in ("speed", "hog")}, "no extractor for 'lab'"),
+        ({**EXTRACTORS, "labs": broken}, "no group 'labs'.*did you mean 'lab'"),
+        ({**EXTRACTORS, "blood": broken}, "'blood' has no features"),
+        ({**EXTRACTORS, "lab": 5}, "'lab' is int; expected a callable"),
+    ],
+)
+def test_extractors_that_do_not_fit_the_model_are_refused(client: Client, extractors: Any, message: str) -> None:
+    with pytest.raises(ExtractorError, match=message):
+        client.run(extractors, VALUES, LONG_MS, model="brake")
+
+
+def test_workers_are_kept_between_runs_and_four_sets_at_most(client: Client) -> None:
+    seen = set()
+
+    def where(x: Any) -> Any:
+        seen.add(threading.current_thread().name + str(threading.get_ident()))
+        return x["speed"]
+
+    for _ in range(5):
+        client.run(but(speed=where), VALUES, LONG_MS, model="brake")
+    assert len(seen) == 1
+    for _ in range(8):
+        client.run(but(speed=lambda x: x["speed"]), VALUES, LONG_MS, model="brake")
+    workers = [thread for thread in threading.enumerate() if thread.name == "anytime-worker"]
+    deadline = time.monotonic() + 10
+    while len(workers) > 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        workers = [thread for thread in threading.enumerate() if thread.name == "anytime-worker"]
+    assert len(workers) <= 4
+
+
+def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: AnytimeModel) -> None:
+    wrong: list[Any] = []
+
+    def ask(shift: float) -> None:
+        for step in range(10):
+            x = {**VALUES, "speed": [shift + step]}
+            answer = client.run(EXTRACTORS, x, LONG_MS, model="brake")
+            if answer.prediction != pytest.approx(local(model, x), rel=1e-12):
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=ask, args=(100.0 * i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_task_that_is_cancelled_leaves_nothing_behind(roomy: Running, stuck: Stuck) -> None:
+    async def main() -> None:
+        async with AsyncClient(roomy.url) as client:
+            extractors = but(lab=stuck)
+            await client.warm_up(extractors, model="brake")
+            waiting = asyncio.create_task(client.run(extractors, VALUES, LONG_MS, model="brake"))
+            await asyncio.to_thread(stuck.entered.wait)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await client.predict(VALUES, model="brake")).complete
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+# sessions, models, plans
+
+
+def test_a_session_takes_groups_over_time_and_answers_in_between(client: Client, model: AnytimeModel) -> None:
+    with client.session(model="brake") as session:
+        assert (session.model, session.version) == ("brake", model.version)
+        assert session.expires_in_s is not None
+        assert session.predict().prediction == BASE_RATE
+        assert session.add("speed", [2.0]).prefix == 1
+        assert session.predict(budget=1).reason == "budget"
+        progress = session.add_many({"hog": np.array([1.0, -1.0]), "speed": [2.0]})
+        assert (progress.prefix, progress.steps, progress.replaced) == (2, 3, ("speed",))
+        waited = session.predict(deadline_ms=20)
+        assert (waited.reason, waited.groups) == ("deadline", ("speed", "hog"))
+        session.add("lab", np.array([0.5], dtype=np.float32))
+        answer = session.predict(deadline_ms=LONG_MS)
+        assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
+        name = session.id
+        other = client.session(model="brake")
+    assert name is not None
+    assert session.id is None
+    session.close()
+    with pytest.raises(ClosedError):
+        session.predict()
+    other.close()
+
+
+def test_a_session_of_many_rows_ranks_them(client: Client, model: AnytimeModel) -> None:
+    with client.session(model="brake", rows=30) as session:
+        groups = arrays(30)
+        session.add_many(groups)
+        answer = session.predict(ranking=True)
+        assert answer.prediction == pytest.approx(local(model, groups, 30), rel=1e-12)
+        assert answer.ranking is not None
+        with pytest.raises(ValuesError, match="expected 30"):
+            session.add("hog", np.zeros((4, 2)))
+
+
+def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client, roomy: Running) -> None:
+    with client.session(model="brake") as session:
+        with Client(roomy.url) as other:
+            other._portal.call(other._core._control.request, "DELETE", f"/sessions/{session.id}")
+        with pytest.raises(ProblemError) as gone:
+            session.add("speed", [1.0])
+        assert gone.value.status == 410
+    with pytest.raises(ProblemError) as unknown:
+        client.session(model="nothing").open()
+    assert unknown.value.status == 404
+
+
+def test_a_session_in_an_event_loop(roomy: Running, model: AnytimeModel) -> None:
+    async def main() -> None:
+        async with AsyncClient(roomy.url) as client, client.session(model="brake") as session:
+            await asyncio.gather(*(session.add(name, values) for name, values in VALUES.items()))
+            answer = await session.predict(budget=5)
+            assert answer.prediction == pytest.approx(local(model, VALUES, budget=5), rel=1e-12)
+
+    asyncio.run(main())
+
+
+def test_models_are_listed_and_described(client: Client, service: Running) -> None:
+    assert {card.name: card.steps for card in client.models()} == {"brake": 3, "learned": 3}
+    described = client.model("brake")
+    assert described.order() == ("speed", "hog", "lab")
+    assert described.order(5) == ("speed", "hog")
+    assert described.groups[1].features == ("h0", "h1")
+    with Client(service.url) as only:
+        assert only.model().name == "brake"
+        assert only.plan(have=["speed"]).steps[0].group == "hog"
+    with pytest.raises(ProblemError, match="several models"):
+        client.model()
+
+
+def test_a_plan_tells_what_to_compute_next(client: Client) -> None:
+    plan = client.plan("brake", budget=5, have=["speed"])
+    assert (plan.prefix, [step.compute for step in plan.steps]) == (1, [("hog",)])
+    with pytest.raises(ProblemError, match="did you mean 'hog'"):
+        client.plan("brake", have=["hogs"])
+
+
+# what holds for both
+
+
+@pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Session, AsyncSession)])
+def test_both_clients_have_the_same_methods_and_parameters(one: type, other: type) -> None:
+    def methods(cls: type) -> dict[str, Any]:
+        return {
+            name: list(inspect.signature(method).parameters.items())
+            for name, method in inspect.getmembers(cls, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    def properties(cls: type) -> list[str]:
+        return [name for name, _ in inspect.getmembers(cls, lambda member: isinstance(member, property))]
+
+    assert methods(one) == methods(other)
+    assert properties(one) == properties(other)
+
+
+def test_a_closed_client_says_so(roomy: Running) -> None:
+    client = Client(roomy.url)
+    session = client.session(model="brake")
+    client.predict(VALUES, model="brake")
+    client.close()
+    client.close()
+    for call in (
+        lambda: client.predict(VALUES),
+        lambda: client.run(EXTRACTORS, VALUES, 5),
+        client.models,
+        session.open,
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+
+
+def test_an_async_client_belongs_to_its_event_loop(roomy: Running) -> None:
+    client = AsyncClient(roomy.url)
+
+    async def use() -> None:
+        await client.predict(VALUES, model="brake")
+
+    async def end() -> None:
+        with pytest.raises(ClosedError, match="another event loop"):
+            await use()
+
+    with asyncio.Runner() as first:
+        first.run(use())
+        asyncio.run(end())
+        first.run(client.close())
+        with pytest.raises(ClosedError, match="closed"):
+            first.run(use())
+
+
+def test_no_thread_and_no_process_outlives_a_client(roomy: Running) -> None:
+    before = set(threading.enumerate())
+    with Client(roomy.url) as client:
+        client.run(EXTRACTORS, VALUES, LONG_MS, model="brake")
+        client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker="process")
+        assert len(multiprocessing.active_children()) >= 2
+    assert set(threading.enumerate()) <= before
+    assert not multiprocessing.active_children()
+
+
+def test_a_client_that_is_dropped_ends_its_thread(roomy: Running) -> None:
+    client = Client(roomy.url)
+    client.predict(VALUES, model="brake")
+    thread = client._portal._thread
+    del client
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_call_that_is_under_way_when_the_client_closes_ends(roomy: Running, stuck: Stuck) -> None:
+    client = Client(roomy.url)
+    extractors = but(lab=stuck)
+    client.warm_up(extractors, model="brake")
+    ended: list[Any] = []
+
+    def ask() -> None:
+        try:
+            ended.append(client.run(extractors, VALUES, LONG_MS, model="brake"))
+        except ClosedError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    stuck.entered.wait(10)
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(ended[0], ClosedError) or "closed" in ended[0].note
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_was_forked_off_is_told_to_make_a_client_of_its_own(roomy: Running) -> None:
+    code = f"""
+import os, sys
+from anytime_service.client import Client, ClosedError
+client = Client({roomy.url!r})
+client.models()
+child = os.fork()
+if not child:
+    try:
+        client.models()
+    except ClosedError as error:
+        client.close()
+        os._exit(0 if "fork" in str(error) else 4)
+    os._exit(5)
+client.models()
+client.close()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert _python(code).returncode == 0
+
+
+def test_a_program_that_ends_without_closing_its_client_ends_quietly(roomy: Running) -> None:
+    code = f"""
+from anytime_service.client import Client
+client = Client({roomy.url!r})
+print(client.run({{"speed": lambda x: [1.0], "hog": lambda x: [1.0, 1.0], "lab": lambda x: [1.0]}}, 0, 5000,
+                 model="brake").complete)
+"""
+    done = _python(code)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+
+
+def test_importing_the_client_needs_nothing_of_the_server() -> None:
+    code = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"fastapi", "uvicorn", "starlette", "pydantic_settings", "prometheus_client"}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Refuse())
+from anytime_service.client import AsyncClient, Client, ModelCard, Session
+Client("http://127.0.0.1:1").close()
+"""
+    done = _python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("missing", ["httpx", "websockets", "msgspec"])
+def test_a_missing_requirement_is_told_in_one_line(missing: str) -> None:
+    code = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Refuse())
+from anytime.errors import AnytimeError
+try:
+    from anytime_service.client import Client
+except AnytimeError as error:
+    assert isinstance(error, ImportError)
+    print(error)
+"""
+    done = _python(code)
+    assert done.stdout.strip() == f"the client needs {missing}; pip install 'anytime-linear[client]'"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:8000", "ftp://here", "http://", "http://here:port", "http://here/?a=b", "unix:", "http://[::1"],
+)
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ClientError, match="expected one like http://"):
+        Client(url)
+
+
+def test_options_that_cannot_be_are_refused_at_once() -> None:
+    with pytest.raises(ClientError, match="API key"):
+        Client("http://127.0.0.1:1", api_key="two words\r\n")
+    with pytest.raises(ClientError, match="timeout_s"):
+        Client("http://127.0.0.1:1", timeout_s=0)
+
+
+def test_the_key_is_not_shown(roomy: Running) -> None:
+    with Client(roomy.url, api_key="s3cret") as client:
+        assert "s3cret" not in repr(client)
+        assert "s3cret" not in repr(vars(client))
+
+
+def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+    with Client("http://127.0.0.1:9") as client:  # discard: nobody listens
+        for call in (lambda: client.predict(VALUES), lambda: client.run(EXTRACTORS, VALUES, 5), client.models):
+            with pytest.raises(ConnectionLostError, match=r"cannot connect to http://127\.0\.0\.1:9") as refused:
+                call()
+            assert isinstance(refused.value, ConnectionError)
+            assert "\n" not in str(refused.value)
+
+
+def test_a_unix_socket_is_an_address(model: AnytimeModel, tmp_path: Path) -> None:
+    settings = Settings(uds=tmp_path / "a.sock")
+    code = f"""
+from pathlib import Path
+from anytime_service.cli import serve
+serve([Path({str(tmp_path / "m.safetensors")!r})], uds=Path({str(settings.uds)!r}))
+"""
+    model.save(tmp_path / "m.safetensors")
+    server = subprocess.Popen([sys.executable, "-c", code], env=_environment(), stderr=subprocess.DEVNULL)
+    try:
+        with Client(f"unix:{settings.uds}") as client:
+            give_up = time.monotonic() + 30
+            while not settings.uds or not settings.uds.exists():
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+            assert client.models()[0].name == "brake"
+            assert client.predict(VALUES).complete
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "error"}
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=120, check=False
+    )

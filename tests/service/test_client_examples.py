@@ -1,0 +1,83 @@
+"""The examples for other languages run, against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import VALUES, Running, running
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
+
+
+@pytest.fixture(scope="module")
+def server(model: AnytimeModel) -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        yield service
+
+
+def node(*arguments: str) -> str:
+    """What a script prints; skips where there is no node that has fetch, or WebSocket where it is needed."""
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("there is no node here")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    major = int(re.sub(r"\D.*", "", version.removeprefix("v")))
+    flags = ["--experimental-websocket"] if major < 22 and "stream.mjs" in arguments[0] else []
+    if major < 20:
+        pytest.skip(f"node {major} is here; expected 20 or newer")
+    done = subprocess.run([program, *flags, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("stream.mjs", r"0 ms: 10 from nothing.*so far .* from speed.*1000 ms: .* from speed, hog, lab \(3 of 3"),
+        ("post.mjs", r"at hand: .* from speed, hog, lab.*1000 ms: .* from speed, hog, lab \(3 of 3"),
+        ("sessions.mjs", r"speed: 1 of 3 steps.*lab: 3 of 3.*waited: .* from speed, hog, lab \(3 of 3 steps, complete"),
+    ],
+)
+@pytest.mark.parametrize("named", [(), ("brake",)], ids=["the only model", "by name"])
+def test_the_javascript_examples_run(server: Running, script: str, expected: str, named: tuple[str, ...]) -> None:
+    printed = node(str(EXAMPLES / script), server.url, *named)
+    assert re.search(expected, printed, re.DOTALL), printed
+
+
+def test_the_curl_example_runs(server: Running, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl here")
+    lines = tmp_path / "groups.ndjson"
+    lines.write_text("".join(f'{{"group": "{name}", "values": {values}}}\n' for name, values in VALUES.items()))
+    done = subprocess.run(
+        ["bash", str(EXAMPLES / "curl.sh"), server.url, str(lines), "brake"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    replies = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+    models, whole, streamed, took, budgeted, waited = replies
+    assert models[0]["name"] == "brake"
+    assert whole["complete"]
+    assert streamed["reason"] in ("deadline", "complete")
+    assert took["prefix"] == 3
+    assert (budgeted["prefix"], waited["reason"]) == (2, "complete")
+
+
+def test_every_line_of_the_groups_beside_the_examples_is_one_group() -> None:
+    lines = (EXAMPLES / "groups.ndjson").read_text().splitlines()
+    assert all(set(json.loads(line)) == {"group", "values"} for line in lines)

@@ -1,0 +1,643 @@
+"""What the clients do when the network is late, breaks, or leads to something that is no server of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    ConnectionLostError,
+    NoAnswerError,
+    ProblemError,
+    ReplyError,
+    link,
+)
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import BASE_RATE, VALUES, Running, running, small_model
+
+LONG_MS = 20_000.0
+SHORT_MS = 200.0
+GENEROUS_MS = 3_000.0
+
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {
+    "speed": lambda x: x["speed"],
+    "hog": lambda x: x["hog"],
+    "lab": lambda x: x["lab"],
+}
+
+
+def but(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    return {**EXTRACTORS, **changed}
+
+
+class Loop:
+    """An event loop in a thread, for what tests put between a client and a server."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def do(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+
+    def close(self) -> None:
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.do(end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+class Network:
+    """A way to a server that can be slow, be cut, and be closed.
+
+    `delay_s` is how long bytes of the server take; while `stalled` it takes nothing from clients; `seen` is what they
+    sent.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.to = port
+        self.delay_s = 0.0
+        self.stalled = False
+        self.seen = b""
+        self.loop = Loop()
+        self.writers: set[asyncio.StreamWriter] = set()
+        self.connections = 0
+        self.server: asyncio.Server | None = None
+        self.port = 0
+        self.open()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def open(self) -> None:
+        self.server = self.loop.do(asyncio.start_server(self._accept, "127.0.0.1", self.port))
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    def shut(self) -> None:
+        """Cut what is there, and let nobody in."""
+        assert self.server is not None
+        self.loop.loop.call_soon_threadsafe(self.server.close)
+        self.cut()
+
+    def cut(self) -> None:
+        async def abort() -> None:
+            for writer in tuple(self.writers):
+                writer.transport.abort()
+
+        self.loop.do(abort())
+
+    def close(self) -> None:
+        self.shut()
+        self.loop.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.to)
+        ends = {writer, there_writer}
+        self.writers |= ends
+        try:
+            await asyncio.gather(self._up(reader, there_writer), self._down(there_reader, writer))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self.writers -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while content := await reader.read(65536):
+            self.seen += content
+            writer.write(content)
+            while self.stalled:
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def deliver() -> None:
+            while True:
+                at, content = await queue.get()
+                await asyncio.sleep(max(0.0, at - time.monotonic()))
+                writer.write(content)
+
+        delivering = asyncio.create_task(deliver())
+        try:
+            while content := await reader.read(65536):
+                queue.put_nowait((time.monotonic() + self.delay_s, content))
+        finally:
+            delivering.cancel()
+            writer.transport.abort()
+
+
+@pytest.fixture(scope="module")
+def server(model: AnytimeModel) -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture
+def network(server: Running) -> Iterator[Network]:
+    network = Network(server.port)
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def client(network: Network) -> Iterator[Client]:
+    with Client(network.url) as client:
+        yield client
+
+
+class Pause:
+    """An extractor that calls something, then returns its group."""
+
+    def __init__(self, group: str, act: Callable[[], Any]) -> None:
+        self.group = group
+        self.act = act
+
+    def __call__(self, x: Any) -> Any:
+        self.act()
+        return x[self.group]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+# a network that is late
+
+
+def test_when_the_network_is_later_than_the_deadline_the_last_update_is_the_answer(
+    client: Client, network: Network
+) -> None:
+    def then_slow() -> None:
+        time.sleep(0.1)  # for the updates of the groups before
+        network.delay_s = 5.0
+        time.sleep(0.01)
+
+    extractors = but(lab=Pause("lab", then_slow))
+    client.warm_up(extractors)
+    begin = time.perf_counter()
+    answer = client.run(extractors, VALUES, SHORT_MS)
+    took_ms = (time.perf_counter() - begin) * 1e3
+    assert answer.note == "the network was later than the deadline; this is the last update that had come"
+    assert (answer.groups, answer.prefix, answer.missing) == (("speed", "hog"), 2, ("lab",))
+    assert (answer.reason, answer.complete) == ("deadline", False)
+    assert SHORT_MS / 2 < took_ms < GENEROUS_MS
+    assert client.lateness.count == 1
+
+
+def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    network.delay_s = 5.0
+    for answer, rows in (
+        (client.run(EXTRACTORS, VALUES, SHORT_MS), 1),
+        (client.predict(VALUES, deadline_ms=SHORT_MS), 1),
+        (client.predict({"speed": np.zeros((3, 1))}, deadline_ms=SHORT_MS, budget=1, ranking=True), 3),
+    ):
+        assert answer.note == "the network was later than the deadline; this is the base rate, since no update had come"
+        assert answer.prediction == (BASE_RATE if rows == 1 else [BASE_RATE] * rows)
+        assert (answer.reason, answer.prefix, answer.complete) == ("deadline", 0, False)
+    assert (answer.budget, answer.missing, answer.ranking) == (1, ("speed",), [0, 1, 2])
+
+
+def test_an_answer_that_comes_too_late_is_dropped_and_disturbs_nothing(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    network.delay_s = 0.5
+    assert client.predict(VALUES, deadline_ms=50).note is not None
+    network.delay_s = 0.0
+    time.sleep(0.7)
+    answer = client.predict({**VALUES, "speed": [77.0]}, deadline_ms=LONG_MS)
+    assert answer.note is None
+    assert answer.prediction != client.predict(VALUES).prediction
+
+
+def test_the_server_is_told_a_shorter_deadline_once_the_network_is_known_to_be_slow(
+    client: Client, network: Network
+) -> None:
+    hold = threading.Event()
+    extractors = but(lab=Pause("lab", lambda: hold.wait(1.0)))
+    client.warm_up(extractors)
+    assert client.network_ms < 50
+    network.delay_s = 0.08
+    first = client.run(extractors, VALUES, SHORT_MS)  # its answer comes after it is over, and teaches
+    assert first.note is not None
+    wait_until(lambda: client.network_ms > 60)
+    second = client.run(extractors, VALUES, 600)
+    assert (second.note, second.groups, second.reason) == (None, ("speed", "hog"), "deadline")
+    assert second.elapsed_ms < 600 + GENEROUS_MS
+    hold.set()
+
+
+def test_without_a_deadline_the_client_waits_for_its_own_time_out(network: Network) -> None:
+    with Client(network.url, timeout_s=0.5) as client:
+        assert client.predict(VALUES).complete
+        network.delay_s = 5.0
+        with pytest.raises(NoAnswerError, match=r"did not answer within 0\.5 s") as late:
+            client.predict(VALUES)
+        assert isinstance(late.value, TimeoutError)
+        with pytest.raises(NoAnswerError, match="did not reply within"):
+            client.models()
+
+
+def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    network.delay_s = 5.0
+    network.cut()
+    answer = client.run(EXTRACTORS, VALUES, SHORT_MS)
+    assert answer.note is not None
+    assert answer.prefix == 0
+    assert answer.elapsed_ms < GENEROUS_MS
+
+
+def test_what_a_stalled_network_does_not_take_is_bounded(
+    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MOST_UNSENT_BYTES", 1_000_000)
+    client.warm_up()
+    network.stalled = True
+    for _ in range(200):
+        answer = client.predict({"hog": np.zeros((10_000, 2))}, deadline_ms=20)
+        assert answer.note is not None
+        if "does not take" in answer.note:
+            break
+    else:
+        raise AssertionError("the connection was never given up")
+    network.stalled = False
+    assert client.predict(VALUES, deadline_ms=LONG_MS).complete
+
+
+# a network that breaks
+
+
+def test_the_next_call_connects_again(client: Client, network: Network) -> None:
+    for _ in range(4):
+        assert client.predict(VALUES).complete
+        assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
+        network.cut()
+    assert network.connections >= 4
+
+
+def test_a_run_whose_connection_breaks_is_begun_anew_on_another(client: Client, network: Network) -> None:
+    extractors = but(lab=Pause("lab", network.cut))
+    client.warm_up(extractors)
+    answer = client.run(extractors, VALUES, LONG_MS)
+    assert (answer.complete, answer.note) == (True, None)
+    assert answer.groups == ("speed", "hog", "lab")
+
+
+def test_a_run_whose_connection_is_gone_falls_back_to_the_last_update(client: Client, network: Network) -> None:
+    def break_off() -> None:
+        time.sleep(0.2)
+        network.shut()
+
+    extractors = but(lab=Pause("lab", break_off))
+    client.warm_up(extractors)
+    answer = client.run(extractors, VALUES, LONG_MS)
+    assert answer.note is not None
+    assert answer.note.startswith("the connection broke: the connection to the server broke")
+    assert answer.note.endswith("this is the last update that had come")
+    assert (answer.groups, answer.reason) == (("speed", "hog"), "deadline")
+
+
+def test_a_prediction_that_breaks_is_sent_again_and_after_that_an_error(client: Client, network: Network) -> None:
+    client.warm_up()
+    network.delay_s = 0.3
+    cutting = threading.Timer(0.1, network.cut)
+    cutting.start()
+    assert client.predict(VALUES).complete
+    cutting.join()
+    network.shut()
+    with pytest.raises(ConnectionLostError):
+        client.predict(VALUES)
+    with pytest.raises(ConnectionLostError, match="cannot connect"):
+        client.run(EXTRACTORS, VALUES, SHORT_MS)
+    with pytest.raises(ConnectionLostError):
+        client.models()
+
+
+def test_a_server_that_comes_back_is_found_by_the_next_call(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    network.shut()
+    for _ in range(5):
+        with pytest.raises(ConnectionLostError):
+            client.predict(VALUES)
+    network.open()
+    assert client.predict(VALUES).complete  # waits through the pause between two attempts
+    assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
+
+
+def test_who_has_no_time_for_the_pause_between_attempts_is_told_at_once(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    network.shut()
+    for _ in range(3):
+        with pytest.raises(ConnectionLostError):
+            client.predict(VALUES)
+    begin = time.perf_counter()
+    with pytest.raises(ConnectionLostError, match="cannot connect"):
+        client.run(EXTRACTORS, VALUES, 5)
+    assert time.perf_counter() - begin < GENEROUS_MS / 1e3
+
+
+def test_a_hundred_calls_share_one_attempt_to_connect(network: Network) -> None:
+    async def main() -> None:
+        async with AsyncClient(network.url) as client:
+            await asyncio.gather(*(client.predict(VALUES) for _ in range(100)))
+
+    asyncio.run(main())
+    assert network.connections == 1
+
+
+def test_a_session_survives_a_broken_connection(client: Client, network: Network) -> None:
+    with client.session() as session:
+        session.add("speed", [2.0])
+        network.cut()
+        assert session.predict().groups == ("speed",)
+        network.shut()
+    assert session.id is None
+
+
+def test_the_key_goes_with_every_request_and_the_handshake(network: Network) -> None:
+    with Client(network.url, api_key="s3cret") as client:
+        client.predict(VALUES)
+        client.models()
+    heads = [head for head in network.seen.split(b"\r\n\r\n") if b"HTTP/1.1" in head]
+    assert len(heads) == 2
+    assert all(b"authorization: bearer s3cret" in head.lower() for head in heads)
+
+
+def test_a_model_that_is_loaded_anew_is_learned_anew(model: AnytimeModel) -> None:
+    settings = Settings(port=0)
+    app = create_app(ModelRegistry.of([model]), settings)
+    with running(app, settings) as service, Client(service.url) as client:
+        client.run(EXTRACTORS, VALUES, LONG_MS)
+        manifest = model.manifest.model_copy(update={"version": "v2", "steps": model.manifest.steps[:1]})
+        shorter = AnytimeModel(manifest, model.prefixes)
+        app.state.handler.registry = ModelRegistry.of([shorter])
+        answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
+        assert (answer.version, answer.steps) == ("v2", 1)
+        wait_until(lambda: client._core._known.at_hand(None).description.version == "v2")  # type: ignore[union-attr]
+
+
+# something that is no server of ours
+
+
+OURS = (Subprotocol("anytime.v1"),)
+
+DESCRIPTION = {
+    "name": "brake",
+    "version": "v1",
+    "task": "regression",
+    "responses": ["y0"],
+    "cost_unit": "ms",
+    "total_cost": 1.0,
+    "steps": [
+        {
+            "group": "speed",
+            "adds": ["speed"],
+            "cost": 1.0,
+            "cumulative_cost": 1.0,
+            "explained_variance": 0.1,
+            "r2": 0.2,
+            "news": [],
+        }
+    ],
+    "groups": [{"name": "speed", "features": ["v"], "cost": 1.0}],
+    "news": {},
+}
+
+
+def describe(connection: ServerConnection, request: Request) -> Response | None:
+    """What a fake server says over HTTP: every path but the stream's describes a model."""
+    return None if request.path == "/stream" else connection.respond(200, json.dumps(DESCRIPTION))
+
+
+@contextmanager
+def fake(
+    handle: Callable[[ServerConnection], Any],
+    http: Callable[[ServerConnection, Request], Response | None] = describe,
+    subprotocols: tuple[Subprotocol, ...] | None = OURS,
+) -> Iterator[str]:
+    """A server that speaks WebSocket as a test tells it to; gives its address."""
+
+    async def quietly(socket: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            await handle(socket)
+
+    async def start() -> Any:
+        options: dict[str, Any] = {"process_request": http, "subprotocols": subprotocols, "close_timeout": 0.5}
+        return await serve(quietly, "127.0.0.1", 0, **options)
+
+    loop = Loop()
+    server = loop.do(start())
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.loop.call_soon_threadsafe(server.close)
+        loop.do(server.wait_closed())
+        loop.close()
+
+
+def reply(kind: str, name: Any, **changed: Any) -> bytes:
+    answer = small_model().open().answer()
+    fields = {**msgspec.to_builtins(answer), "reason": "deadline", **changed}
+    return msgspec.msgpack.encode({"type": kind, "id": name, **fields})
+
+
+async def frames(socket: ServerConnection) -> Any:
+    async for message in socket:
+        assert isinstance(message, bytes)
+        yield msgspec.msgpack.decode(message)
+
+
+async def answering(socket: ServerConnection) -> None:
+    async for frame in frames(socket):
+        if frame["type"] == "begin":
+            await socket.send(reply("answer", frame["id"]))
+
+
+def test_what_a_newer_server_says_besides_is_left_alone() -> None:
+    async def newer(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin":
+                await socket.send(msgspec.msgpack.encode({"type": "weather", "sky": "blue"}))
+                await socket.send(reply("update", frame["id"], reason="half", mood="good"))
+                await socket.send(reply("answer", frame["id"], reason="eclipse", mood="good", policy="wise"))
+
+    with fake(newer) as url, Client(url) as client:
+        answer = client.predict(VALUES)
+        assert (answer.reason, answer.policy) == ("eclipse", "wise")
+        assert not hasattr(answer, "mood")
+
+
+def test_replies_come_as_json_too() -> None:
+    async def textual(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin":
+                await socket.send(json.dumps(msgspec.msgpack.decode(reply("answer", frame["id"]))))
+
+    with fake(textual) as url, Client(url) as client:
+        assert client.predict(VALUES).prediction == BASE_RATE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xc1",
+        b"\x01",
+        "nonsense",
+        b"\x80",
+        reply("answer", 0)[:-3],
+        msgspec.msgpack.encode({"type": "answer", "id": 0}),
+    ],
+)
+def test_replies_that_make_no_sense_end_the_connection_with_an_error(content: bytes | str) -> None:
+    async def mad(socket: ServerConnection) -> None:
+        async for _ in frames(socket):
+            await socket.send(content)
+
+    with fake(mad) as url, Client(url) as client, pytest.raises(ConnectionLostError, match="the server sent"):
+        client.predict(VALUES)
+
+
+def test_answers_nobody_waits_for_and_frames_without_a_name_are_let_go(caplog: pytest.LogCaptureFixture) -> None:
+    async def confused(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin":
+                for name in (999, "who", None, [1], {"a": 1}, True):
+                    await socket.send(reply("answer", name))
+                problem = {"title": "odd", "detail": "no such thing", "status": 400}
+                await socket.send(msgspec.msgpack.encode({"type": "error", "id": None, "problem": problem}))
+                await socket.send(reply("answer", frame["id"]))
+
+    with fake(confused) as url, Client(url) as client, caplog.at_level(logging.WARNING, "anytime.client"):
+        assert client.predict(VALUES).prediction == BASE_RATE
+    assert "no such thing" in caplog.text
+
+
+def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
+    async def flooding(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin" and frame.get("updates"):
+                update = reply("update", frame["id"])
+                for _ in range(20_000):
+                    await socket.send(update)
+            if frame["type"] == "begin":
+                await socket.send(reply("answer", frame["id"]))
+
+    with fake(flooding) as url, Client(url) as client:
+        assert client.predict(VALUES, deadline_ms=LONG_MS).reason == "deadline"
+        link = client._core.connection._link
+        assert link is not None
+        assert not link._open
+        assert not link._left
+
+
+def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> None:
+    async def silent(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame.get("deadline_ms") == 0.0:
+                await socket.send(reply("answer", frame["id"]))
+
+    with fake(silent) as url, Client(url) as client:
+        for _ in range(300):
+            assert client.predict({}, deadline_ms=0.05).note is not None
+        link = client._core.connection._link
+        assert link is not None
+        assert not link._open
+        assert len(link._left) <= 256
+
+
+def test_too_many_predictions_at_once_are_refused_here() -> None:
+    async def silent(socket: ServerConnection) -> None:
+        async for _ in frames(socket):
+            pass
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url, timeout_s=1.0) as client:
+            outcomes = await asyncio.gather(*(client.predict({}) for _ in range(1100)), return_exceptions=True)
+            told = [outcome for outcome in outcomes if "1024 predictions are open" in str(outcome)]
+            assert len(told) == 1100 - 1024
+            assert all(isinstance(outcome, ClientError) for outcome in outcomes)
+
+    with fake(silent) as url:
+        asyncio.run(main(url))
+
+
+def test_a_server_of_another_protocol_is_no_server(server: Running) -> None:
+    async def other(socket: ServerConnection) -> None:
+        await socket.wait_closed()
+
+    not_ours = pytest.raises(ConnectionLostError, match=r"does not speak anytime\.v1")
+    with fake(other, subprotocols=None) as url, Client(url) as client, not_ours:
+        client.predict(VALUES)
+    with Client(f"{server.url}/elsewhere") as client:
+        with pytest.raises(ConnectionLostError, match="refused the connection with HTTP status"):
+            client.predict(VALUES)
+        with pytest.raises(ProblemError) as nothing:
+            client.models()
+        assert nothing.value.status == 404
+
+
+def test_a_refused_handshake_tells_its_problem() -> None:
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        problem = {"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": "this key is not known"}
+        response = connection.respond(401, json.dumps(problem))
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/problem+json"
+        response.headers["Retry-After"] = "7"
+        return response
+
+    with fake(answering, refuse) as url, Client(url, api_key="wrong") as client:
+        with pytest.raises(ProblemError, match="this key is not known") as refused:
+            client.predict(VALUES)
+        assert (refused.value.status, refused.value.retry_after_s) == (401, 7.0)
+        with pytest.raises(ProblemError, match="this key is not known"):
+            client.models()
+
+
+def test_what_is_no_description_is_an_error() -> None:
+    def nonsense(connection: ServerConnection, request: Request) -> Response | None:
+        return None if request.path == "/stream" else connection.respond(200, "[]")
+
+    with fake(answering, nonsense) as url, Client(url) as client, pytest.raises(ReplyError, match="cannot be used"):
+        client.model("brake")
+
+
+def test_a_model_of_a_newer_server_is_described_as_far_as_it_is_understood() -> None:
+    with fake(answering) as url, Client(url) as client:
+        described = client.model("brake")
+        assert (described.order(), described.policies) == (("speed",), ("prefix",))

@@ -1,0 +1,120 @@
+"""The small parts of the client, each alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from anytime_service.client.address import Address
+from anytime_service.client.frames import Begin, encode_frame
+from anytime_service.client.mailbox import KEPT, Mailbox
+from anytime_service.client.margin import LONGEST_MS, NetworkMargin
+from anytime_service.client.replies import problem_of, seconds_of
+from anytime_service.wire.forms import MSGPACK
+from anytime_service.wire.frames import BeginFrame, read_frame
+
+
+@pytest.mark.parametrize(
+    ("url", "http", "stream"),
+    [
+        ("http://here:80", "http://here:80", "ws://here:80/stream"),
+        ("http://here:80/", "http://here:80", "ws://here:80/stream"),
+        ("https://here/below/", "https://here/below", "wss://here/below/stream"),
+        ("ws://here", "http://here", "ws://here/stream"),
+        ("wss://[::1]:7", "https://[::1]:7", "wss://[::1]:7/stream"),
+    ],
+)
+def test_one_address_names_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
+    assert (Address.of(url).http, Address.of(url).stream) == (http, stream)
+
+
+def test_the_frames_are_those_that_the_server_reads() -> None:
+    begin = Begin(3, "m", 2, 1.5, 20.0, "arrived", updates=True, ranking=True)
+    assert read_frame(MSGPACK, encode_frame(begin)) == BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
+    assert read_frame(MSGPACK, encode_frame(Begin(0))) == BeginFrame(0)
+
+
+def test_the_margin_would_have_had_nearly_all_of_the_last_answers_in_time() -> None:
+    margin = NetworkMargin()
+    assert margin.told_ms(20.0) == 20.0
+    margin.guess(3.0)
+    assert margin.told_ms(20.0) == 17.0
+    for i in range(64):
+        margin.add(1.0 + i / 100)
+    assert 1.5 < margin.ms < 1.7
+    margin.add(500.0)
+    assert margin.ms < 1.7  # one stall
+    margin.add(40.0)
+    assert margin.ms == 40.0  # two are a slower network
+    for _ in range(64):
+        margin.add(0.5)
+    assert margin.ms == 0.5
+
+
+def test_the_margin_leaves_half_of_the_time_and_is_bounded() -> None:
+    margin = NetworkMargin()
+    margin.guess(1e9)
+    assert margin.ms == LONGEST_MS
+    assert margin.told_ms(10.0) == 5.0
+    assert margin.told_ms(-1.0) == 0.0
+    margin.add(-5.0)
+    assert margin.ms == 0.0
+
+
+def test_events_come_in_order_and_the_clock_comes_first() -> None:
+    async def main() -> None:
+        box: Mailbox[int] = Mailbox(time.perf_counter() + 20)
+        asyncio.get_running_loop().call_later(0.01, box.put, 1)
+        box.put(0)
+        assert [await box.get(), await box.get()] == [0, 1]
+        box.put(2)
+        assert box.close() == [2]
+        past: Mailbox[int] = Mailbox(time.perf_counter() - 1)
+        past.put(3)
+        assert await past.get() is None
+        past.close()
+        begin = time.perf_counter()
+        short: Mailbox[int] = Mailbox(begin + 0.05)
+        assert await short.get() is None
+        assert time.perf_counter() >= begin + 0.05
+        short.close()
+
+    asyncio.run(main())
+
+
+def test_a_timer_that_fires_early_is_set_again() -> None:
+    async def main() -> None:
+        begin = time.perf_counter()
+        box: Mailbox[int] = Mailbox(begin + 0.1)
+        asyncio.get_running_loop().call_later(0.02, box._wake)
+        assert await box.get() is None
+        assert time.perf_counter() >= begin + 0.1
+        box.close()
+
+    asyncio.run(main())
+
+
+def test_of_events_that_nobody_looks_at_only_the_last_are_kept() -> None:
+    async def main() -> None:
+        box: Mailbox[int] = Mailbox(time.perf_counter() + 20)
+        for i in range(3 * KEPT):
+            box.put(i)
+        assert len(box.close()) == KEPT
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("told", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
+def test_a_problem_without_details_is_one_all_the_same(told: object) -> None:
+    problem = problem_of(told, 503, 2.0)
+    assert (problem.status, problem.field, problem.retry_after_s) == (503, None, 2.0)
+    assert str(problem)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("2", 2.0), ("", None), ("Wed, 21 Oct 2015 07:28:00 GMT", None), ("9" * 99, None)]
+)
+def test_a_retry_after_that_is_a_number_is_told(header: str, seconds: float | None) -> None:
+    assert seconds_of(header) == seconds

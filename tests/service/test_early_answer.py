@@ -1,0 +1,107 @@
+"""Clients that read while they write see the answer at the deadline, though their upload goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from threading import Event, Thread, Timer
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from service.serving import VALUES, Running, logged, until
+
+KIND = "application/x-ndjson"
+LINE = json.dumps({"group": "speed", "values": VALUES["speed"]}).encode() + b"\n"
+
+
+def test_a_client_that_writes_and_reads_at_once_sees_the_answer_and_goes_on(service: Running) -> None:
+    with service.connect() as connection:
+        for _ in range(3):
+            stop = Event()
+
+            def upload(stop: Event = stop) -> None:
+                connection.send(b"%x\r\n%s\r\n" % (len(LINE), LINE))
+                while not stop.wait(0.005):
+                    connection.send(b"1\r\n \r\n")
+                connection.send(b"0\r\n\r\n")
+
+            connection.head("deadline_ms=60", content_type=KIND)
+            writer = Thread(target=upload)
+            begun = perf_counter()
+            writer.start()
+            answer = connection.response()[2]
+            elapsed = perf_counter() - begun
+            assert writer.is_alive(), "it was answered while it wrote"
+            stop.set()
+            writer.join()
+            assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
+            assert 0.05 < elapsed < 1.5
+
+
+def test_a_client_that_hangs_up_on_its_answer_harms_nobody(service: Running) -> None:
+    with logged() as records:
+        for _ in range(5):
+            with service.connect() as connection:
+                connection.head("deadline_ms=20", content_type=KIND)
+                connection.send(b"%x\r\n%s\r\n" % (len(LINE), LINE))
+                assert connection.response()[2]["groups"] == ["speed"]
+        until(lambda: service.metric("anytime_open_predictions") == 0)
+    assert not records
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")
+def test_curl_prints_the_answer_while_its_input_is_open(service: Running) -> None:
+    # With a limit of time (-m) curl waits for its input before it looks for an answer.
+    command = ["curl", "-sN", "-X", "POST", "-H", f"Content-Type: {KIND}", "-T", "."]
+    with subprocess.Popen(
+        [*command, f"{service.url}/predict?deadline_ms=100"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as curl:
+        assert curl.stdin is not None
+        assert curl.stdout is not None
+        too_late = Timer(20, curl.kill)
+        too_late.start()
+        try:
+            curl.stdin.write(LINE)
+            curl.stdin.flush()
+            told = b""
+            while not told.endswith(b"}"):
+                piece = os.read(curl.stdout.fileno(), 65_536)
+                assert piece, "curl ended without an answer"
+                told += piece
+        finally:
+            too_late.cancel()
+            curl.kill()
+    answer = json.loads(told)
+    assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
+    assert answer["elapsed_ms"] < 1_500
+
+
+def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
+    aiohttp: Any = pytest.importorskip("aiohttp")
+
+    async def lines(answered: asyncio.Event) -> AsyncIterator[bytes]:
+        yield LINE
+        while not answered.is_set():
+            await asyncio.sleep(0.005)
+            yield b"\n"
+
+    async def main() -> None:
+        async with aiohttp.ClientSession(headers={"content-type": KIND}) as client:
+            for _ in range(3):
+                answered = asyncio.Event()
+                url = f"{service.url}/predict?deadline_ms=60"
+                async with asyncio.timeout(20), client.post(url, data=lines(answered)) as response:
+                    answer = await response.json()
+                    answered.set()
+                assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
+                assert answer["elapsed_ms"] < 1_500
+
+    with logged() as records:
+        asyncio.run(main())
+    assert not records

@@ -1,0 +1,253 @@
+"""`POST /predict` line by line: each group counts when it comes, and the answer need not wait for the end."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from statistics import median
+from threading import Event, Thread
+from time import perf_counter, sleep
+from typing import Any
+
+import httpx
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.problems import MEDIA_TYPE
+from service.serving import VALUES, Connection, Running, expected, logged, timeless, until
+
+KIND = "application/x-ndjson"
+LINES = {name: json.dumps({"group": name, "values": values}).encode() for name, values in VALUES.items()}
+
+
+def post(service: Running, content: bytes | Iterator[bytes], **query: Any) -> httpx.Response:
+    return httpx.post(
+        f"{service.url}/predict", content=content, headers={"content-type": KIND}, params=query, timeout=30
+    )
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
+
+
+def head(connection: Connection, query: str = "") -> None:
+    connection.head(query, content_type=KIND)
+
+
+@pytest.mark.parametrize("kind", [KIND, "application/jsonl", "Application/X-NDJSON; charset=utf-8"])
+def test_lines_are_answered_like_a_body_that_came_whole(service: Running, model: AnytimeModel, kind: str) -> None:
+    response = httpx.post(f"{service.url}/predict", content=b"\n".join(LINES.values()), headers={"content-type": kind})
+    assert timeless(response.json()) == expected(model, VALUES)
+    assert response.json()["reason"] == "complete"
+
+
+def test_each_line_counts_when_it_comes_and_the_deadline_does_not_wait_for_the_next(
+    service: Running, model: AnytimeModel
+) -> None:
+    with service.connect() as connection:
+        start = perf_counter()
+        head(connection, "deadline_ms=150")
+        for name in ("speed", "hog"):
+            connection.send(chunk(LINES[name] + b"\n"))
+            sleep(0.01)
+        connection.send(chunk(LINES["lab"][:10]))
+        _, _, answer = connection.response()
+        elapsed = perf_counter() - start
+        assert (answer["reason"], answer["complete"], answer["missing"]) == ("deadline", False, ["lab"])
+        assert timeless(answer) == expected(model, {name: VALUES[name] for name in ("speed", "hog")})
+        assert 0.14 < elapsed < 1.5
+        connection.send(chunk(LINES["lab"][10:]) + b"0\r\n\r\n")
+        head(connection)
+        connection.send(chunk(LINES["speed"]) + b"0\r\n\r\n")
+        assert connection.response()[2]["groups"] == ["speed"], "the connection serves the next request"
+
+
+def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: Running) -> None:
+    with service.connect() as connection:
+        head(connection, "budget=5")
+        connection.send(chunk(LINES["hog"] + b"\n") + chunk(LINES["speed"] + b"\n"))
+        answer = connection.response()[2]
+        assert (answer["reason"], answer["groups"]) == ("budget", ["speed", "hog"])
+        connection.send(chunk(b"whatever comes\n") + b"0\r\n\r\n")
+        head(connection, "deadline_ms=0")
+        connection.send(b"0\r\n\r\n")
+        assert connection.response()[0] == 200
+
+
+def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: AnytimeModel) -> None:
+    content = b"\n" + LINES["hog"] + b"\r\n \n" + LINES["speed"] + b"\n"
+    told = expected(model, {name: VALUES[name] for name in ("speed", "hog")})
+    with service.connect() as connection:
+        for at in range(1, len(content)):
+            head(connection)
+            for piece in (content[:at], content[at:]):
+                connection.send(chunk(piece))
+            connection.send(b"0\r\n\r\n")
+            assert timeless(connection.response()[2]) == told, at
+        head(connection)
+        connection.send(b"".join(chunk(content[i : i + 1]) for i in range(len(content))) + b"0\r\n\r\n")
+        assert timeless(connection.response()[2]) == told
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (b"", []),
+        (b"\n\n  \n\r\n", []),
+        (LINES["speed"], ["speed"]),
+        (LINES["speed"] + b"\n", ["speed"]),
+        (b"\n\n" + LINES["speed"] + b"\n\n\n" + LINES["lab"], ["speed", "lab"]),
+    ],
+)
+def test_blank_lines_and_a_last_line_without_its_end_are_no_mistakes(
+    service: Running, model: AnytimeModel, content: bytes, names: list[str]
+) -> None:
+    response = post(service, content)
+    assert timeless(response.json()) == expected(model, {name: VALUES[name] for name in names})
+    assert response.json()["reason"] == "end"
+
+
+def test_the_last_line_of_a_group_counts(service: Running, model: AnytimeModel) -> None:
+    again = b'{"group": "speed", "values": [9], "took_ms": 0.25}\n' + LINES["speed"]
+    answer = post(service, again).json()
+    assert timeless(answer) == expected(model, {"speed": VALUES["speed"]}) | {"replaced": ["speed"]}
+
+
+def test_rows_are_counted_in_the_first_line(service: Running, model: AnytimeModel) -> None:
+    rows = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0], [3.0, None]]}
+    lines = b"\n".join(json.dumps({"group": name, "values": values}).encode() for name, values in rows.items())
+    assert timeless(post(service, lines).json()) == expected(model, rows, rows=2)
+    assert timeless(post(service, lines, rows=2).json()) == expected(model, rows, rows=2)
+    response = post(service, lines, rows=3)
+    assert (response.status_code, response.json()["field"]) == (422, "groups.speed")
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "field", "words"),
+    [
+        (b"{", 400, None, "line 3 is not JSON"),
+        (b"\xff", 400, None, "line 3 is not JSON"),
+        (b"[" * 9_000, 400, None, "line 3"),
+        (b"[]", 400, None, "line 3: expected `object`"),
+        (b'{"group": "hog"}', 400, None, "missing required field `values`"),
+        (b'{"groups": {"hog": [1, 2]}}', 400, None, "unknown field `groups`"),
+        (b'{"group": "hog", "values": [1, "x"]}', 400, "groups.hog[1]", "got `str`"),
+        (b'{"group": "hog", "values": [1, 2], "took_ms": -1}', 400, "took_ms", ">= 0"),
+        (b'{"group": "hog", "values": [1]}', 422, "groups.hog", "line 3: values of group 'hog' are 1 x 1"),
+        (b'{"group": "hag", "values": [1]}', 422, "groups.hag", "line 3: there is no group 'hag'"),
+        (b'{"group": "blood", "values": []}', 422, "groups.blood", "line 3"),
+        (b'{"group": "hog", "values": [[1, 2], [3]]}', 422, "groups.hog", "line 3"),
+        (LINES["hog"] + LINES["lab"], 400, None, "line 3 is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_line_that_cannot_be_is_a_problem_that_names_it(
+    service: Running, line: bytes, status: int, field: str | None, words: str, last: bool
+) -> None:
+    with logged() as records:
+        response = post(service, LINES["speed"] + b"\n\n" + line + (b"" if last else b"\n" + LINES["lab"]))
+    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE)
+    assert response.json().get("field") == field, response.text
+    assert words in response.json()["detail"]
+    assert "line 3" in response.json()["detail"]
+    assert not records
+    assert service.metric("anytime_open_predictions") == 0
+
+
+def test_a_bad_line_is_told_at_once_and_the_connection_lives(service: Running) -> None:
+    with service.connect() as connection:
+        head(connection)
+        connection.send(chunk(LINES["speed"] + b"\nnonsense\n"))
+        assert connection.response()[0] == 400
+        connection.send(chunk(LINES["hog"]) + b"0\r\n\r\n")
+        head(connection)
+        connection.send(chunk(LINES["speed"]) + b"0\r\n\r\n")
+        assert connection.response()[0] == 200
+
+
+def test_lines_above_the_limit_are_a_body_above_the_limit(service: Running) -> None:
+    with service.connect() as connection:
+        head(connection)
+        connection.send(chunk(b" " * 50_000 + b"\n") * 2 + chunk(b"\n" * 5))
+        assert connection.response()[0] == 413
+
+
+def test_more_lines_than_are_read_at_a_time_leave_the_deadline_its_turn(service: Running) -> None:
+    content = (LINES["speed"] + b"\n") * 2_000
+    answer = post(service, content).json()
+    assert answer["replaced"] == ["speed"]
+    assert post(service, content, deadline_ms=1).json()["reason"] in ("deadline", "end")
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Running) -> None:
+    with logged() as records:
+        for _ in range(5):
+            with service.connect() as connection:
+                head(connection)
+                connection.send(chunk(LINES["speed"] + b'\n{"group'))
+        until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+    assert not records
+
+
+def lateness(service: Running, count: int) -> list[float]:
+    """How long after their 20 ms answers come, as this client sees it."""
+    late = []
+    with service.connect() as connection:
+        for _ in range(count):
+            begun = perf_counter()
+            head(connection, "deadline_ms=20")
+            connection.send(chunk(LINES["speed"] + b"\n"))
+            answer = connection.response()[2]
+            late.append((perf_counter() - begun) * 1000 - 20)
+            assert (answer["reason"], answer["groups"]) in (("deadline", ["speed"]), ("deadline", []))
+            connection.send(b"0\r\n\r\n")
+    return late
+
+
+def flood(service: Running, stop: Event) -> None:
+    """Send 200,000 chunks of one byte, over and over."""
+    chunks = chunk(b" ") * 2_000
+    while not stop.is_set():
+        with service.connect() as connection, suppress(OSError):
+            head(connection)
+            for _ in range(100):
+                connection.send(chunks)
+            connection.send(b"0\r\n\r\n")
+            connection.response()
+
+
+def test_a_flood_of_tiny_chunks_does_not_keep_the_others_waiting(service: Running) -> None:
+    alone = lateness(service, 20)
+    stop = Event()
+    flooding = Thread(target=flood, args=(service, stop))
+    flooding.start()
+    try:
+        beside = lateness(service, 40)
+    finally:
+        stop.set()
+        flooding.join(30)
+    # Client, flood and service share one interpreter here, so the bounds are wide.
+    assert median(beside) < median(alone) + 60
+    assert max(beside) < max(alone) + 1_000
+
+
+def test_random_pieces_are_read_like_the_whole(service: Running, model: AnytimeModel) -> None:
+    rng = random.Random(5)
+    with service.connect() as connection:
+        for _ in range(30):
+            names = [name for name in VALUES if rng.random() < 0.6]
+            rng.shuffle(names)
+            content = b"".join(b"\n" * rng.randrange(3) + LINES[name] + b"\n" for name in names)
+            head(connection)
+            while content:
+                size = rng.randrange(1, 40)
+                connection.send(chunk(content[:size]))
+                content = content[size:]
+            if len(names) < len(VALUES):
+                connection.send(b"0\r\n\r\n")
+            answer = connection.response()[2]
+            assert timeless(answer) == expected(model, {name: VALUES[name] for name in names})
+            if len(names) == len(VALUES):
+                connection.send(b"0\r\n\r\n")

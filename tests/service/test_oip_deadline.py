@@ -1,0 +1,143 @@
+"""Open Inference Protocol v2: bodies that come in pieces, late or never. The bounds are wide: machines are busy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from time import sleep
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from anytime_service.app import create_app
+from anytime_service.openapi import AnytimeAPI
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.inferring import (
+    JSON_BYTES,
+    MODELS,
+    TWO_ROWS,
+    assert_refused,
+    assert_told,
+    binary,
+    half_sent,
+    infer,
+    output,
+    post,
+    tensors,
+    unpacked,
+)
+from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, trained_model, until
+
+
+@pytest.fixture(scope="module")
+def app(settings: Settings) -> AnytimeAPI:
+    return create_app(ModelRegistry.of(MODELS.values()), settings)
+
+
+@pytest.fixture(scope="module")
+def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
+    with running(app, settings) as service:
+        yield service
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [("deadline_ms=50", {}), ("", {"Request_Timeout_Ms": "50"}), ("deadline_ms=1900", {"grpc_timeout": "50m"})],
+)
+def test_an_unfinished_body_is_answered_with_the_base_rate(service: Running, query: str, headers: Any) -> None:
+    content = json.dumps({"id": "7", "inputs": tensors(TWO_ROWS)}).encode()
+    with half_sent(service, content, len(content) // 2, query=f"{query}&rows=2", **headers) as connection:
+        status, told, reply = connection.response()
+        connection.send(content[len(content) // 2 :])
+    assert (status, told["content-type"]) == (200, "application/json")
+    assert output(reply).tolist() == [[BASE_RATE]] * 2
+    assert (reply["parameters"]["reason"], reply["parameters"]["complete"]) == ("deadline", False)
+    assert 45 < reply["parameters"]["elapsed_ms"] < 1_500
+
+
+@pytest.mark.parametrize("parameters", [{"deadline_ms": 300}, {"timeout": 300_000}, {"timeout": 0, "deadline_ms": 300}])
+def test_the_deadline_in_the_json_holds_while_tensors_come_and_those_that_came_count(
+    service: Running, parameters: Any
+) -> None:
+    content, headers = binary(TWO_ROWS, parameters=parameters, id="7")
+    sent = int(headers[JSON_BYTES]) + 16 + 31  # speed, and all but a byte of hog
+    with half_sent(service, content, sent, **{JSON_BYTES: headers[JSON_BYTES]}) as connection:
+        _, _, reply = connection.response()
+    assert_told(reply, expected(MODELS["brake"], {"speed": TWO_ROWS["speed"]}, rows=2))
+    assert (reply["id"], reply["parameters"]["reason"]) == ("7", "deadline")
+    assert 290 < reply["parameters"]["elapsed_ms"] < 1_800
+
+
+def test_a_tensor_counts_when_it_has_come_however_the_body_is_cut(service: Running) -> None:
+    content, headers = binary(TWO_ROWS, parameters={"budget": 5})
+    at = int(headers[JSON_BYTES])
+    for sent in (at + 16 + 32, at + 16 + 33):  # what the budget buys is there before the body has ended
+        with half_sent(service, content, sent, **{JSON_BYTES: str(at)}) as connection:
+            reply = connection.response()[2]
+        assert_told(reply, expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
+        assert reply["parameters"]["reason"] == "budget"
+    for cut in (1, at - 1, at, at + 1, at + 17, len(content) - 1):
+        with half_sent(service, content, cut, **{JSON_BYTES: str(at)}) as connection:
+            sleep(0.01)
+            connection.send(content[cut:])
+            assert_told(connection.response()[2], expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
+
+
+def test_a_body_in_chunks_needs_no_length(service: Running) -> None:
+    content, headers = binary(TWO_ROWS)
+
+    def chunks() -> Iterator[bytes]:
+        yield from (content[i : i + 50] for i in range(0, len(content), 50))
+
+    response = httpx.post(f"{service.url}/v2/models/brake/infer", content=chunks(), headers=headers)
+    assert_told(response.json(), expected(MODELS["brake"], TWO_ROWS, rows=2))
+
+
+@pytest.mark.parametrize("parameters", [{"deadline_ms": 0}, {"deadline_ms": 0, "binary_data_output": True}])
+def test_a_deadline_of_zero_is_the_base_rate_of_every_row(service: Running, parameters: Any) -> None:
+    content = json.dumps({"inputs": tensors(TWO_ROWS), "parameters": parameters}).encode()
+    response = post(service, content)
+    if "binary_data_output" in parameters:
+        reply, blobs = unpacked(response)
+        assert np.frombuffer(blobs["prediction"]).tolist() == [BASE_RATE] * 2
+    else:
+        reply = response.json()
+        assert output(reply).tolist() == [[BASE_RATE]] * 2
+    assert (reply["parameters"]["reason"], reply["parameters"]["prefix"]) == ("deadline", 0)
+
+
+def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> None:
+    app = create_app(ModelRegistry.of([small_model()]), settings)
+    content = json.dumps({"inputs": tensors(VALUES)}).encode()
+    with running(app, settings) as service, half_sent(service, content, 10) as connection:
+        until(lambda: app.state.handler.live)
+        app.state.handler.registry = ModelRegistry.of([trained_model("brake", width=3)])
+        connection.send(content[10:])
+        assert_told(connection.response()[2], expected(small_model(), VALUES))
+
+
+def test_a_request_takes_one_place_and_one_above_the_limit_is_503(settings: Settings) -> None:
+    limits = settings.model_copy(update={"max_open": 1})
+    content = json.dumps({"inputs": tensors(VALUES)}).encode()
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    with running(app, limits) as service:
+        assert_told(post(service, content).json(), expected(small_model(), VALUES))
+        with half_sent(service, content, 10) as connection:
+            until(lambda: app.state.handler.live)
+            refused = post(service, content)
+            assert_refused(refused, 503, None, "open already")
+            assert refused.headers["retry-after"] == "1"
+            connection.send(content[10:])
+            assert connection.response()[0] == 200
+
+
+def test_a_client_that_leaves_harms_nobody(service: Running, app: AnytimeAPI) -> None:
+    content, headers = binary(TWO_ROWS)
+    for sent in (10, len(content) - 1):
+        half_sent(service, content, sent, **{JSON_BYTES: headers[JSON_BYTES]}).__exit__()
+        sleep(0.05)
+    until(lambda: not app.state.handler.live)
+    assert infer(service, [])["parameters"]["prefix"] == 0

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from anytime_service import outbox
+from anytime_service.outbox import Outbox
+from service.loops import run
+
+
+class Reader:
+    """A client that reads when it is let, and what has reached it."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.error: Exception | None = None
+        self.given_up = 0
+
+    async def send(self, message: Any) -> None:
+        await self.reads.wait()
+        if self.error is not None:
+            raise self.error
+        self.got.append(message["text"])
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+def put(box: Outbox, text: str) -> None:
+    box.put({"type": "websocket.send", "text": text}, len(text))
+
+
+def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
+    async def main() -> None:
+        reader = Reader()
+        box = Outbox(reader.send, reader.give_up)
+        for text in "abc":
+            put(box, text)
+            assert reader.got[-1] == text
+            assert not box.slow
+        await box.flushed()
+
+    run(main())
+
+
+def test_messages_keep_their_order_however_the_client_reads() -> None:
+    async def main(seed: int) -> None:
+        rng, reader = random.Random(seed), Reader()
+        box = Outbox(reader.send, reader.give_up)
+        said = []
+        for i in range(200):
+            said.append(str(i))
+            put(box, str(i))
+            if rng.random() < 0.3:
+                (reader.reads.clear if reader.reads.is_set() else reader.reads.set)()
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+        reader.reads.set()
+        await asyncio.wait_for(box.flushed(), 5)
+        assert reader.got == said
+        assert not box.slow
+        assert not reader.given_up
+
+    for seed in range(20):
+        run(main(seed))
+
+
+def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MOST_BYTES", 1_000)
+
+    async def main() -> None:
+        reader = Reader()
+        reader.reads.clear()
+        box = Outbox(reader.send, reader.give_up)
+        for i in range(50):
+            put(box, "x" * 100)
+            assert reader.given_up == (i > 10)
+        assert not box._kept
+        await asyncio.sleep(0)
+        reader.reads.set()
+        await asyncio.sleep(0.001)
+        assert reader.got == []
+
+    run(main())
+
+
+def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MOST_BYTES", 1_000)
+
+    async def main() -> None:
+        reader = Reader()
+        box = Outbox(reader.send, reader.give_up)
+        for _ in range(5):
+            reader.reads.clear()
+            for _ in range(10):
+                put(box, "x" * 100)
+            reader.reads.set()
+            await asyncio.wait_for(box.flushed(), 5)
+        assert (len(reader.got), reader.given_up) == (50, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
+    async def main() -> None:
+        reader = Reader()
+        reader.error = OSError("gone")
+        if slow:
+            reader.reads.clear()
+        box = Outbox(reader.send, reader.give_up)
+        for _ in range(3):
+            put(box, "x")
+        reader.reads.set()
+        await asyncio.sleep(0.001)
+        put(box, "x")
+        assert (reader.given_up, reader.got) == (1, [])
+        await asyncio.wait_for(box.flushed(), 5)
+
+    run(main())
+
+
+def test_a_closed_outbox_sends_nothing_and_gives_nobody_up() -> None:
+    async def main() -> None:
+        reader = Reader()
+        reader.reads.clear()
+        box = Outbox(reader.send, reader.give_up)
+        put(box, "a")
+        put(box, "b")
+        waiting = asyncio.ensure_future(box.flushed())
+        await asyncio.sleep(0)
+        box.close()
+        box.close()
+        reader.reads.set()
+        put(box, "c")
+        await asyncio.wait_for(waiting, 5)
+        assert (reader.got, reader.given_up) == ([], 0)
+
+    run(main())

@@ -1,0 +1,174 @@
+"""`POST /predict` in its forms: JSON, MessagePack and packed values in, JSON or MessagePack out; rows and ranking."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.protocol import OpenPrediction
+from anytime_service.wire.forms import JSON, MSGPACK
+from service.serving import BASE_RATE, VALUES, Running, expected, logged, packed, timeless, trained_model
+
+JSON_TYPE, MSGPACK_TYPE = JSON.media_type, MSGPACK.media_type
+ROWS = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, True], [2, 2]]}
+
+
+def post(service: Running, content: bytes, kind: str = MSGPACK_TYPE, accept: str = "", **query: Any) -> httpx.Response:
+    headers = {"content-type": kind, "accept": accept}
+    return httpx.post(f"{service.url}/predict", content=content, headers=headers, params=query, timeout=30)
+
+
+def read(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    decoder: Any = msgspec.json if response.headers["content-type"] == JSON_TYPE else msgspec.msgpack
+    answer: dict[str, Any] = decoder.decode(response.content)
+    return answer
+
+
+@pytest.mark.parametrize("kind", [MSGPACK_TYPE, "application/x-msgpack", "application/vnd.msgpack; version=5"])
+def test_a_body_of_messagepack_is_answered_in_messagepack(service: Running, model: AnytimeModel, kind: str) -> None:
+    response = post(service, MSGPACK.encode({"groups": VALUES}), kind)
+    assert response.headers["content-type"] == MSGPACK_TYPE
+    assert timeless(read(response)) == expected(model, VALUES)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_packed_values_are_the_same_values(service: Running, model: AnytimeModel, dtype: str) -> None:
+    values = {name: np.array(rows, dtype=f"<{dtype}") for name, rows in ROWS.items()}
+    body = MSGPACK.encode({"groups": {name: packed(each, dtype) for name, each in values.items()}})
+    answer = read(post(service, body, ranking="true"))
+    assert timeless(answer) == expected(model, values, rows=3, ranking=True)
+    assert answer["imputed"] == ["h1"]
+    mixed = MSGPACK.encode({"groups": {"speed": packed(values["speed"], dtype), "hog": ROWS["hog"]}, "rows": 3})
+    assert read(post(service, mixed))["prediction"] == answer["prediction"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "answered"),
+    [
+        ("", JSON_TYPE, JSON_TYPE),
+        ("", MSGPACK_TYPE, MSGPACK_TYPE),
+        ("*/*", MSGPACK_TYPE, MSGPACK_TYPE),
+        (MSGPACK_TYPE, JSON_TYPE, MSGPACK_TYPE),
+        (JSON_TYPE, MSGPACK_TYPE, JSON_TYPE),
+        ("text/html, Application/MsgPack;q=0.9, */*;q=0.1", JSON_TYPE, MSGPACK_TYPE),
+        (f"{JSON_TYPE}, {MSGPACK_TYPE}", MSGPACK_TYPE, JSON_TYPE),
+        (MSGPACK_TYPE, "application/x-ndjson", MSGPACK_TYPE),
+        ("text/csv", JSON_TYPE, JSON_TYPE),
+    ],
+)
+def test_the_answer_is_in_the_form_that_is_accepted_else_in_that_of_the_body(
+    service: Running, accept: str, kind: str, answered: str
+) -> None:
+    body = MSGPACK.encode({"groups": {}}) if kind == MSGPACK_TYPE else b"" if "nd" in kind else b'{"groups": {}}'
+    response = post(service, body, kind, accept)
+    assert response.headers["content-type"] == answered
+    assert read(response)["prediction"] == BASE_RATE
+
+
+@pytest.mark.parametrize("accept", [MSGPACK_TYPE, JSON_TYPE])
+def test_problems_are_json_whatever_is_accepted(service: Running, accept: str) -> None:
+    response = post(service, b"\xc1", accept=accept)
+    assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
+    assert "not MessagePack" in response.json()["detail"]
+
+
+def test_rows_are_ranked_where_asked_for(service: Running, model: AnytimeModel) -> None:
+    for ranking in ("true", "1"):
+        answer = service.post({"groups": ROWS}, ranking=ranking).json()
+        assert timeless(answer) == expected(model, ROWS, rows=3, ranking=True)
+        assert answer["ranking"] == np.argsort(-np.array(answer["prediction"])).tolist()
+    for ranking in ("false", "0", ""):
+        assert service.post({"groups": ROWS}, ranking=ranking).json()["ranking"] is None
+    response = service.post({"groups": ROWS}, ranking="yes")
+    assert (response.status_code, response.json()["field"]) == (422, "ranking")
+
+
+def test_rows_of_classes_have_no_one_order(several: Running) -> None:
+    response = several.post({"groups": {}}, model="kind", ranking="true")
+    assert (response.status_code, response.json()["field"]) == (422, "ranking")
+
+
+def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> None:
+    for groups in ({"hog": VALUES["hog"]}, {"hog": VALUES["hog"], "speed": VALUES["speed"]}, VALUES):
+        answer = several.post({"groups": groups}, model="lens", policy="arrived").json()
+        assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
+    wide = trained_model("wide", width=40)
+    late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[2:]}
+    answer = several.post({"groups": late}, model="wide", policy="arrived").json()
+    assert timeless(answer) == expected(wide, late, policy="arrived")
+
+
+def test_the_other_groups_are_refused_with_the_one_that_is_wrong(service: Running) -> None:
+    response = service.post({"groups": {"speed": [[1.0]], "hog": [[1, 2], [3, 4]]}})
+    assert (response.status_code, response.json()["field"]) == (422, "groups")
+    assert "'speed' has 1, 'hog' has 2" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "status", "field", "words"),
+    [
+        ({"hog": {"dtype": "f8", "values": b"x" * 24}}, 422, "groups.hog", "16 bytes each"),
+        ({"hog": {"dtype": "f8", "values": b""}}, 422, "groups.hog", "expected 1 x 2"),
+        ({"hog": {"dtype": "f2", "values": b"x" * 4}}, 422, "groups.hog.dtype", "f2"),
+        ({"hog": {"dtype": "f8"}}, 422, "groups.hog", "missing required field `values`"),
+        ({"hog": {"values": b"x" * 16}}, 422, "groups.hog", "missing required field `dtype`"),
+        ({"hog": {"values": b"", "dtype": "f8", "rows": 1}}, 422, "groups.hog", "unknown field"),
+        ({"hog": b"x" * 16}, 422, "groups.hog", "got `bytes`"),
+        ({"hog": {"dtype": "f8", "values": [1.0, 2.0]}}, 422, "groups.hog.values", "expected `bytes`"),
+        ({"hog": [1.0, float("inf")]}, 422, "groups.hog", "infinite"),
+        ({"hog": {"dtype": "f8", "values": np.array([-np.inf, 1.0]).tobytes()}}, 422, "groups.hog", "infinite"),
+        ({"none": {"dtype": "f8", "values": b"x" * 8}}, 422, "groups.none", "there is no group"),
+        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "at most 50"),
+        ({1: [1.0]}, 400, "groups", "expected `str`"),
+    ],
+)
+def test_packed_values_that_cannot_be_name_the_place(
+    service: Running, groups: Any, status: int, field: str, words: str
+) -> None:
+    response = post(service, MSGPACK.encode({"groups": groups}))
+    assert (response.status_code, response.json().get("field")) == (status, field), response.text
+    assert words in response.json()["detail"]
+    assert post(service, MSGPACK.encode({"groups": VALUES})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xc1", b"\x91" * 9_000, b"\xdf\xff\xff\xff\xff", b"\xc0", b"\x80\x80", b'{"groups": {}}']
+)
+def test_a_body_that_is_not_messagepack_is_told(service: Running, content: bytes) -> None:
+    with logged() as records:
+        response = post(service, content)
+    assert response.status_code == 400
+    assert not records
+
+
+def test_packed_values_are_for_messagepack(service: Running) -> None:
+    response = service.post({"groups": {"speed": {"dtype": "f8", "values": "AAAAAAAA8D8="}}})
+    assert (response.status_code, response.json()["field"]) == (422, "groups.speed")
+
+
+def test_a_fault_at_the_deadline_is_told_and_logged(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the secret of the house")
+
+    monkeypatch.setattr(OpenPrediction, "deadline", fail)
+    with logged() as records, service.connect() as connection:
+        connection.head("deadline_ms=10", 100)
+        status, headers, problem = connection.response()
+        assert (status, headers["content-type"]) == (500, MEDIA_TYPE)
+        assert "secret" not in json.dumps(problem)
+    assert records
+    assert service.metric("anytime_open_predictions") == 0
+
+
+def test_a_deadline_in_the_middle_of_many_rows_has_as_many_answers_as_were_announced(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=20&rows=3", 100)
+        assert connection.response()[2]["prediction"] == [BASE_RATE] * 3

@@ -1,0 +1,211 @@
+"""Models loaded again while predictions are open: the new one is checked before the old one goes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import load_registry
+from anytime_service.settings import Settings
+from service.commands import command
+from service.serving import VALUES, Running, expected, logged, running, small_model, timeless
+
+LIMITS = Settings(port=0, max_deadline_ms=5_000)
+
+
+def shifted(intercept: float, name: str = "brake") -> AnytimeModel:
+    """The small model with another base rate, by which its answers are told apart."""
+    model = small_model(name)
+    return replace(model, prefixes=replace(model.prefixes, intercept=np.array([intercept])))
+
+
+def write(file: Path, intercept: float, name: str = "brake") -> AnytimeModel:
+    return shifted(intercept, name).save(file)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "m.safetensors"
+
+
+@pytest.fixture
+def reloading(file: Path) -> Iterator[Running]:
+    """A service of one file, whose model has the base rate 10."""
+    write(file, 10.0)
+    with running(create_app(load_registry([file.parent]), LIMITS), LIMITS) as service:
+        yield service
+
+
+def reload(service: Running, name: str = "brake") -> httpx.Response:
+    return httpx.post(f"{service.url}/models/{name}/reload", timeout=30)
+
+
+def test_a_model_is_replaced_when_asked_to(reloading: Running, file: Path) -> None:
+    old = reloading.get("/models/brake").json()["version"]
+    new = write(file, 3.0)
+    assert new.version != old
+    assert reloading.post({"groups": {}}).json()["prediction"] == 10.0, "not before"
+    response = reload(reloading)
+    assert (response.status_code, response.json()) == (200, reloading.get("/models").json()[0])
+    assert response.json()["version"] == new.version
+    assert timeless(reloading.post({"groups": VALUES}).json()) == expected(new, VALUES)
+    assert reload(reloading).json()["version"] == new.version, "nothing has changed"
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_file_that_cannot_be_loaded_leaves_the_old_model_serving(
+    reloading: Running, file: Path, content: bytes | None
+) -> None:
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with logged() as records:
+        response = reload(reloading)
+    assert (response.status_code, response.headers["content-type"]) == (409, MEDIA_TYPE)
+    assert not records
+    assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
+    new = write(file, 3.0)
+    assert reload(reloading).json()["version"] == new.version, "mended, it is loaded"
+
+
+def test_a_model_that_is_not_there_is_not_loaded(reloading: Running) -> None:
+    response = reload(reloading, "break")
+    assert (response.status_code, response.json()["field"]) == (404, "model")
+
+
+def test_models_at_hand_cannot_be_loaded_again(service: Running) -> None:
+    response = reload(service)
+    assert response.status_code == 409
+    assert "did not come from files" in response.json()["detail"]
+
+
+def test_one_model_is_replaced_and_the_others_stay(reloading: Running, file: Path) -> None:
+    other = file.with_name("other.safetensors")
+    write(other, 1.0, "other")
+    assert reload(reloading, "other").status_code == 200
+    write(file, 3.0)
+    write(other, 2.0, "other")
+    reload(reloading, "other")
+    told = {name: reloading.post({"groups": {}}, model=name).json()["prediction"] for name in ("brake", "other")}
+    assert told == {"brake": 10.0, "other": 2.0}
+
+
+def test_what_is_open_keeps_the_version_it_began_with(reloading: Running, file: Path) -> None:
+    old = load_registry([file]).get()
+    session = reloading.post_to("/sessions").json()["id"]
+    reloading.post_to(f"/sessions/{session}/groups", {"speed": VALUES["speed"]})
+    with reloading.stream() as stream, reloading.connect() as connection:
+        stream.say("begin", "old")
+        stream.groups("old", {"speed": VALUES["speed"]})
+        connection.head(content_type="application/x-ndjson")
+        new = write(file, 3.0)
+        assert reload(reloading).status_code == 200
+        stream.say("begin", "new")
+        for name in ("old", "new"):
+            stream.groups(name, {"hog": VALUES["hog"]})
+            stream.say("end", name)
+        both = {"speed": VALUES["speed"], "hog": VALUES["hog"]}
+        assert timeless(stream.answer("old")) == expected(old, both)
+        assert timeless(stream.answer("new")) == expected(new, {"hog": VALUES["hog"]})
+        connection.send(b"0\r\n\r\n")
+        assert timeless(connection.response()[2]) == expected(old, {})
+    reloading.post_to(f"/sessions/{session}/groups", {"hog": VALUES["hog"]})
+    assert timeless(reloading.get(f"/sessions/{session}/predict").json()) == expected(old, both)
+    created = reloading.post_to("/sessions").json()
+    assert created["version"] == new.version
+    response = reloading.post({"groups": {}}, model=f"brake@{old.version}")
+    assert response.status_code == 404, "the old version is gone for what begins now"
+
+
+def test_reloading_under_load_loses_and_mixes_nothing(reloading: Running, file: Path) -> None:
+    versions = {load_registry([file]).get().version: 10.0}
+    stop = Event()
+    answers: list[dict[str, Any]] = []
+    failures: list[BaseException] = []
+
+    def guarded(ask: Any) -> None:
+        try:
+            ask()
+        except BaseException as error:
+            failures.append(error)
+
+    def post() -> None:
+        with httpx.Client(base_url=reloading.url, timeout=30) as client:
+            while not stop.is_set():
+                response = client.post("/predict", json={"groups": VALUES})
+                assert response.status_code == 200, response.text
+                answers.append(response.json())
+
+    def stream() -> None:
+        with reloading.stream() as stream:
+            count = 0
+            while not stop.is_set():
+                stream.say("begin", count)
+                stream.groups(count, VALUES)
+                answers.append(stream.answer(count))
+                count += 1
+
+    def session() -> None:
+        with httpx.Client(base_url=reloading.url, timeout=30) as client:
+            while not stop.is_set():
+                created = client.post("/sessions").json()
+                path = f"/sessions/{created['id']}"
+                assert client.post(f"{path}/groups", json=VALUES).status_code == 200
+                answer = client.get(f"{path}/predict").json()
+                assert answer["version"] == created["version"]
+                answers.append(answer)
+                assert client.delete(path).status_code == 204
+
+    threads = [Thread(target=guarded, args=(ask,)) for ask in (post, stream, session)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(12):
+            new = write(file, float(20 + i % 4))
+            versions[new.version] = float(20 + i % 4)
+            assert reload(reloading).json()["version"] == new.version
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert not failures
+    given = {version: expected(shifted(base), VALUES)["prediction"] for version, base in versions.items()}
+    assert {answer["version"] for answer in answers} <= set(given)
+    assert len({answer["version"] for answer in answers}) > 2
+    for answer in answers:
+        assert answer["prediction"] == pytest.approx(given[answer["version"]], rel=1e-12)
+        assert answer["reason"] == "complete"
+
+
+def test_sighup_loads_again_and_a_broken_file_leaves_the_old_model(file: Path) -> None:
+    write(file, 10.0)
+    with command(file) as (served, service), service.stream() as stream:
+        stream.say("begin", "old")
+        new = write(file, 3.0)
+        served.process.send_signal(signal.SIGHUP)
+        served.said("loaded again: 'brake'")
+        assert service.get("/models").json()[0]["version"] == new.version
+        stream.say("begin", "new")
+        for name, base in (("old", 10.0), ("new", 3.0)):
+            stream.say("end", name)
+            assert stream.answer(name)["prediction"] == base
+        file.write_bytes(b"nonsense")
+        served.process.send_signal(signal.SIGHUP)
+        served.said("models stay as they were: .*m.safetensors")
+        assert service.post({"groups": {}}).json()["prediction"] == 3.0
+        file.unlink()
+        served.process.send_signal(signal.SIGHUP)
+        served.said("models stay as they were: there is no file")
+        assert service.post({"groups": {}}).json()["prediction"] == 3.0

@@ -1,0 +1,173 @@
+"""Sessions in memory, without sockets; the clock is the tests'."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.sessions import memory
+from anytime_service.sessions.memory import MemorySessions
+from service.loops import run
+from service.serving import VALUES, small_model
+
+MODEL = small_model()
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(memory, "now_ms", clock)
+    return clock  # type: ignore[return-value]
+
+
+def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        session = sessions.create(MODEL, 1)
+        clock.now += 60_000
+        assert sessions.get(session.id) is session, "using it counts"
+        clock.now += 60_000
+        assert sessions.get(session.id) is session
+        clock.now += 60_001
+        with pytest.raises(GoneSessionError, match="expired"):
+            sessions.get(session.id)
+        with pytest.raises(GoneSessionError):
+            sessions.delete(session.id)
+        assert len(sessions) == 0
+        sessions.close()
+
+    run(main())
+
+
+def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        session = sessions.create(MODEL, None)
+        sessions.delete(session.id)
+        for _ in range(2):
+            with pytest.raises(GoneSessionError):
+                sessions.get(session.id)
+            with pytest.raises(GoneSessionError):
+                sessions.delete(session.id)
+        for name in ("none", "", "x" * 10_000):
+            with pytest.raises(UnknownSessionError) as error:
+                sessions.get(name)
+            assert len(str(error.value)) < 200
+        sessions.close()
+
+    run(main())
+
+
+def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(1_000, ttl_s=60)
+        ids = {sessions.create(MODEL, 1).id for _ in range(1_000)}
+        assert len(ids) == 1_000
+        assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
+        sessions.close()
+
+    run(main())
+
+
+def test_there_are_only_so_many_and_expired_ones_make_room(clock: Clock) -> None:
+    async def main() -> None:
+        sessions = MemorySessions(3, ttl_s=60)
+        first, second, third = (sessions.create(MODEL, 1) for _ in range(3))
+        with pytest.raises(OverloadedError, match="there are 3 sessions"):
+            sessions.create(MODEL, 1)
+        sessions.delete(second.id)
+        fourth = sessions.create(MODEL, 1)
+        clock.now += 50_000
+        sessions.get(first.id)
+        sessions.get(fourth.id)
+        clock.now += 20_000
+        fifth = sessions.create(MODEL, 1)
+        assert {sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
+        with pytest.raises(GoneSessionError):
+            sessions.get(third.id)
+        sessions.close()
+
+    run(main())
+
+
+def test_only_so_many_ended_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "REMEMBERED", 2)
+
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        names = [sessions.create(MODEL, 1).id for _ in range(3)]
+        for name in names:
+            sessions.delete(name)
+        with pytest.raises(UnknownSessionError):
+            sessions.get(names[0])
+        for name in names[1:]:
+            with pytest.raises(GoneSessionError):
+                sessions.get(name)
+        sessions.close()
+
+    run(main())
+
+
+def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=0.05)
+        kept = [weakref.ref(sessions.create(MODEL, 1).prediction) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while len(sessions):
+                await asyncio.sleep(0.01)
+        gc.collect()
+        assert not any(each() for each in kept)
+        assert sessions._sweep is None, "nothing runs when there is nothing to look after"
+        session = sessions.create(MODEL, 1)
+        async with asyncio.timeout(20):
+            while len(sessions):
+                await asyncio.sleep(0.01)
+        with pytest.raises(GoneSessionError):
+            sessions.get(session.id)
+
+    run(main())
+
+
+def test_closing_ends_what_runs_beside() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        sessions.create(MODEL, 1)
+        sessions.close()
+        sessions.close()
+        assert sessions._sweep is None
+
+    run(main())
+
+
+def test_groups_are_taken_all_or_none() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        session = sessions.create(MODEL, None)
+        wrong = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0]]}
+        with pytest.raises(FieldError, match="different numbers of rows") as error:
+            session.take(wrong)
+        assert error.value.field == "groups"
+        with pytest.raises(FieldError) as refused:
+            session.take({"speed": [1.0], "hog": [1.0]})
+        assert refused.value.field == "groups.hog"
+        assert session.prediction.received == ()
+        session.take(VALUES)
+        assert session.prediction.prefix == 3
+        sessions.close()
+
+    run(main())

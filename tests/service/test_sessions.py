@@ -1,0 +1,379 @@
+"""Sessions as a client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter, sleep
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.protocol import OpenPrediction
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.wire.forms import JSON, MSGPACK
+from service.serving import (
+    BASE_RATE,
+    VALUES,
+    Running,
+    expected,
+    logged,
+    packed,
+    running,
+    small_model,
+    timeless,
+    trained_model,
+    until,
+)
+
+PACKED = {"content-type": MSGPACK.media_type}
+Ask = Callable[..., "Future[httpx.Response]"]
+
+
+def begin(service: Running, **body: Any) -> str:
+    response = service.post_to("/sessions", body or None)
+    assert response.status_code == 201, response.text
+    name: str = response.json()["id"]
+    return name
+
+
+def give(service: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
+    return service.post_to(f"/sessions/{session}/groups", groups)
+
+
+def end(service: Running, session: str) -> httpx.Response:
+    return httpx.delete(f"{service.url}/sessions/{session}", timeout=30)
+
+
+@pytest.fixture
+def ask(service: Running) -> Iterator[Ask]:
+    """Asks a session for a prediction in a thread of its own; returns when the service has heard of it."""
+    with ThreadPoolExecutor(16) as threads:
+
+        def ask(session: str, **parameters: Any) -> Future[httpx.Response]:
+            before = service.metric("anytime_open_predictions")
+            asked = threads.submit(service.get, f"/sessions/{session}/predict", **parameters)
+            until(lambda: service.metric("anytime_open_predictions") > before or asked.done())
+            return asked
+
+        yield ask
+
+
+def refused(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE), response.text
+    problem: dict[str, Any] = response.json()
+    return problem
+
+
+def test_a_session_from_its_begin_to_its_end(service: Running, model: AnytimeModel, settings: Settings) -> None:
+    created = service.post_to("/sessions")
+    assert created.status_code == 201
+    session = created.json().pop("id")
+    assert created.json() == {"id": session, "model": "brake", "version": "v1", "expires_in_s": settings.session_ttl_s}
+    assert created.headers["location"] == f"/sessions/{session}"
+    assert timeless(service.get(f"/sessions/{session}/predict").json()) == expected(model, {})
+    given: dict[str, Any] = {}
+    for name, prefix in (("hog", 0), ("speed", 2), ("lab", 3)):
+        took = give(service, session, {name: VALUES[name]})
+        assert (took.status_code, took.json()) == (200, {"prefix": prefix, "steps": 3, "replaced": []})
+        given[name] = VALUES[name]
+        for budget in (None, 0.0, 1.0, 5.0, 10.0):
+            asked = {} if budget is None else {"budget": budget}
+            answer = service.get(f"/sessions/{session}/predict", **asked).json()
+            assert timeless(answer) == expected(model, given, budget)
+            assert answer["reason"] == (
+                "end" if answer["missing"] else "complete" if budget in (None, 10) else "budget"
+            )
+    ended = end(service, session)
+    assert (ended.status_code, ended.content) == (204, b"")
+
+
+def test_a_session_can_be_named_in_the_query(service: Running) -> None:
+    session = begin(service)
+    give(service, session, {"speed": [2.0]})
+    by_query = service.get("/predict", session=session, budget=1).json()
+    assert timeless(by_query) == timeless(service.get(f"/sessions/{session}/predict", budget=1).json())
+    assert refused(service.get("/predict"), 422)["field"] == "session"
+    assert refused(service.get("/predict", session=""), 422)["field"] == "session"
+    assert refused(service.get("/predict", session="none"), 404)["field"] == "session"
+
+
+@pytest.mark.parametrize("path", ["/predict", "/groups", ""])
+def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Running, path: str) -> None:
+    session = begin(service)
+    assert end(service, session).status_code == 204
+    method = {"/predict": "GET", "/groups": "POST", "": "DELETE"}[path]
+    for name, status in ((session, 410), ("none", 404), ("%00", 404), ("x" * 5_000, 404)):
+        content = b"{}" if method == "POST" else None
+        response = httpx.request(method, f"{service.url}/sessions/{name}{path}", content=content, timeout=30)
+        problem = refused(response, status)
+        assert problem["field"] == "session"
+        assert len(problem["detail"]) < 300
+    assert refused(service.get("/predict", session=session), 410)
+
+
+def test_the_last_values_of_a_group_count(service: Running, model: AnytimeModel) -> None:
+    session = begin(service)
+    give(service, session, {"speed": [9.0], "hog": VALUES["hog"]})
+    again = give(service, session, {"speed": [2.0], "lab": VALUES["lab"]})
+    assert again.json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}
+    answer = service.get(f"/sessions/{session}/predict").json()
+    assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
+    assert give(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
+
+
+def test_rows_are_told_or_counted_and_ranked(service: Running, model: AnytimeModel) -> None:
+    rows = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, 1], [2, 2]]}
+    for session in (begin(service), begin(service, rows=3)):
+        give(service, session, rows)
+        answer = service.get(f"/sessions/{session}/predict", ranking="true").json()
+        assert timeless(answer) == expected(model, rows, rows=3, ranking=True)
+        assert refused(give(service, session, {"lab": [[1.0]]}), 422)["field"] == "groups.lab"
+    told = begin(service, rows=3)
+    assert service.get(f"/sessions/{told}/predict").json()["prediction"] == [BASE_RATE] * 3
+
+
+def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: AnytimeModel) -> None:
+    session = begin(service)
+    give(service, session, {"speed": [2.0]})
+    for groups, field in (
+        ({"speed": [3.0], "hog": [1.0]}, "groups.hog"),
+        ({"speed": [3.0], "none": [1.0]}, "groups.none"),
+        ({"speed": [3.0], "hog": "text"}, "groups.hog"),
+        ({"speed": [3.0], "hog": [1.0, {}]}, "groups.hog[1]"),
+        ({"hog": [1.0, 1e200]}, "groups.hog"),
+        ({"speed": [[3.0]] * 51}, "rows"),
+    ):
+        assert refused(give(service, session, groups), 422)["field"] == field
+    answer = service.get(f"/sessions/{session}/predict").json()
+    assert timeless(answer) == expected(model, {"speed": [2.0]})
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "field"),
+    [
+        ("/sessions", b"[]", 400, None),
+        ("/sessions", b"{", 400, None),
+        ("/sessions", b'{"rows": 0}', 400, "rows"),
+        ("/sessions", b'{"rows": 51}', 422, "rows"),
+        ("/sessions", b'{"rows": 1.5}', 400, "rows"),
+        ("/sessions", b'{"model": "break"}', 404, "model"),
+        ("/sessions", b'{"modell": "brake"}', 400, None),
+        ("/sessions/{}/groups", b"", 400, None),
+        ("/sessions/{}/groups", b"[]", 400, None),
+        ("/sessions/{}/groups", b'{"speed": [1], "hog": [1,', 400, None),
+        ("/sessions/{}/groups", b"[" * 20_000, 400, None),
+        ("/sessions/{}/groups", b'{"speed": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", 400, None),
+        ("/sessions/{}/groups", b" " * 100_001, 413, None),
+    ],
+)
+def test_a_body_that_cannot_be_names_the_place(
+    service: Running, path: str, content: bytes, status: int, field: str | None
+) -> None:
+    session = begin(service)
+    response = httpx.post(service.url + path.format(session), content=content, timeout=30)
+    assert refused(response, status).get("field") == field
+    assert give(service, session, VALUES).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/sessions", "/sessions/{}/groups"])
+@pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
+def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[str, str]) -> None:
+    url = service.url + path.format(begin(service))
+    refused(httpx.post(url, content=b"{}", headers=headers, timeout=30), 415)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"budget": "-1"}, "budget"),
+        ({"budget": "nan"}, "budget"),
+        ({"deadline_ms": "inf"}, "deadline_ms"),
+        ({"policy": "best"}, "policy"),
+        ({"ranking": "yes"}, "ranking"),
+        ({"model": "brake"}, "model"),
+        ({"rows": "1"}, "rows"),
+        ({"deadline": "5"}, "deadline"),
+    ],
+)
+def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: dict[str, str], field: str) -> None:
+    session = begin(service)
+    assert refused(service.get(f"/sessions/{session}/predict", **parameters), 422)["field"] == field
+
+
+def test_a_session_speaks_messagepack(service: Running, model: AnytimeModel) -> None:
+    created = httpx.post(f"{service.url}/sessions", content=MSGPACK.encode({"rows": 3}), headers=PACKED)
+    assert (created.status_code, created.headers["content-type"]) == (201, MSGPACK.media_type)
+    session = msgspec.msgpack.decode(created.content)["id"]
+    values = {"speed": np.array([[1.0], [2.0], [3.0]]), "hog": np.array([[1.0, 2.0], [np.nan, 4.0], [5.0, 6.0]])}
+    body = MSGPACK.encode({name: packed(each) for name, each in values.items()})
+    took = httpx.post(f"{service.url}/sessions/{session}/groups", content=body, headers=PACKED)
+    assert msgspec.msgpack.decode(took.content) == {"prefix": 2, "steps": 3, "replaced": []}
+    accepting = {"accept": MSGPACK.media_type}
+    answer = httpx.get(f"{service.url}/sessions/{session}/predict", headers=accepting)
+    assert answer.headers["content-type"] == MSGPACK.media_type
+    assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
+    plain = httpx.get(f"{service.url}/sessions/{session}/predict")
+    assert (plain.headers["content-type"], timeless(plain.json())) == (JSON.media_type, expected(model, values, rows=3))
+
+
+def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefix(
+    service: Running, model: AnytimeModel, ask: Ask
+) -> None:
+    session = begin(service)
+    asked = ask(session, deadline_ms=1_900, budget=5)
+    give(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
+    sleep(0.02)
+    assert not asked.done()
+    give(service, session, {"speed": VALUES["speed"]})
+    answer = asked.result(20).json()
+    assert (answer["reason"], answer["elapsed_ms"] < 1_500) == ("budget", True)
+    assert timeless(answer) == expected(model, VALUES, 5)
+    assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
+
+
+def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: AnytimeModel) -> None:
+    session = begin(service)
+    give(service, session, {"speed": [2.0]})
+    begun = perf_counter()
+    answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
+    assert 0.09 < perf_counter() - begun < 1.5
+    assert (answer["reason"], answer["complete"]) == ("deadline", False)
+    assert timeless(answer) == expected(model, {"speed": [2.0]})
+    assert service.get(f"/sessions/{session}/predict", deadline_ms=0).json()["reason"] == "deadline"
+
+
+def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_once(service: Running) -> None:
+    session = begin(service)
+    assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
+    give(service, session, {"speed": [2.0]})
+    answer = service.get(f"/sessions/{session}/predict", deadline_ms=1_900, budget=1).json()
+    assert (answer["reason"], answer["elapsed_ms"] < 1_000) == ("budget", True)
+
+
+def test_deleting_a_session_answers_those_who_wait(service: Running, model: AnytimeModel, ask: Ask) -> None:
+    session = begin(service)
+    give(service, session, {"speed": [2.0]})
+    asked = [ask(session, deadline_ms=1_900) for _ in range(3)]
+    assert end(service, session).status_code == 204
+    for each in asked:
+        answer = each.result(20).json()
+        assert (answer["reason"], answer["elapsed_ms"] < 1_800) == ("end", True)
+        assert timeless(answer) == expected(model, {"speed": [2.0]})
+    refused(end(service, session), 410)
+
+
+def test_several_may_wait_at_once_each_for_its_own(service: Running, model: AnytimeModel, ask: Ask) -> None:
+    session = begin(service)
+    cheap = ask(session, deadline_ms=1_900, budget=1)
+    short = ask(session, deadline_ms=30)
+    whole = ask(session, deadline_ms=1_900)
+    assert short.result(20).json()["groups"] == []
+    give(service, session, {"speed": VALUES["speed"]})
+    assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
+    give(service, session, VALUES)
+    answer = whole.result(20).json()
+    assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
+    assert answer["reason"] == "complete"
+
+
+def test_a_client_that_stops_waiting_is_forgotten(service: Running) -> None:
+    session = begin(service)
+    with service.connect() as connection:
+        connection.send(f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        until(lambda: service.metric("anytime_open_predictions") == 1)
+    until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+    assert give(service, session, VALUES).status_code == 200
+
+
+def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running) -> None:
+    session = begin(service)
+    with service.connect() as connection:
+        connection.send(
+            f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        connection.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
+        assert connection.response()[0] == 413
+        assert service.metric("anytime_open_predictions") == 0
+    assert give(service, session, VALUES).status_code == 200
+
+
+def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> None:
+    session = begin(several, model="lens")
+    groups = {"hog": VALUES["hog"], "speed": VALUES["speed"]}
+    give(several, session, groups)
+    for parameters in ({}, {"deadline_ms": 50}):
+        answer = several.get(f"/sessions/{session}/predict", policy="arrived", **parameters).json()
+        assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
+    give(several, session, {"lab": VALUES["lab"]})
+    answer = several.get(f"/sessions/{session}/predict", policy="arrived", deadline_ms=1_900).json()
+    assert answer["reason"] == "complete"
+    wide = trained_model("wide", width=40)
+    late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[1:3]}
+    session = begin(several, model="wide@wide-0")
+    give(several, session, late)
+    answer = several.get(f"/sessions/{session}/predict", policy="arrived").json()
+    assert timeless(answer) == expected(wide, late, policy="arrived")
+
+
+def test_a_session_that_is_not_used_expires(model: AnytimeModel) -> None:
+    limits = Settings(port=0, session_ttl_s=0.3)
+    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+        session = begin(service)
+        assert service.post_to("/sessions").json()["expires_in_s"] == 0.3
+        waited = service.get(f"/sessions/{session}/predict", deadline_ms=600).json()
+        assert waited["reason"] == "deadline", "it does not expire while someone waits"
+        sleep(0.5)
+        refused(give(service, session, VALUES), 410)
+
+
+def test_there_are_only_so_many_sessions(model: AnytimeModel) -> None:
+    limits = Settings(port=0, max_sessions=2)
+    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+        first, second = begin(service), begin(service)
+        response = service.post_to("/sessions")
+        refused(response, 503)
+        assert response.headers["retry-after"] == "1"
+        end(service, first)
+        begin(service)
+        assert give(service, second, VALUES).status_code == 200
+
+
+def test_with_several_models_a_session_names_one(several: Running) -> None:
+    assert refused(several.post_to("/sessions"), 422)["field"] == "model"
+    created = several.post_to("/sessions", {"model": "lens@lens-0"}).json()
+    assert (created["model"], created["version"]) == ("lens", "lens-0")
+    refused(several.post_to("/sessions", {"model": "lens@none"}), 404)
+
+
+def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
+    service: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the secret of the house")
+
+    session = begin(service)
+    asked = ask(session, deadline_ms=1_900)
+    with logged() as records:
+        with monkeypatch.context() as patched:
+            patched.setattr(OpenPrediction, "took", fail)
+            assert give(service, session, VALUES).status_code == 200
+        problem = refused(asked.result(20), 500)
+    assert "secret" not in problem["detail"]
+    assert records
+    assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
+
+
+def test_a_session_keeps_its_groups_apart_from_others(service: Running) -> None:
+    first, second = begin(service), begin(service)
+    give(service, first, VALUES)
+    assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
+    assert small_model().open().answer().prediction == BASE_RATE

@@ -1,0 +1,109 @@
+"""Long reads are taken apart in slices: nothing is lost or out of order, and the others have their turn meanwhile."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from threading import Event, Thread
+from time import perf_counter
+
+import httpx
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.slicing import LARGEST_SLICE, SMALLEST_SLICE
+from service.raw_stream import raw, read_frame, text
+from service.serving import VALUES, Running, expected, logged, timeless, until
+
+SIZES = [SMALLEST_SLICE - 1, SMALLEST_SLICE, SMALLEST_SLICE + 1, 3 * SMALLEST_SLICE, LARGEST_SLICE, 99_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_of_any_size_is_one_message(service: Running, size: int) -> None:
+    frame = text(json.dumps({"type": "begin", "id": "p", "deadline_ms": 0}).encode().ljust(size))
+    with raw(service) as connection:
+        for _ in range(3):
+            connection.send(frame)
+            assert json.loads(read_frame(connection)[1])["id"] == "p"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_body_of_any_size_is_one_body(service: Running, model: AnytimeModel, size: int) -> None:
+    body = json.dumps({"groups": VALUES}).encode().ljust(size)
+    with httpx.Client(timeout=30) as client:
+        for _ in range(3):
+            answer = client.post(f"{service.url}/predict", content=body).json()
+            assert timeless(answer) == expected(model, VALUES)
+
+
+def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, model: AnytimeModel) -> None:
+    count = 5_000
+    groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(count)]
+    log = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]
+    log += [{"type": "begin", "id": i, "deadline_ms": 0} for i in range(500)]
+    with raw(service) as connection:
+        connection.send(b"".join(text(message) for message in log))
+        answer = json.loads(read_frame(connection)[1])
+        assert timeless(answer) == expected(model, {"speed": [count - 1.0]}) | {"replaced": ["speed"]}
+        assert [json.loads(read_frame(connection)[1])["id"] for _ in range(500)] == list(range(500))
+
+
+def test_requests_that_follow_each_other_in_one_read_are_answered_in_their_order(service: Running) -> None:
+    count = 200
+    bodies = [json.dumps({"groups": {"speed": [i]}}).encode() for i in range(count)]
+    head = "POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n"
+    with service.connect() as connection, logged() as records:
+        connection.send(b"".join(head.format(len(body)).encode() + body for body in bodies))
+        predictions = []
+        for _ in range(count):
+            status, _, answer = connection.response()
+            assert (status, answer["groups"]) == (200, ["speed"])
+            predictions.append(answer["prediction"])
+        assert sorted(predictions) in (predictions, predictions[::-1])
+        assert len(set(predictions)) == count
+    assert not records
+
+
+def test_a_client_that_leaves_with_much_unread_harms_nobody(service: Running) -> None:
+    with logged() as records:
+        for _ in range(3):
+            with raw(service) as connection:
+                connection.send(b"".join(text({"type": "begin", "id": i}) for i in range(900)))
+            with service.connect() as plain:
+                plain.head("deadline_ms=1900")
+                plain.send(b"1\r\n \r\n" * 20_000)
+        until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.8)
+    assert not records
+
+
+def test_a_flood_of_tiny_messages_does_not_keep_the_others_waiting(service: Running) -> None:
+    def lateness(count: int) -> list[float]:
+        late = []
+        with service.stream() as stream:
+            for i in range(count):
+                begun = perf_counter()
+                stream.say("begin", i, deadline_ms=20)
+                stream.groups(i, {"speed": [2.0]})
+                assert stream.answer(i)["reason"] == "deadline"
+                late.append((perf_counter() - begun) * 1000 - 20)
+        return late
+
+    def flood(stop: Event) -> None:
+        with raw(service) as connection:
+            connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
+            frames = text({"type": "end", "id": 1}) * 2_000  # dropped: it has been answered
+            while not stop.is_set():
+                connection.send(frames)
+
+    alone = lateness(20)
+    stop = Event()
+    flooding = Thread(target=flood, args=(stop,))
+    flooding.start()
+    try:
+        beside = lateness(40)
+    finally:
+        stop.set()
+        flooding.join(30)
+    # Client, flood and service share one interpreter here, so the bounds are wide.
+    assert median(beside) < median(alone) + 60
+    assert max(beside) < max(alone) + 1_000

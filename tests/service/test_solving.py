@@ -1,0 +1,268 @@
+"""Solving beside the event loop, on a model whose sets are too wide to be solved on the spot."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime import arrived
+from anytime.arrived import ArrivedModel, arrived_at_hand, arrived_model
+from anytime.model import AnytimeModel
+from anytime_service import solving
+from anytime_service.solving import AT_ONCE, Solver
+from service.loops import run
+from service.serving import logged, trained_model
+
+WIDTH = 40
+FIRST, *OTHERS = trained_model("wide", width=WIDTH).order("abcd")
+PAIR = frozenset(OTHERS[:2])
+OTHER_PAIR = frozenset(OTHERS[1:])
+THIRD_PAIR = frozenset({OTHERS[0], OTHERS[2]})
+
+
+def fresh() -> AnytimeModel:
+    """A model for which nothing has been solved."""
+    return trained_model.__wrapped__("wide", 0, WIDTH)
+
+
+@contextmanager
+def solver(max_ms: float = 250.0) -> Iterator[Solver]:
+    solver = Solver(max_ms)
+    try:
+        yield solver
+    finally:
+        solver.close()
+        solver._thread.shutdown()
+
+
+class Gate:
+    """Solves when it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.solved: list[frozenset[str]] = []
+        monkeypatch.setattr(solving, "arrived_model", self)
+
+    def __call__(self, model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+        assert self.open.wait(20)
+        self.solved.append(groups)
+        return arrived_model(model, groups)
+
+
+async def filled(told: list[Any], count: int) -> None:
+    while len(told) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
+    model = fresh()
+    known = arrived_model(model, PAIR)
+
+    async def main() -> None:
+        with solver(0.0) as here:
+            for groups in (frozenset(), frozenset({FIRST}), frozenset("abcd"), PAIR):
+                told: list[Any] = []
+                here.find(model, groups, told.append)
+                assert [found.groups for found in told] == [groups]
+            assert told == [known]
+
+    run(main())
+
+
+def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solving, "MOST_WAITING", 0)
+    model = fresh()
+    small = frozenset({OTHERS[1]})
+    assert model.places[OTHERS[1]].stop - model.places[OTHERS[1]].start <= AT_ONCE
+
+    async def main() -> None:
+        with solver(0.0) as here:
+            told: list[Any] = []
+            here.find(model, small, told.append)
+            assert told == [arrived_at_hand(model, small)]
+
+    run(main())
+
+
+def test_wide_sets_are_solved_beside_the_loop() -> None:
+    model = fresh()
+
+    async def main() -> None:
+        with solver() as here:
+            told: list[ArrivedModel | None] = []
+            here.find(model, PAIR, told.append)
+            assert not told
+            await asyncio.wait_for(filled(told, 1), 20)
+            found = told[0]
+            assert found is not None
+            np.testing.assert_array_equal(found.coef, arrived_model(trained_model("wide", width=WIDTH), PAIR).coef)
+            assert arrived_at_hand(model, PAIR) is found
+            here.find(model, PAIR, told.append)
+            assert told == [found, found]
+
+    run(main())
+
+
+def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, model = Gate(monkeypatch), fresh()
+
+    async def main() -> None:
+        with solver() as here:
+            told: list[Any] = []
+            for _ in range(5):
+                here.find(model, PAIR, told.append)
+            gate.open.set()
+            await asyncio.wait_for(filled(told, 5), 20)
+            assert len(set(map(id, told))) == 1
+
+    run(main())
+    assert gate.solved == [PAIR]
+
+
+def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
+    model = fresh()
+
+    async def main() -> None:
+        with solver(0.0) as here:
+            told: list[Any] = []
+            here.find(model, PAIR, told.append)
+            assert told == [None]
+        assert arrived_at_hand(model, PAIR) is None
+
+    run(main())
+
+
+def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solving, "MOST_WAITING", 2)
+    gate, model = Gate(monkeypatch), fresh()
+
+    async def main() -> None:
+        with solver() as here:
+            told: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
+            here.find(model, PAIR, told["first"].append)
+            here.find(model, OTHER_PAIR, told["second"].append)
+            here.find(model, THIRD_PAIR, told["third"].append)
+            assert told == {"first": [], "second": [], "third": [None]}
+            here.find(model, PAIR, told["first"].append)
+            gate.open.set()
+            await asyncio.wait_for(filled(told["first"], 2), 20)
+            await asyncio.wait_for(filled(told["second"], 1), 20)
+            here.find(model, THIRD_PAIR, told["third"].append)
+            await asyncio.wait_for(filled(told["third"], 2), 20)
+            assert None not in told["first"] + told["second"] + told["third"][1:]
+
+    run(main())
+
+
+def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_model: AnytimeModel, _groups: frozenset[str]) -> ArrivedModel:
+        raise FloatingPointError("no optimum")
+
+    model = fresh()
+
+    async def main() -> None:
+        with solver() as here:
+            told: list[Any] = []
+            with monkeypatch.context() as patched:
+                patched.setattr(solving, "arrived_model", fail)
+                here.find(model, PAIR, told.append)
+                here.find(model, PAIR, told.append)
+                await asyncio.wait_for(filled(told, 2), 20)
+            assert told == [None, None]
+            here.find(model, PAIR, told.append)
+            await asyncio.wait_for(filled(told, 3), 20)
+            assert told[2] is not None, "the next one may be solved"
+
+    with logged() as records:
+        run(main())
+    assert [record.exc_info is not None and "failed" in record.getMessage() for record in records] == [True]
+
+
+def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, model = Gate(monkeypatch), fresh()
+
+    async def main() -> None:
+        told: list[Any] = []
+        with solver() as here:
+            here.find(model, PAIR, told.append)
+            here.find(model, OTHER_PAIR, told.append)
+            here.close()
+            gate.open.set()
+        await asyncio.sleep(0.05)
+        assert not told
+
+    run(main())
+
+
+def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+        sleep(0.001)
+        return arrived_model(model, groups)
+
+    monkeypatch.setattr(solving, "arrived_model", slow)
+    model = fresh()
+
+    async def main() -> None:
+        with solver() as here:
+            told: list[Any] = []
+            begun = here._ms_per_cube
+            for count in range(1, 31):
+                here.find(model, PAIR, told.append)
+                await asyncio.wait_for(filled(told, count), 20)
+                arrived._SOLVED[model].sets.clear()
+            assert None not in told
+            assert here._ms_per_cube == begun
+
+    run(main())
+
+
+def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh()
+    known = arrived_model(model, OTHER_PAIR)
+    inside, let = threading.Event(), threading.Event()
+    solve: Any = arrived._solve
+
+    def gated(*arguments: Any) -> Any:
+        inside.set()
+        assert let.wait(20)
+        return solve(*arguments)
+
+    monkeypatch.setattr(arrived, "_solve", gated)
+    thread = threading.Thread(target=arrived_model, args=(model, PAIR))
+    thread.start()
+    try:
+        assert inside.wait(20)
+        assert arrived_at_hand(model, OTHER_PAIR) is known
+        assert arrived_at_hand(model, frozenset({FIRST})) is not None
+        assert arrived_at_hand(model, PAIR) is None
+    finally:
+        let.set()
+        thread.join()
+    assert arrived_at_hand(model, PAIR) is not None
+
+
+@pytest.mark.parametrize("took_ms", [1e-3, 1.0, 1e3])
+def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.MonkeyPatch, took_ms: float) -> None:
+    """Quick ones are believed at once; slow ones, which a busy machine makes, a little more each time."""
+    monkeypatch.setattr(solving, "TELLING", 2 * WIDTH)
+    monkeypatch.setattr(solving, "_timed", lambda model, groups: (arrived_model(model, groups), took_ms))
+    model = fresh()
+
+    async def main() -> None:
+        with solver(1e9) as here:
+            begun, told = here._ms_per_cube, list[Any]()
+            measured = took_ms / (2 * WIDTH) ** 3
+            for count in range(1, 4):
+                here.find(model, PAIR, told.append)
+                await asyncio.wait_for(filled(told, count), 20)
+                arrived._SOLVED[model].sets.clear()
+                assert here._ms_per_cube == pytest.approx(min(measured, begun * 1.1**count))
+
+    run(main())

@@ -1,0 +1,694 @@
+"""The stream: many predictions over one WebSocket, in both forms."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from time import sleep
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.protocol import OpenPrediction
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.transports import websocket
+from anytime_service.wire.forms import JSON, MSGPACK, Form
+from service.raw_stream import raw, read_frame, text
+from service.serving import (
+    BASE_RATE,
+    VALUES,
+    Running,
+    expected,
+    logged,
+    packed,
+    running,
+    timeless,
+    trained_model,
+    until,
+)
+
+both_forms = pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+LONG = 1_900
+
+
+@both_forms
+@pytest.mark.parametrize("budget", [None, 0, 1, 5, 9.99, 10, 1e200])
+def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, form: Form, budget: float | None) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", **({} if budget is None else {"budget": budget}))
+        if budget != 0:
+            stream.groups("p", VALUES)
+        answer = stream.answer("p")
+    used = {name: VALUES[name] for name in model.needed[model.affordable(budget)]}
+    assert timeless(answer) == expected(model, used, budget)
+    assert answer["reason"] == ("complete" if budget is None or budget >= 10 else "budget")
+    assert 0 <= answer["elapsed_ms"] < 2_000
+
+
+@both_forms
+@pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
+def test_an_end_brings_the_answer_from_what_is_here(
+    service: Running, model: AnytimeModel, form: Form, names: list[str]
+) -> None:
+    groups = {name: VALUES[name] for name in names}
+    with service.stream(form) as stream:
+        stream.say("begin", 7)
+        stream.groups(7, groups)
+        stream.say("end", 7)
+        answer = stream.answer(7)
+    assert timeless(answer) == expected(model, groups)
+    assert answer["reason"] == "end"
+
+
+@both_forms
+def test_the_deadline_brings_the_answer_from_what_is_here(service: Running, model: AnytimeModel, form: Form) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", deadline_ms=60)
+        stream.groups("p", {"speed": [2.0]})
+        answer = stream.answer("p")
+        assert timeless(answer) == expected(model, {"speed": [2.0]})
+        assert (answer["reason"], answer["complete"]) == ("deadline", False)
+        assert 55 < answer["elapsed_ms"] < 1_500
+        stream.say("begin", "now", deadline_ms=0, rows=2)
+        assert stream.answer("now")["prediction"] == [BASE_RATE, BASE_RATE]
+
+
+def test_no_deadline_is_longer_than_the_servers(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("begin", "none")
+        stream.say("begin", "long", deadline_ms=1e9)
+        answers = {message["id"]: message for message in (stream.hear(), stream.hear())}
+    assert {answer["reason"] for answer in answers.values()} == {"deadline"}
+    assert all(1_990 < answer["elapsed_ms"] < 4_000 for answer in answers.values())
+
+
+def test_the_two_forms_share_a_connection_and_each_prediction_is_answered_in_its_own(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("begin", "text")
+        stream.wire.send(MSGPACK.encode({"type": "begin", "id": "binary"}))
+        stream.wire.send(MSGPACK.encode({"type": "group", "id": "text", "group": "speed", "values": [2.0]}))
+        stream.say("group", "binary", group="speed", values=[2.0])
+        stream.say("end", "binary")
+        binary = stream.hear()
+        assert (binary["id"], binary.pop("form")) == ("binary", "MessagePack")
+        stream.wire.send(MSGPACK.encode({"type": "end", "id": "text"}))
+        text = stream.hear()
+        assert "form" not in text
+        assert timeless(text) == timeless(binary)
+
+
+@both_forms
+def test_many_predictions_are_interleaved_on_one_connection(service: Running, model: AnytimeModel, form: Form) -> None:
+    rng = np.random.default_rng(1)
+    given: dict[Any, dict[str, list[float]]] = {}
+    log: list[tuple[Any, str]] = []
+    for i in range(60):
+        name: Any = i if i % 2 else f"id {i}"
+        kept = [group for group in VALUES if rng.random() < 0.7]
+        given[name] = {group: rng.normal(size=len(VALUES[group])).tolist() for group in kept}
+        log += [(name, "begin"), *((name, group) for group in kept), (name, "end")]
+    turns = sorted(range(len(log)), key=lambda i: (log[i][1] == "end", rng.random() + (log[i][1] != "begin")))
+    with service.stream(form) as stream:
+        for name, what in (log[i] for i in turns):
+            if what in ("begin", "end"):
+                if what == "begin" or len(given[name]) < len(VALUES):
+                    stream.say(what, name)
+            else:
+                stream.say("group", name, group=what, values=given[name][what])
+        answers = {message["id"]: message for message in (stream.hear() for _ in given)}
+    assert answers.keys() == given.keys()
+    for name, answer in answers.items():
+        assert answer["type"] == "answer"
+        assert timeless(answer) == expected(model, given[name])
+
+
+def test_ids_that_look_alike_are_different(service: Running) -> None:
+    with service.stream() as stream:
+        for name in (1, "1", "a", "A", 10**30, -1):
+            stream.say("begin", name)
+        for name in (-1, 10**30, "A", "a", "1", 1):
+            stream.say("end", name)
+            assert stream.answer(name)["id"] == name
+
+
+@both_forms
+def test_rows_are_counted_and_ranked(service: Running, model: AnytimeModel, form: Form) -> None:
+    groups = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, True], [2, 2]]}
+    with service.stream(form) as stream:
+        stream.say("begin", "p", ranking=True)
+        stream.groups("p", groups)
+        stream.say("end", "p")
+        answer = stream.answer("p")
+        assert timeless(answer) == expected(model, groups, rows=3, ranking=True)
+        assert answer["ranking"] == np.argsort(-np.array(answer["prediction"])).tolist()
+        assert answer["imputed"] == ["h1"]
+        stream.say("begin", "q", rows=3)
+        stream.say("end", "q")
+        assert stream.answer("q")["prediction"] == [BASE_RATE] * 3
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_packed_values_are_the_same_values(service: Running, model: AnytimeModel, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    groups = {"speed": rng.normal(size=(20, 1)), "hog": rng.normal(size=(20, 2)), "lab": rng.normal(size=(20, 1))}
+    groups["hog"][3, 1] = np.nan
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", "p", rows=20)
+        stream.groups("p", {name: packed(values, dtype) for name, values in groups.items()})
+        answer = stream.answer("p")
+    given = {name: values.astype(f"<{dtype}").astype(float) for name, values in groups.items()}
+    assert timeless(answer) == expected(model, given, rows=20)
+    assert answer["imputed"] == ["h1"]
+
+
+@both_forms
+def test_the_last_values_of_a_group_count_and_the_answer_says_so(
+    service: Running, model: AnytimeModel, form: Form
+) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p")
+        stream.groups("p", {"speed": [9.0]})
+        stream.groups("p", {"speed": [2.0], "hog": VALUES["hog"]})
+        stream.say("end", "p")
+        answer = stream.answer("p")
+    told = expected(model, {"speed": [2.0], "hog": VALUES["hog"]})
+    assert timeless(answer) == told | {"replaced": ["speed"]}
+
+
+@both_forms
+def test_updates_come_as_the_answer_becomes_better_and_the_answer_comes_last(
+    service: Running, model: AnytimeModel, form: Form
+) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", updates=True)
+        stream.groups("p", {"hog": VALUES["hog"], "speed": VALUES["speed"]})
+        update = stream.hear()
+        assert (update["type"], update["id"], update["reason"], update["prefix"]) == ("update", "p", None, 2)
+        assert timeless(update) == expected(model, {name: VALUES[name] for name in ("speed", "hog")})
+        stream.groups("p", {"lab": VALUES["lab"]})
+        assert stream.answer("p")["prefix"] == 3
+
+
+def test_who_did_not_ask_gets_no_updates(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("begin", "p")
+        stream.groups("p", {"speed": VALUES["speed"]})
+        stream.say("end", "p")
+        stream.answer("p")
+        with pytest.raises(TimeoutError):
+            stream.hear(timeout=0.05)
+
+
+@pytest.mark.parametrize("name", ["lens", "wide"])
+def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running, name: str) -> None:
+    model = trained_model() if name == "lens" else trained_model("wide", width=40)
+    late = model.order(model.places)[1:]
+    rng = np.random.default_rng(3)
+    groups = {group: rng.normal(size=len(model.places[group].features)).tolist() for group in late}
+    with several.stream() as stream:
+        stream.say("begin", "p", model=name, policy="arrived", updates=True)
+        stream.groups("p", groups)
+        stream.say("end", "p")
+        messages = [stream.hear()]
+        while messages[-1]["type"] == "update":
+            messages.append(stream.hear())
+    *updates, answer = messages
+    assert (answer["type"], answer["policy"], answer["reason"]) == ("answer", "arrived", "end")
+    assert timeless(answer) == expected(model, groups, policy="arrived")
+    sizes = [len(update["groups"]) for update in updates]
+    assert sizes == sorted(sizes), "updates only get better"
+
+
+def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> None:
+    with several.stream() as stream:
+        stream.say("begin", "p", model="brake", policy="arrived")
+        stream.groups("p", VALUES)
+        answer = stream.answer("p")
+    assert (answer["policy"], "without its moments" in answer["note"]) == ("prefix", True)
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("message", "status", "field", "words"),
+    [
+        ({"type": "group", "id": "p", "group": "sped", "values": [1.0]}, 422, "groups.sped", "did you mean 'speed'"),
+        ({"type": "group", "id": "p", "group": "blood", "values": [1.0]}, 422, "groups.blood", "has no features"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [1.0]}, 422, "groups.hog", "expected 1 x 2"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [[1, 2], [3, 4]]}, 422, "groups.hog", "expected 1 x 2"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [[1, 2], [3]]}, 422, "groups.hog", "ragged"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [1, [2]]}, 422, "groups.hog", "ragged"),
+        ({"type": "group", "id": "p", "group": "hog", "values": []}, 422, "groups.hog", "expected 1 x 2"),
+        ({"type": "group", "id": "p", "group": "speed", "values": [1e101]}, 422, "groups.speed", "beyond 1e+100"),
+        ({"type": "group", "id": "p", "group": "speed", "values": [[0.0]] * 51}, 422, "rows", "expected at most 50"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [1, "two"]}, 400, "groups.hog[1]", "got `str`"),
+        ({"type": "group", "id": "p", "group": "hog", "values": 1}, 400, "groups.hog", "got `int`"),
+        ({"type": "group", "id": "p", "group": "hog"}, 400, None, "missing required field `values`"),
+        ({"type": "group", "id": "p", "group": "hog", "values": [1, 2], "took_ms": -1}, 400, "took_ms", ">= 0"),
+        ({"type": "begin", "id": "p"}, 409, None, "is open already"),
+        ({"type": "begin", "id": "q", "budget": -1}, 400, "budget", ">= 0"),
+        ({"type": "begin", "id": "q", "deadline_ms": -0.1}, 400, "deadline_ms", ">= 0"),
+        ({"type": "begin", "id": "q", "deadline_ms": "soon"}, 400, "deadline_ms", "got `str`"),
+        ({"type": "begin", "id": "q", "rows": 0}, 400, "rows", ">= 1"),
+        ({"type": "begin", "id": "q", "rows": 51}, 422, "rows", "expected 1 to 50"),
+        ({"type": "begin", "id": "q", "rows": 1.5}, 400, "rows", "got `float`"),
+        ({"type": "begin", "id": "q", "policy": "best"}, 400, "policy", "best"),
+        ({"type": "begin", "id": "q", "model": "break"}, 404, "model", "did you mean 'brake'"),
+        ({"type": "begin", "id": "q", "deadline": 5}, 400, None, "unknown field `deadline`"),
+        ({"type": "begin", "id": "q", "updates": 1}, 400, "updates", "expected `bool`"),
+        ({"type": "begin", "id": ""}, 400, "id", "length"),
+        ({"type": "begin", "id": "x" * 129}, 400, "id", "length"),
+        ({"type": "begin", "id": 1.5}, 400, "id", "got `float`"),
+        ({"type": "begin", "id": True}, 400, "id", "got `bool`"),
+        ({"type": "begin", "id": None}, 400, "id", "expected `int | str`"),
+        ({"type": "begin"}, 400, None, "missing required field `id`"),
+        ({"type": "group", "id": "never", "group": "hog", "values": [1, 2]}, 422, "id", "never begun"),
+        ({"type": "end", "id": "never"}, 422, "id", "never begun"),
+        ({"type": "end", "id": "p", "reason": "x"}, 400, None, "unknown field `reason`"),
+        ({"type": "answer", "id": "p"}, 400, "type", "answer"),
+        ({"type": ["end"], "id": "p"}, 400, "type", "expected `str`"),
+        ({"id": "p"}, 400, None, "missing required field `type`"),
+        ({}, 400, None, "missing required field"),
+        ([1, 2], 400, None, "expected `object`"),
+        ("begin", 400, None, "expected `object`"),
+        (None, 400, None, "expected `object`"),
+    ],
+)
+def test_an_error_names_its_field_and_leaves_the_prediction_as_it_was(
+    service: Running, model: AnytimeModel, form: Form, message: Any, status: int, field: str | None, words: str
+) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", rows=1)
+        stream.groups("p", {"speed": [2.0]})
+        stream.send(form.encode(message))
+        problem = stream.problem()
+        assert (problem["status"], problem.get("field")) == (status, field), problem
+        assert words in problem["detail"]
+        assert (
+            {"type", "title", "status", "detail", "id"}
+            <= set(problem)
+            <= {*("type", "title", "status", "detail", "id", "field")}
+        )
+        named = message.get("id") if isinstance(message, dict) else None
+        legible = isinstance(named, str | int) and named is not True and (named == 0 or 0 < len(str(named)) <= 128)
+        assert problem["id"] == (named if legible else None)
+        stream.groups("p", {"hog": VALUES["hog"]})
+        stream.say("end", "p")
+        assert timeless(stream.answer("p")) == expected(model, {"speed": [2.0], "hog": VALUES["hog"]})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "nonsense",
+        '{"type":"end","id":1}{}',
+        '{"type":"begin","id":1,"budget":NaN}',
+        '{"type":"begin","id":1,"budget":1e999}',
+        '{"type":"begin","id":"\\ud800"}',
+        '{"type":"begin","id":' + "9" * 5_000 + "}",
+        "[" * 50_000,
+        '{"type":"group","id":1,"group":"speed","values":' + "[" * 9_000 + "]" * 9_000 + "}",
+        '{"a":' * 9_000 + "1" + "}" * 9_000,
+    ],
+    ids=lambda content: content[:30],
+)
+def test_text_that_cannot_be_read_is_told(service: Running, content: str) -> None:
+    with logged() as records, service.stream(JSON) as stream:
+        stream.send(content)
+        assert stream.problem()["status"] == 400
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+    assert not records
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xc1",
+        b"\x81",
+        b"\x91" * 50_000,
+        b"\x81\xa1a" * 9_000,
+        b"\x82\xa4type\xa5begin\xa2id\xa2\xff\xfe",
+        MSGPACK.encode({"type": "begin", "id": 1}) + b"\x00",
+        MSGPACK.encode({"type": "begin", "id": 1, "budget": float("nan")}),
+        MSGPACK.encode({"type": "begin", "id": 1, "budget": float("inf")}),
+        MSGPACK.encode({"type": "begin", "id": 1, "deadline_ms": float("inf")}),
+        MSGPACK.encode({"type": "begin", "id": 1, "deadline_ms": float("nan")}),
+        MSGPACK.encode({1: 2}),
+        MSGPACK.encode({"type": "begin", "id": b"p"}),
+        MSGPACK.encode(msgspec.msgpack.Ext(5, b"x")),
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+    ],
+    ids=lambda content: repr(content[:30]),
+)
+def test_bytes_that_cannot_be_read_are_told(service: Running, content: bytes) -> None:
+    with logged() as records, service.stream(MSGPACK) as stream:
+        stream.send(content)
+        assert stream.problem()["status"] == 400
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+    assert not records
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"values": b"1234567", "dtype": "f8"}, "groups.hog", "16 bytes each"),
+        ({"values": b"x" * 24, "dtype": "f8"}, "groups.hog", "16 bytes each"),
+        ({"values": b"", "dtype": "f8"}, "groups.hog", "expected 1 x 2"),
+        ({"values": b"x" * 16}, "dtype", "without a dtype"),
+        ({"values": [1.0, 2.0], "dtype": "f8"}, "dtype", "have no dtype"),
+        ({"values": np.array([1.0, np.inf]).tobytes(), "dtype": "f8"}, "groups.hog", "infinite"),
+        ({"values": b"x" * 16 * 51, "dtype": "f8"}, "rows", "at most 50"),
+        ({"values": [float("inf"), 1.0]}, "groups.hog", "infinite"),
+        ({"values": b"x" * 16, "dtype": "f16"}, "dtype", "f16"),
+    ],
+)
+def test_packed_values_that_cannot_be_name_their_field(
+    service: Running, fields: dict[str, Any], field: str, words: str
+) -> None:
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", "p", rows=1)
+        stream.say("group", "p", group="hog", **fields)
+        problem = stream.problem()
+        assert (problem["field"], problem["id"]) == (field, "p")
+        assert words in problem["detail"]
+        stream.say("end", "p")
+        assert stream.answer("p")["groups"] == []
+
+
+def test_a_nan_is_a_value_that_is_missing(service: Running) -> None:
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", "p")
+        stream.groups("p", {"speed": [float("nan")], "hog": [None, 1.0], "lab": packed([np.nan])})
+        assert stream.answer("p")["imputed"] == ["v", "h0", "l0"]
+
+
+def test_packed_values_in_text_frames_are_told(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("begin", "p")
+        for fields in ({"values": [1.0, 2.0], "dtype": "f8"}, {"values": "AAAA", "dtype": "f8"}):
+            stream.say("group", "p", group="hog", **fields)
+            assert stream.problem()["status"] == 400
+
+
+@both_forms
+def test_an_id_is_used_once(service: Running, form: Form) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+        stream.say("begin", "p")
+        problem = stream.problem()
+        assert (problem["status"], problem["id"]) == (409, "p")
+        assert "is answered already" in problem["detail"]
+    with service.stream(form) as another:
+        another.say("begin", "p", deadline_ms=0)
+        another.answer("p")
+
+
+@both_forms
+def test_a_begin_that_was_refused_may_be_mended(service: Running, form: Form) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p", rows=51)
+        stream.problem()
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+
+
+@both_forms
+def test_what_comes_after_the_answer_is_dropped_and_counted(service: Running, form: Form) -> None:
+    before = service.metric("anytime_groups_late_total", model="brake")
+    with service.stream(form) as stream:
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+        stream.groups("p", VALUES)
+        stream.groups("p", {"none": [1.0]})
+        stream.say("end", "p")
+        stream.say("begin", "q", deadline_ms=0)
+        stream.answer("q")
+    assert service.metric("anytime_groups_late_total", model="brake") == before + 4
+
+
+def test_a_connection_remembers_only_so_many_answers(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "REMEMBERED", 2)
+    with service.stream() as stream:
+        for name in range(3):
+            stream.say("begin", name, deadline_ms=0)
+            stream.answer(name)
+        stream.say("end", 2)
+        stream.say("end", 0)
+        assert stream.problem()["id"] == 0
+
+
+def test_answers_are_counted_by_their_reason(service: Running) -> None:
+    def counted(reason: str) -> float:
+        return service.metric("anytime_predictions_total", model="brake", reason=reason)
+
+    before = {reason: counted(reason) for reason in ("end", "deadline", "complete", "budget")}
+    late = service.metric("anytime_deadline_lateness_seconds_count", model="brake")
+    with service.stream() as stream:
+        stream.say("begin", 0)
+        stream.say("end", 0)
+        stream.answer(0)
+        stream.say("begin", 1, deadline_ms=1)
+        stream.answer(1)
+        stream.say("begin", 2, budget=1)
+        stream.groups(2, VALUES)
+        stream.answer(2)
+        stream.say("begin", 3)
+        stream.groups(3, VALUES)
+        stream.answer(3)
+    assert {reason: counted(reason) - before[reason] for reason in before} == dict.fromkeys(before, 1.0)
+    assert service.metric("anytime_deadline_lateness_seconds_count", model="brake") == late + 1
+    assert service.metric("anytime_open_predictions") == 0
+
+
+@pytest.mark.parametrize("offered", [["anytime.v1"], ["other", "anytime.v1"], None])
+def test_the_subprotocol_is_ours_or_none(service: Running, offered: Any) -> None:
+    with service.stream(subprotocols=offered) as stream:
+        assert stream.wire.subprotocol == ("anytime.v1" if offered else None)
+        stream.say("begin", "p", deadline_ms=0)
+        stream.answer("p")
+
+
+def test_another_subprotocol_is_refused_with_a_problem(service: Running) -> None:
+    subprotocols: Any = ["graphql-ws", "mqtt"]
+    with logged() as records, pytest.raises(InvalidStatus) as refused, service.stream(subprotocols=subprotocols):
+        pass
+    response = refused.value.response
+    assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
+    assert "expected 'anytime.v1'" in json.loads(response.body)["detail"]
+    assert not records
+
+
+def test_a_plain_request_is_told_to_upgrade(service: Running) -> None:
+    response = service.get("/stream")
+    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
+    assert response.headers["content-type"] == MEDIA_TYPE
+
+
+def test_text_that_is_not_utf_8_closes_the_connection_as_the_protocol_demands(service: Running) -> None:
+    with logged() as records, raw(service) as connection:
+        connection.send(text({"type": "begin", "id": 1}))
+        connection.send(text(b'{"type":"end","id":"\xff\xfe"}'))
+        opcode, payload = read_frame(connection)
+        assert (opcode, struct.unpack("!H", payload[:2])[0]) == (8, 1007)
+        assert connection.at_end()
+    assert not [record for record in records if "UTF-8" not in record.getMessage()]
+    until(lambda: service.metric("anytime_open_predictions") == 0)
+
+
+def test_a_message_above_the_limit_closes_the_connection(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("begin", 1)
+        with pytest.raises(ConnectionClosed) as closed:  # noqa: PT012
+            stream.send("x" * 100_001)
+            stream.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+    until(lambda: service.metric("anytime_open_predictions") == 0)
+
+
+def test_a_message_in_fragments_is_one_message(service: Running) -> None:
+    content = json.dumps({"type": "begin", "id": "p", "deadline_ms": 0})
+    with service.stream() as stream:
+        stream.wire.send(iter(content))
+        stream.answer("p")
+
+
+def test_a_message_may_take_its_time_byte_by_byte(service: Running) -> None:
+    frames = text({"type": "begin", "id": 1, "deadline_ms": 0})
+    with raw(service) as connection:
+        for i in range(len(frames)):
+            connection.send(frames[i : i + 1])
+            sleep(0.001)
+        assert json.loads(read_frame(connection)[1])["id"] == 1
+
+
+def test_a_client_that_stalls_within_a_message_is_answered_at_its_deadline(service: Running) -> None:
+    half = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
+    with raw(service) as connection:
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 30}) + half[: len(half) // 2])
+        answer = json.loads(read_frame(connection)[1])
+        assert (answer["reason"], answer["groups"]) == ("deadline", [])
+        connection.send(half[len(half) // 2 :] + text({"type": "begin", "id": 2, "deadline_ms": 0}))
+        assert json.loads(read_frame(connection)[1])["id"] == 2
+
+
+def test_a_client_that_vanishes_takes_its_predictions_with_it(service: Running) -> None:
+    before = service.metric("anytime_predictions_total", model="brake", reason="deadline")
+    with logged() as records:
+        for _ in range(3):
+            with raw(service) as connection:
+                connection.send(b"".join(text({"type": "begin", "id": i}) for i in range(5)))
+                until(lambda: service.metric("anytime_open_predictions") == 5)
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+    assert service.metric("anytime_predictions_total", model="brake", reason="deadline") == before
+    assert not records
+
+
+@pytest.mark.parametrize("kind", ["answers", "errors"])
+def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(service: Running, kind: str) -> None:
+    message = {"type": "begin", "deadline_ms": 0, "rows": 50, "ranking": True} if kind == "answers" else {"type": "end"}
+    with logged() as records, raw(service, receive_buffer=4096) as deaf, service.stream() as other:
+        deaf.send(text({"type": "begin", "id": "open"}))
+        deaf.sock.settimeout(1)
+        sent = 0
+        try:
+            while sent < 60_000:
+                deaf.send(b"".join(text({**message, "id": f"{i:0100}"}) for i in range(sent, sent + 100)))
+                sent += 100
+                if sent % 2_000 == 0:
+                    other.say("begin", sent, deadline_ms=1)
+                    assert other.answer(sent)["elapsed_ms"] < 1_500
+        except (TimeoutError, ConnectionError):
+            pass
+        assert sent < 60_000
+        until(lambda: service.metric("anytime_open_predictions") == 0)
+        other.say("begin", "still", deadline_ms=0)
+        other.answer("still")
+        deaf.sock.settimeout(20)
+        read = 0
+        try:
+            while piece := deaf.sock.recv(1 << 20):
+                read += len(piece)
+        except ConnectionError:
+            pass
+        assert read < 30_000_000, "what was kept for it is bounded, and its connection is closed"
+    assert not records
+
+
+@both_forms
+def test_a_thousand_are_open_at_once_and_each_is_answered_once(
+    service: Running, model: AnytimeModel, form: Form
+) -> None:
+    count = 1_000
+    rng = np.random.default_rng(4)
+    given = {i: {"speed": [rng.normal()], "hog": rng.normal(size=2).tolist()} for i in range(count)}
+    with service.stream(form) as stream:
+        for i in range(count):
+            stream.say("begin", i, deadline_ms=LONG if i % 2 else None)
+        until(lambda: service.metric("anytime_open_predictions") >= count * 0.9, within_s=1.5)
+        for i in range(count):
+            stream.groups(i, given[i])
+        for i in range(0, count, 4):
+            stream.say("end", i)
+        answers = [stream.hear() for _ in range(count)]
+    assert sorted(answer["id"] for answer in answers) == list(range(count))
+    for answer in answers:
+        in_time = {name: given[answer["id"]][name] for name in answer["groups"]}
+        assert timeless(answer) == expected(model, in_time) | {"late_groups": answer["late_groups"]}
+    assert sum(len(answer["groups"]) == 2 for answer in answers) > 0.9 * count
+
+
+def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "MOST_OPEN", 3)
+    with service.stream() as stream, service.stream() as other:
+        for name in range(4):
+            stream.say("begin", name)
+        problem = stream.problem()
+        assert (problem["status"], problem["id"]) == (503, 3)
+        other.say("begin", 0, deadline_ms=0)
+        other.answer(0)
+        stream.say("end", 1)
+        stream.answer(1)
+        stream.say("begin", 3)
+        for name in (0, 2, 3):
+            stream.say("end", name)
+            stream.answer(name)
+
+
+def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_lost(model: AnytimeModel) -> None:
+    limits = Settings(port=0, max_open=2, max_deadline_ms=5_000)
+    with running(create_app(ModelRegistry.of([model]), limits), limits) as service, service.stream() as stream:
+        session = service.post_to("/sessions").json()["id"]
+        stream.say("begin", 0)
+        stream.say("begin", 1)
+        stream.say("begin", 2)
+        assert stream.problem()["status"] == 503
+        for response in (
+            service.post({"groups": VALUES}),
+            service.get(f"/sessions/{session}/predict"),
+            service.post_to("/sessions"),
+        ):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert service.get("/livez").status_code == 200
+        stream.say("end", 0)
+        stream.answer(0)
+        assert service.post({"groups": VALUES}).status_code == 200
+        stream.say("end", 1)
+        assert stream.answer(1)["reason"] == "end"
+
+
+def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the secret of the house")
+
+    with service.stream() as stream, logged() as records:
+        for event, name in (("deadline", 1), ("end", 2), ("group", 3), ("begin", 4)):
+            with monkeypatch.context() as patched:
+                patched.setattr(OpenPrediction, event, fail)
+                stream.say("begin", name, deadline_ms=30)
+                if event == "end":
+                    stream.say("end", name)
+                if event == "group":
+                    stream.groups(name, {"speed": [2.0]})
+                problem = stream.problem()
+            assert (problem["status"], problem["id"]) == (500, name)
+            assert "secret" not in problem["detail"]
+            if event in ("end", "group"):
+                stream.answer(name)
+        stream.say("begin", 5, deadline_ms=0)
+        stream.answer(5)
+    assert len(records) == 4
+    assert service.metric("anytime_open_predictions") == 0
+
+
+def test_a_prediction_that_is_no_number_is_told_as_an_error(
+    service: Running, model: AnytimeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coef = 1e300 * np.ones((1, 1))
+    monkeypatch.setattr(type(model.prefixes), "coef", lambda _self, _prefix: coef)
+    with service.stream() as stream:
+        stream.say("begin", "p", budget=1)
+        stream.groups("p", {"speed": [1e100]})
+        problem = stream.problem()
+        assert (problem["status"], problem["id"]) == (422, "p")
+        assert "not a finite number" in problem["detail"]
