@@ -59,7 +59,7 @@ async def plan_model(name: str, registry: Registry, budget: Budget = None, have:
     return plan(model, budget, _split(model, have or []))
 
 
-@router.post("/models/{name}/reload", tags=["models"], responses=problem_responses(404, 409))
+@router.post("/models/{name}/reload", tags=["models"], responses=problem_responses(404, 409, 422))
 async def reload_model(name: str, request: Request) -> ModelCard:
     """Load a model's files again; it is replaced when the new one has been checked, and stays if that fails."""
     handler = cast(Handler, request.app.state.handler)

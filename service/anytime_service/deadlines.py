@@ -19,6 +19,10 @@ SLACK_MS = 0.2
 """An alarm may strike this much early, rather than go round the loop for so little."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Alarm:
     """Calls back once, at `due_ms` by our clock; earlier by at most `SLACK_MS`, later by what the loop is busy.
 
@@ -40,6 +44,7 @@ class Alarm:
     def cancel(self) -> None:
         """Never strike. Safe at any time."""
         self._handle.cancel()
+        self._strike = _nothing  # which has this alarm: together they would wait for the garbage collector
 
     def _armed(self, left_ms: float) -> asyncio.Handle:
         whole = int(left_ms)

@@ -18,7 +18,7 @@ from anytime.arrived import ArrivedModel
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.deadlines import Alarm
+from anytime_service.deadlines import SLACK_MS, Alarm
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.protocol import OpenPrediction
 from anytime_service.registry import ModelRegistry, reloaded
@@ -168,7 +168,9 @@ class Live:
             # A deadline so short that the margin would take most of it keeps half.
             margin = min(self.signals.margin_ms, deadline_ms / 2)
             loop = asyncio.get_running_loop()
-            self._alarm = Alarm(loop, begun_ms + deadline_ms - margin, self.strike)
+            # The alarm may strike a little early; that is part of the margin.
+            early = max(margin - SLACK_MS, 0.0)
+            self._alarm = Alarm(loop, begun_ms + deadline_ms - early, self.strike)
         self._after(answer)
 
     def group(self, name: str, values: Any) -> None:

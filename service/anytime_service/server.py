@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import math
 import os
@@ -136,6 +137,9 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     """
     server = build_server(create_app(registry, settings), settings)
     with bind(settings) as listening, single_blas_thread():
+        # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
+        gc.collect()
+        gc.freeze()
         _log.info("serving %s on %s", listed(registry.models), _address(listening))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])

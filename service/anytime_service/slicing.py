@@ -22,7 +22,7 @@ __all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSo
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
-QUICK_MS = 0.5
+QUICK_MS = 0.2
 
 
 class _Backlog:

@@ -7,6 +7,7 @@ same event loop, measured beside it: by the server until the answer has left, an
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -155,6 +156,7 @@ class Soak:
         )
         self.results.append(result)
         tell(result)
+        gc.collect()
         return result
 
 
@@ -177,6 +179,7 @@ def main() -> None:
     parser.add_argument("--only", help="websocket, arrived, post, aiohttp, sessions, thousand or hostile")
     given = parser.parse_args()
     settle(CLIENT_CORE)
+    gc.disable()  # the load must not pause; what it makes is collected between its parts
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path)

@@ -20,7 +20,6 @@ import numpy as np
 from starlette.types import ASGIApp
 from websockets.sync.client import ClientConnection, connect
 
-from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.manifest import Manifest, Provenance, StepRecord
 from anytime.model import AnytimeModel
@@ -90,6 +89,8 @@ def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, 
 @cache
 def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -> AnytimeModel:
     """A model of the same groups that has its moments; with a width, of that many features a group instead."""
+    from anytime.estimators import AnytimeRegressor  # noqa: PLC0415  (scikit-learn takes seconds to import)
+
     groups: dict[str, Any] = GROUPS
     if width is not None:
         names = "abcd"

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
+from anytime.answer import Answer
 from anytime_service.app import create_app
+from anytime_service.head import ASKING, PARAMETERS
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from anytime_service.transports.websocket import SUBPROTOCOL
+from anytime_service.wire.frames import BeginFrame
 from service.serving import Running
 
 ITSELF = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
@@ -57,3 +62,38 @@ def test_the_hot_route_documents_its_body_parameters_answer_and_problems(app: An
 
 def test_the_documentation_page_is_there(service: Running) -> None:
     assert service.get("/docs").status_code == 200
+
+
+def test_every_operation_has_a_name_of_its_own_an_answer_and_its_problems(app: AnytimeAPI) -> None:
+    operations = [each for item in app.openapi()["paths"].values() for each in item.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    for operation in operations:
+        assert operation["summary"], operation["operationId"]
+        statuses = set(operation["responses"])
+        assert any(status < "400" for status in statuses)
+        for status in statuses:
+            if status >= "400" and not operation["operationId"].startswith("oip"):
+                assert "application/problem+json" in operation["responses"][status]["content"], operation["operationId"]
+
+
+def test_what_a_request_for_a_prediction_may_say_is_documented(app: AnytimeAPI) -> None:
+    paths = app.openapi()["paths"]
+    headers = {"Request-Timeout-Ms", "grpc-timeout"}
+    for path, method, said in (
+        ("/predict", "post", {*PARAMETERS, *headers}),
+        ("/predict", "get", {*ASKING, *headers, "session"}),
+        ("/sessions/{id}/predict", "get", {*ASKING, *headers, "id"}),
+    ):
+        assert {each["name"] for each in paths[path][method]["parameters"]} == said
+
+
+def test_the_stream_is_described_with_its_messages(app: AnytimeAPI) -> None:
+    document = app.openapi()
+    told = document["paths"]["/stream"]["get"]["x-websocket"]
+    assert told["subprotocol"] == SUBPROTOCOL
+    names = [each["$ref"].rpartition("/")[2] for each in told["client"]]
+    assert names == ["BeginFrame", "GroupFrame", "EndFrame"]
+    schemas = document["components"]["schemas"]
+    assert set(schemas["BeginFrame"]["properties"]) == {"type", *BeginFrame.__struct_fields__}
+    assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)}

@@ -302,7 +302,7 @@ def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running)
         )
         connection.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
         assert connection.response()[0] == 413
-        assert service.metric("anytime_open_predictions") == 0
+        until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
     assert give(service, session, VALUES).status_code == 200
 
 

@@ -6,6 +6,7 @@ import json
 from statistics import median
 from threading import Event, Thread
 from time import perf_counter
+from typing import Any
 
 import httpx
 import pytest
@@ -39,7 +40,7 @@ def test_a_body_of_any_size_is_one_body(service: Running, model: AnytimeModel, s
 def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, model: AnytimeModel) -> None:
     count = 5_000
     groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(count)]
-    log = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]
+    log: list[dict[str, Any]] = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]
     log += [{"type": "begin", "id": i, "deadline_ms": 0} for i in range(500)]
     with raw(service) as connection:
         connection.send(b"".join(text(message) for message in log))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from threading import Event
 from time import sleep
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from anytime.arrived import ArrivedModel, arrived_model
 from anytime.model import AnytimeModel
+from anytime_service import solving
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.protocol import OpenPrediction
@@ -225,6 +228,47 @@ def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running, name:
     assert timeless(answer) == expected(model, groups, policy="arrived")
     sizes = [len(update["groups"]) for update in updates]
     assert sizes == sorted(sizes), "updates only get better"
+
+
+def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = trained_model("slow", width=40)
+    late = {group: [0.5] * 40 for group in wide.order(wide.places)[1:3]}
+    solve = Event()
+
+    def gated(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+        assert len(groups) == 1 or solve.wait(20)
+        return arrived_model(model, groups)
+
+    monkeypatch.setattr(solving, "arrived_model", gated)
+    with running(create_app(ModelRegistry.of([wide]), settings), settings) as service, service.stream() as stream:
+        for name, deadline_ms in (("deadline", 60), ("patient", LONG)):
+            stream.say("begin", name, policy="arrived", deadline_ms=deadline_ms)
+            stream.groups(name, late)
+            stream.say("end", name)
+        stream.say("group", "deadline", group=wide.order(wide.places)[3], values=[0.5] * 40)
+        answer = stream.answer("deadline")
+        assert (answer["reason"], answer["policy"], answer["prefix"]) == ("deadline", "prefix", 0)
+        assert "not solved yet" in answer["note"]
+        assert answer["late_groups"] == wide.order(wide.places)[3:]
+        solve.set()
+        answer = stream.answer("patient")
+        assert answer["reason"] == "end"
+        assert timeless(answer) == expected(wide, late, policy="arrived")
+        stream.say("begin", "at hand", policy="arrived", deadline_ms=60)
+        stream.groups("at hand", late)
+        assert stream.answer("at hand")["policy"] == "arrived"
+
+
+def test_an_optimum_that_would_take_too_long_is_refused_and_the_answer_says_so() -> None:
+    limits = Settings(port=0, max_solve_ms=0)
+    wide = trained_model("dear", width=40)
+    late = {group: [0.5] * 40 for group in wide.order(wide.places)[1:3]}
+    with running(create_app(ModelRegistry.of([wide]), limits), limits) as service:
+        answer = service.post({"groups": late}, policy="arrived").json()
+    assert (answer["reason"], answer["policy"], answer["note"] is None) == ("end", "prefix", False)
+    assert timeless(answer) == expected(wide, late) | {"note": answer["note"]}
 
 
 def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> None:
@@ -472,7 +516,7 @@ def test_answers_are_counted_by_their_reason(service: Running) -> None:
         stream.answer(3)
     assert {reason: counted(reason) - before[reason] for reason in before} == dict.fromkeys(before, 1.0)
     assert service.metric("anytime_deadline_lateness_seconds_count", model="brake") == late + 1
-    assert service.metric("anytime_open_predictions") == 0
+    until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
 
 
 @pytest.mark.parametrize("offered", [["anytime.v1"], ["other", "anytime.v1"], None])
@@ -551,6 +595,7 @@ def test_a_client_that_vanishes_takes_its_predictions_with_it(service: Running) 
     before = service.metric("anytime_predictions_total", model="brake", reason="deadline")
     with logged() as records:
         for _ in range(3):
+            until(lambda: service.metric("anytime_open_predictions") == 0)
             with raw(service) as connection:
                 connection.send(b"".join(text({"type": "begin", "id": i}) for i in range(5)))
                 until(lambda: service.metric("anytime_open_predictions") == 5)
@@ -678,7 +723,7 @@ def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
         stream.say("begin", 5, deadline_ms=0)
         stream.answer(5)
     assert len(records) == 4
-    assert service.metric("anytime_open_predictions") == 0
+    until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
 
 
 def test_a_prediction_that_is_no_number_is_told_as_an_error(

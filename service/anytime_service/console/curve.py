@@ -45,7 +45,7 @@ class ModelCurve(_View):
     promise: str
 
 
-@router.get("/models/{name}/curve", responses=problem_responses(404))
+@router.get("/models/{name}/curve", responses=problem_responses(404, 422))
 async def model_curve(name: str, registry: Registry) -> ModelCurve:
     """Tell what each prefix costs and explains: in training, cross-validated, and guaranteed."""
     return curve(registry.get(name))

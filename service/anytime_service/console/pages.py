@@ -63,7 +63,7 @@ def plotting_script(request: Request) -> Response:
 @router.get(
     "/console/{file}",
     response_class=Response,
-    responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404),
+    responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404, 422),
 )
 def console_file(request: Request, file: str) -> Response:
     """Send a file of the console."""

@@ -98,27 +98,6 @@ def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, floa
     seen = {group for group, at in asked.sent.items() if at * 1000.0 <= left_ms - SEEN_MS}
     owed = sum(needed <= seen for needed in model.needed) - 1
     if answer["prefix"] < owed:
-        import json
-
-        print(
-            "DBG",
-            asked.policy,
-            asked.deadline_ms,
-            answer["prefix"],
-            owed,
-            answer["elapsed_ms"],
-            answer["reason"],
-            "late",
-            answer["late_groups"],
-            "came",
-            round((asked.answers[0][0] - asked.begun) * 1000, 2),
-            [(g, round((asked.sent[g] - asked.begun) * 1000, 2)) for g in list(model.places)[answer["prefix"] : owed]],
-            [
-                (round(d - asked.begun * 1e3, 2), round(f - asked.begun * 1e3, 2))
-                for d, f in stalls
-                if abs(d - left_ms) < 20
-            ],
-        )
         stalled = any(begin < left_ms + NEAR_MS and end > left_ms - SEEN_MS - NEAR_MS for begin, end in stalls)
         found.append(
             "stalled" if stalled else f"prefix {answer['prefix']}, but {owed} had been sent {SEEN_MS} ms before"

@@ -6,6 +6,7 @@ As a script this is such a server: it prints its port and serves until it is tol
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import subprocess
@@ -105,6 +106,8 @@ def main() -> None:
     else:
         running = uvicorn.Server(plain(floors()))
     with bind(settings) as listening, single_blas_thread():
+        gc.collect()
+        gc.freeze()  # as `anytime serve` does
         print(listening.getsockname()[1], flush=True)
         running.run(sockets=[listening])
 

@@ -28,7 +28,7 @@ PULSE_S = 0.001
 NOTED_MS = 1.0
 """Garbage collected for longer is noted."""
 
-STALL_MS = 2.5
+STALL_MS = 2.2
 """A loop that comes round later is noted. The pulse itself takes up to 2 ms, as the loop counts whole milliseconds."""
 
 
