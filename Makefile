@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench image lock clean
+.PHONY: demo test check format bench bench-training bench-serving soak image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -23,8 +23,17 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: .venv/ready
+bench: bench-training bench-serving
+
+bench-training: .venv/ready
 	$(BIN)/python tests/benchmarks/training.py $(ARGS)
+
+bench-serving: .venv/ready
+	$(BIN)/python tests/benchmarks/serving.py $(ARGS)
+
+# Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
+soak: .venv/ready
+	$(BIN)/python tests/benchmarks/deadlines.py $(ARGS)
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
 lock: .venv/ready
@@ -32,7 +41,7 @@ lock: .venv/ready
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --extra all --group dev pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
-	    --extra serve pyproject.toml --output-file requirements-serve.lock
+	    --constraint requirements.lock --extra serve pyproject.toml --output-file requirements-serve.lock
 
 # The server alone; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:

@@ -59,10 +59,14 @@ class Exchange:
         self._limit = limit
         self._bytes = 0
         self._close = False
-        self._task = asyncio.current_task()
+        self._task: asyncio.Task[object] | None = None
         self._sending: list[asyncio.Task[None]] = []
         self._linger: asyncio.TimerHandle | None = None
         self._lingered = False
+
+    def may_be_interrupted(self) -> None:
+        """Say that a timer may send the response; called by the task that reads the request."""
+        self._task = asyncio.current_task()
 
     def reply(self, reply: Reply) -> None:
         """Send the response, on the spot; from the request's own task or from a timer. Only the first one is sent."""
@@ -79,6 +83,7 @@ class Exchange:
         self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
         if not self.ended:
             self._bytes = 0
+            self._task = self._task or asyncio.current_task()
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
 
     async def body(self) -> AsyncIterator[bytes]:
@@ -105,6 +110,8 @@ class Exchange:
 
     async def finish(self) -> None:
         """Wait for the response, let the rest of the body run out after it, and complete it."""
+        if self.ended and self.replied and self._linger is None and not self._sending:
+            return
         try:
             while not (self.replied or self.gone):  # a timer will send it, if the client stays
                 await self._next()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anytime.answer import Answer, Policy
@@ -132,7 +132,18 @@ class Handler:
 class Live:
     """An open prediction in time; events are those of `OpenPrediction`, without the time."""
 
-    __slots__ = ("_alarm", "_fail", "_handler", "_tell", "_update", "answered", "on_end", "opened", "signals")
+    __slots__ = (
+        "_alarm",
+        "_fail",
+        "_handler",
+        "_solve_due",
+        "_tell",
+        "_update",
+        "answered",
+        "on_end",
+        "opened",
+        "signals",
+    )
 
     def __init__(
         self,
@@ -150,6 +161,7 @@ class Live:
         self._fail = fail
         self._update = update
         self._alarm: Alarm | None = None
+        self._solve_due = False
         self.on_end: Callable[[], None] | None = None
         """Called when nobody waits any more."""
 
@@ -191,7 +203,7 @@ class Live:
 
     def drain(self) -> None:
         """Answer, as the service is stopping."""
-        self._safely(lambda: self.opened.drain(now_ms()))
+        self._safely(self._drained)
 
     def drop(self) -> None:
         """Forget the prediction: nobody waits for its answer. Safe at any time."""
@@ -208,24 +220,53 @@ class Live:
         return self.opened.deadline_at is not None and now > self.opened.deadline_at
 
     def strike(self) -> None:
-        """Answer, as the deadline has struck."""
-        self._safely(lambda: self.opened.deadline(now_ms()))
+        """Answer, as the deadline has struck; what can be solved on the spot still is."""
+        self._safely(lambda: self._solved_on_the_spot() or self.opened.deadline(now_ms()))
 
     def _after(self, answer: Answer | None) -> None:
         """See to what an event leads to: an answer, something to solve, or scores to have at hand."""
         if answer is not None:
             self._leave(answer)
             return
-        groups = self.opened.unsolved
-        if groups is not None:
-            self._handler.solver.find(self.model, groups, lambda found: self._solved(groups, found))
+        if self.opened.unsolved is not None:
+            if not self._solve_due:  # once for all groups that are at hand
+                self._solve_due = True
+                asyncio.get_running_loop().call_soon(self._solve)
         elif self.opened.many:
             self.opened.prepare()
         self._tell_update()
 
+    def _solve(self) -> None:
+        """Have the optimum found of what has arrived."""
+        self._solve_due = False
+        groups = self.opened.unsolved
+        if groups is None or self.answered:
+            return
+        try:
+            self._handler.solver.find(self.model, groups, lambda found: self._solved(groups, found))
+        except Exception:
+            _log.exception("solving for %s failed", sorted(groups))
+            self._solved(groups, None)
+
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
             self._safely(lambda: self.opened.solved(now_ms(), groups, found))
+
+    def _drained(self) -> Answer:
+        solved = self._solved_on_the_spot()
+        return self.opened.drain(now_ms()) if solved is None else replace(solved, reason="draining")
+
+    def _solved_on_the_spot(self) -> Answer | None:
+        """Take the optimum of what has arrived, if it can be had at once; the answer, if it only waited for that."""
+        groups = self.opened.unsolved
+        if groups is None:
+            return None
+        try:
+            found = self._handler.solver.at_once(self.model, groups)
+        except Exception:
+            _log.exception("solving for %s failed", sorted(groups))  # the prefix stands in
+            return None
+        return None if found is None else self.opened.solved(now_ms(), groups, found)
 
     def _safely(self, event: Callable[[], Answer | None]) -> None:
         """Bring about an event that did not come from this prediction's own client, who alone is told of a fault."""

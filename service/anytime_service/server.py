@@ -39,6 +39,7 @@ _log = logging.getLogger("anytime_service")
 _DROPPED = (
     "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
     "connection open",
+    "ASGI callable returned without completing handshake.",  # it has, by refusing with a response
     "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
 )
 

@@ -15,10 +15,14 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 from anytime_service.clock import now_ms
 
-__all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
+__all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
+
+ABORT = "anytime_service.abort"
+"""Extension of a WebSocket's scope whose `abort` cuts the connection off."""
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
@@ -51,6 +55,12 @@ class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._backlog = _Backlog()
+
+    def handle_connect(self, event: Request) -> None:
+        """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
+        super().handle_connect(event)
+        if self.handshake_initiated and not self.close_sent:
+            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
 
     def data_received(self, data: bytes) -> None:
         """Take what has been read."""

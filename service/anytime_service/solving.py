@@ -47,12 +47,17 @@ class Solver:
         self._waiting: dict[tuple[AnytimeModel, frozenset[str]], list[Tell]] = {}
         self._thread = ThreadPoolExecutor(1, "anytime-solver")
 
+    def at_once(self, model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
+        """Optimum of a set that is at hand, or small enough to be solved on the spot; else None."""
+        found = arrived_at_hand(model, groups)
+        if found is None and _columns(model, groups) <= AT_ONCE:
+            found = arrived_model(model, groups)
+        return found
+
     def find(self, model: AnytimeModel, groups: frozenset[str], tell: Tell) -> None:
         """Find the optimum of a set: `tell` is called with it, now or later from the loop, or with None if refused."""
-        found = arrived_at_hand(model, groups)
-        columns = sum(model.places[name].stop - model.places[name].start for name in groups)
-        if found is None and columns <= AT_ONCE:
-            found = arrived_model(model, groups)
+        found = self.at_once(model, groups)
+        columns = _columns(model, groups)
         if found is not None:
             tell(found)
         elif (model, groups) in self._waiting:
@@ -90,6 +95,10 @@ class Solver:
                 self._ms_per_cube = min(self._ms_per_cube * 1.1, took_ms / columns**3)
         for tell in tells:
             tell(found)
+
+
+def _columns(model: AnytimeModel, groups: frozenset[str]) -> int:
+    return sum(model.places[name].stop - model.places[name].start for name in groups)
 
 
 def _timed(model: AnytimeModel, groups: frozenset[str]) -> tuple[ArrivedModel, float]:

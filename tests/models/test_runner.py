@@ -626,7 +626,7 @@ def test_the_margin_settles_where_few_answers_are_late() -> None:
     for i, ms in enumerate(wake):
         late[i] = ms - record.margin_ms
         record.add(late[i])
-    assert 0.02 < (late[2000:] > 0).mean() < 0.08
+    assert 0.005 < (late[2000:] > 0).mean() < 0.035
     assert record.summary().count == 20_000
     assert record.summary().max == late[-4096:].max()
 

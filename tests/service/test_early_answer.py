@@ -31,7 +31,7 @@ def test_a_client_that_writes_and_reads_at_once_sees_the_answer_and_goes_on(serv
                     connection.send(b"1\r\n \r\n")
                 connection.send(b"0\r\n\r\n")
 
-            connection.head("deadline_ms=60", content_type=KIND)
+            connection.head("deadline_ms=250", content_type=KIND)
             writer = Thread(target=upload)
             begun = perf_counter()
             writer.start()
@@ -41,14 +41,14 @@ def test_a_client_that_writes_and_reads_at_once_sees_the_answer_and_goes_on(serv
             stop.set()
             writer.join()
             assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-            assert 0.05 < elapsed < 1.5
+            assert 0.24 < elapsed < 2.5
 
 
 def test_a_client_that_hangs_up_on_its_answer_harms_nobody(service: Running) -> None:
     with logged() as records:
-        for _ in range(5):
+        for _ in range(2):
             with service.connect() as connection:
-                connection.head("deadline_ms=20", content_type=KIND)
+                connection.head("deadline_ms=250", content_type=KIND)
                 connection.send(b"%x\r\n%s\r\n" % (len(LINE), LINE))
                 assert connection.response()[2]["groups"] == ["speed"]
         until(lambda: service.metric("anytime_open_predictions") == 0)
@@ -60,7 +60,7 @@ def test_curl_prints_the_answer_while_its_input_is_open(service: Running) -> Non
     # With a limit of time (-m) curl waits for its input before it looks for an answer.
     command = ["curl", "-sN", "-X", "POST", "-H", f"Content-Type: {KIND}", "-T", "."]
     with subprocess.Popen(
-        [*command, f"{service.url}/predict?deadline_ms=100"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*command, f"{service.url}/predict?deadline_ms=500"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as curl:
         assert curl.stdin is not None
         assert curl.stdout is not None
@@ -79,7 +79,7 @@ def test_curl_prints_the_answer_while_its_input_is_open(service: Running) -> Non
             curl.kill()
     answer = json.loads(told)
     assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-    assert answer["elapsed_ms"] < 1_500
+    assert answer["elapsed_ms"] < 2_500
 
 
 def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
@@ -95,12 +95,12 @@ def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
         async with aiohttp.ClientSession(headers={"content-type": KIND}) as client:
             for _ in range(3):
                 answered = asyncio.Event()
-                url = f"{service.url}/predict?deadline_ms=60"
+                url = f"{service.url}/predict?deadline_ms=250"
                 async with asyncio.timeout(20), client.post(url, data=lines(answered)) as response:
                     answer = await response.json()
                     answered.set()
                 assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-                assert answer["elapsed_ms"] < 1_500
+                assert answer["elapsed_ms"] < 2_500
 
     with logged() as records:
         asyncio.run(main())

@@ -48,7 +48,7 @@ def test_each_line_counts_when_it_comes_and_the_deadline_does_not_wait_for_the_n
 ) -> None:
     with service.connect() as connection:
         start = perf_counter()
-        head(connection, "deadline_ms=150")
+        head(connection, "deadline_ms=500")
         for name in ("speed", "hog"):
             connection.send(chunk(LINES[name] + b"\n"))
             sleep(0.01)
@@ -57,7 +57,7 @@ def test_each_line_counts_when_it_comes_and_the_deadline_does_not_wait_for_the_n
         elapsed = perf_counter() - start
         assert (answer["reason"], answer["complete"], answer["missing"]) == ("deadline", False, ["lab"])
         assert timeless(answer) == expected(model, {name: VALUES[name] for name in ("speed", "hog")})
-        assert 0.14 < elapsed < 1.5
+        assert 0.49 < elapsed < 2.5
         connection.send(chunk(LINES["lab"][10:]) + b"0\r\n\r\n")
         head(connection)
         connection.send(chunk(LINES["speed"]) + b"0\r\n\r\n")

@@ -273,8 +273,8 @@ def test_deleting_a_session_answers_those_who_wait(service: Running, model: Anyt
 def test_several_may_wait_at_once_each_for_its_own(service: Running, model: AnytimeModel, ask: Ask) -> None:
     session = begin(service)
     cheap = ask(session, deadline_ms=1_900, budget=1)
-    short = ask(session, deadline_ms=30)
     whole = ask(session, deadline_ms=1_900)
+    short = ask(session, deadline_ms=30)
     assert short.result(20).json()["groups"] == []
     give(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)

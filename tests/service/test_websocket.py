@@ -74,12 +74,12 @@ def test_an_end_brings_the_answer_from_what_is_here(
 @both_forms
 def test_the_deadline_brings_the_answer_from_what_is_here(service: Running, model: AnytimeModel, form: Form) -> None:
     with service.stream(form) as stream:
-        stream.say("begin", "p", deadline_ms=60)
+        stream.say("begin", "p", deadline_ms=250)
         stream.groups("p", {"speed": [2.0]})
         answer = stream.answer("p")
         assert timeless(answer) == expected(model, {"speed": [2.0]})
         assert (answer["reason"], answer["complete"]) == ("deadline", False)
-        assert 55 < answer["elapsed_ms"] < 1_500
+        assert 245 < answer["elapsed_ms"] < 1_900
         stream.say("begin", "now", deadline_ms=0, rows=2)
         assert stream.answer("now")["prediction"] == [BASE_RATE, BASE_RATE]
 
@@ -243,7 +243,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
 
     monkeypatch.setattr(solving, "arrived_model", gated)
     with running(create_app(ModelRegistry.of([wide]), settings), settings) as service, service.stream() as stream:
-        for name, deadline_ms in (("deadline", 60), ("patient", LONG)):
+        for name, deadline_ms in (("deadline", 400), ("patient", LONG)):
             stream.say("begin", name, policy="arrived", deadline_ms=deadline_ms)
             stream.groups(name, late)
             stream.say("end", name)
@@ -256,7 +256,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
         answer = stream.answer("patient")
         assert answer["reason"] == "end"
         assert timeless(answer) == expected(wide, late, policy="arrived")
-        stream.say("begin", "at hand", policy="arrived", deadline_ms=60)
+        stream.say("begin", "at hand", policy="arrived", deadline_ms=400)
         stream.groups("at hand", late)
         assert stream.answer("at hand")["policy"] == "arrived"
 
@@ -637,26 +637,36 @@ def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(se
 
 
 @both_forms
-def test_a_thousand_are_open_at_once_and_each_is_answered_once(
-    service: Running, model: AnytimeModel, form: Form
-) -> None:
-    count = 1_000
+def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: AnytimeModel, form: Form) -> None:
+    count, patient = 1_000, Settings(port=0, max_deadline_ms=30_000)
     rng = np.random.default_rng(4)
-    given = {i: {"speed": [rng.normal()], "hog": rng.normal(size=2).tolist()} for i in range(count)}
-    with service.stream(form) as stream:
+    given = {i: {name: rng.normal(size=len(VALUES[name])).tolist() for name in VALUES} for i in range(count)}
+    with running(create_app(ModelRegistry.of([model]), patient), patient) as service, service.stream(form) as stream:
         for i in range(count):
-            stream.say("begin", i, deadline_ms=LONG if i % 2 else None)
-        until(lambda: service.metric("anytime_open_predictions") >= count * 0.9, within_s=1.5)
+            stream.say("begin", i)
+        until(lambda: service.metric("anytime_open_predictions") == count)
+        for i in range(1, count, 2):
+            del given[i]["lab"]
         for i in range(count):
             stream.groups(i, given[i])
-        for i in range(0, count, 4):
-            stream.say("end", i)
+            if i % 2:
+                stream.say("end", i)
         answers = [stream.hear() for _ in range(count)]
-    assert sorted(answer["id"] for answer in answers) == list(range(count))
-    for answer in answers:
-        in_time = {name: given[answer["id"]][name] for name in answer["groups"]}
-        assert timeless(answer) == expected(model, in_time) | {"late_groups": answer["late_groups"]}
-    assert sum(len(answer["groups"]) == 2 for answer in answers) > 0.9 * count
+        assert sorted(answer["id"] for answer in answers) == list(range(count))
+        for answer in answers:
+            assert answer["reason"] == ("end" if answer["id"] % 2 else "complete")
+            assert timeless(answer) == expected(model, given[answer["id"]])
+        for i in range(count):
+            stream.say("begin", -1 - i, deadline_ms=400)
+            stream.groups(-1 - i, {"speed": given[i]["speed"]})
+        answers = [stream.hear() for _ in range(count)]
+        assert sorted(-1 - answer["id"] for answer in answers) == list(range(count))
+        for answer in answers:
+            in_time = {name: given[-1 - answer["id"]][name] for name in answer["groups"]}
+            assert answer["reason"] == "deadline"
+            assert timeless(answer) == expected(model, in_time) | {"late_groups": answer["late_groups"]}
+        with pytest.raises(TimeoutError):
+            stream.hear(timeout=0.05)
 
 
 def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(

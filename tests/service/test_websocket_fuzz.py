@@ -91,7 +91,7 @@ def withstand(service: Running, model: AnytimeModel, form: Form, frames: list[An
 
 
 def test_no_text_breaks_a_connection(service: Running, model: AnytimeModel) -> None:
-    @quick(max_examples=150)
+    @quick(max_examples=100)
     @given(st.lists(texts, min_size=1, max_size=8))
     def check(frames: list[str]) -> None:
         withstand(service, model, JSON, frames)
@@ -103,7 +103,7 @@ def test_no_text_breaks_a_connection(service: Running, model: AnytimeModel) -> N
 
 
 def test_no_bytes_break_a_connection(service: Running, model: AnytimeModel) -> None:
-    @quick(max_examples=150)
+    @quick(max_examples=100)
     @given(st.lists(binaries, min_size=1, max_size=8))
     def check(frames: list[bytes]) -> None:
         withstand(service, model, MSGPACK, frames)
@@ -114,7 +114,7 @@ def test_no_bytes_break_a_connection(service: Running, model: AnytimeModel) -> N
 
 
 def test_no_sequence_of_messages_breaks_a_connection(service: Running, model: AnytimeModel) -> None:
-    @quick(max_examples=150)
+    @quick(max_examples=100)
     @given(messages, st.sampled_from([JSON, MSGPACK]))
     def check(several: list[Any], form: Form) -> None:
         withstand(service, model, form, [text_of(each) if form is JSON else MSGPACK.encode(each) for each in several])

@@ -105,6 +105,7 @@ class Infer(_Endpoint):
         """Predict from the inputs that are there."""
         begun = now_ms()
         ask = _asked_by_head(scope, self.handler.settings)
+        exchange.may_be_interrupted()
         inference = Inference(self.handler, exchange, ask, begun, _lengths(headers_of(scope)))
         stack.callback(inference.drop)
         await inference.read()

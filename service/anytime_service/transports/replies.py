@@ -35,7 +35,8 @@ def problem_reply(error: Exception) -> Reply:
 
 
 def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
-    """Two callables: one sends an answer as the response, the other an error."""
+    """Two callables, for timers too: one sends an answer as the response, the other an error."""
+    exchange.may_be_interrupted()
 
     def tell(answer: Answer) -> None:
         try:

@@ -21,6 +21,7 @@ from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import MEDIA_TYPE, problem_of
 from anytime_service.signals import ModelSignals
+from anytime_service.slicing import ABORT
 from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
@@ -70,6 +71,9 @@ class Stream:
         finally:
             self.connections.discard(connection)
             connection.close()
+            abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
+            if connection.given_up and abort is not None:
+                abort()
 
     async def flushed(self) -> None:
         """Wait until every answer has been handed over."""
@@ -102,7 +106,7 @@ class _Connection:
         """Take messages until the connection closes."""
         count = 0
         try:
-            while (message := await receive())["type"] == "websocket.receive":
+            while not self.given_up and (message := await receive())["type"] == "websocket.receive":
                 text = message.get("text")
                 if text is not None:
                     self.take(JSON, text)
