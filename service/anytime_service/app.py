@@ -6,6 +6,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from anytime_service import console, control, problems
 from anytime_service.handler import Handler
+from anytime_service.hot import HotRoutes
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
@@ -43,9 +44,13 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
     app.state.handler, app.state.stream = handler, stream
     problems.install(app)
-    app.router.routes[:0] = [  # first of all, as routes are tried one after the other; of these the hottest first
+    hot = [
         Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
         Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
+    ]
+    app.add_middleware(HotRoutes, routes=hot)
+    app.router.routes += [
+        *hot,
         WebSocketRoute("/stream", stream, name="stream"),
         Route("/stream", UpgradeRequired(), methods=["GET"], name="stream_upgrade"),
         Route("/predict", PredictNamedSession(handler, sessions), methods=["GET"], name="predict_session_by_query"),

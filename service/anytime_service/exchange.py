@@ -49,6 +49,22 @@ class Exchange:
     ended : whether the whole body has come.  ended_ms : when.
     """
 
+    __slots__ = (
+        "_bytes",
+        "_close",
+        "_limit",
+        "_linger",
+        "_lingered",
+        "_receive",
+        "_send",
+        "_sending",
+        "_task",
+        "ended",
+        "ended_ms",
+        "gone",
+        "replied",
+    )
+
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         self.replied = False
         self.gone = False

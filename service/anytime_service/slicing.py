@@ -9,6 +9,7 @@ large frames are, and shrink when they are not.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,21 +31,36 @@ QUICK_MS = 0.2
 
 
 class _Backlog:
-    """Bytes that have been read and not been taken apart, and how many of them to take at once."""
+    """What has been read and not been taken apart, and how much of it to take at once."""
+
+    __slots__ = ("_pieces", "_size")
 
     def __init__(self) -> None:
-        self.rest = b""
+        self._pieces: deque[memoryview] = deque()
         self._size = SMALLEST_SLICE
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
 
     def fits(self, data: bytes) -> bool:
         """Whether `data` can be taken at once."""
-        return not self.rest and len(data) <= self._size
+        return len(data) <= self._size and not self._pieces
 
-    def take(self, feed: Callable[[bytes], None]) -> None:
+    def add(self, data: bytes) -> None:
+        """Keep what has been read."""
+        self._pieces.append(memoryview(data))
+
+    def clear(self) -> None:
+        """Forget it all."""
+        self._pieces.clear()
+
+    def take(self, feed: Callable[[Any], None]) -> None:
         """Feed one slice."""
-        piece, self.rest = self.rest[: self._size], self.rest[self._size :]
+        piece = self._pieces.popleft()
+        if len(piece) > self._size:
+            self._pieces.appendleft(piece[self._size :])
         begun = now_ms()
-        feed(piece)
+        feed(piece[: self._size])
         quick = now_ms() - begun < QUICK_MS
         self._size = min(self._size * 2, LARGEST_SLICE) if quick else max(self._size // 2, SMALLEST_SLICE)
 
@@ -67,19 +83,19 @@ class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
         if self._backlog.fits(data):
             super().data_received(data)
             return
-        waiting = bool(self._backlog.rest)
-        self._backlog.rest += data
+        waiting = bool(self._backlog)
+        self._backlog.add(data)
         if not waiting:
             self._feed()
 
     def _feed(self) -> None:
         """Take one slice, and the next in the loop's next turn."""
         if self.transport.is_closing():
-            self._backlog.rest = b""
+            self._backlog.clear()
             return
         if self.queue.empty():
             self._backlog.take(super().data_received)
-        if self._backlog.rest:
+        if self._backlog:
             # Whoever takes the messages would resume reading; what has been read comes first.
             self.read_paused = False
             self.transport.pause_reading()
@@ -120,14 +136,14 @@ class SlicedHttpProtocol(HttpToolsProtocol):
         if self._backlog.fits(data):
             super().data_received(data)
             return
-        waiting = bool(self._backlog.rest)
-        self._backlog.rest += data
+        waiting = bool(self._backlog)
+        self._backlog.add(data)
         if not waiting:
             self._feed()
 
     def _wake(self) -> None:
         """Take the next slice in the loop's next turn, or read on."""
-        if not self._backlog.rest:
+        if not self._backlog:
             self.transport.resume_reading()
         elif not self._woken:
             self._woken = True
@@ -136,11 +152,11 @@ class SlicedHttpProtocol(HttpToolsProtocol):
     def _feed(self) -> None:
         self._woken = False
         if self.transport.is_closing() or self.transport.get_protocol() is not self:  # or a WebSocket by now
-            self._backlog.rest = b""
+            self._backlog.clear()
             return
         if not self.flow.read_paused:
             self._backlog.take(super().data_received)
-            if self._backlog.rest:
+            if self._backlog:
                 self.transport.pause_reading()
         if not self.flow.read_paused:
             self._wake()

@@ -54,9 +54,9 @@ class Session:
         arrays = {name: self._checked(name, each) for name, each in values.items()}
         if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
             raise FieldError("groups", "groups have different numbers of rows; every group has all rows")
-        now = now_ms()
-        for live in tuple(self.waiting):
-            if live.overdue(now):
+        if self.waiting:
+            now = now_ms()
+            for live in [live for live in self.waiting if live.overdue(now)]:
                 live.strike()  # the loop was late: what comes now came after its deadline
         for name, array in arrays.items():
             self.prediction.take(name, array)
@@ -115,15 +115,16 @@ class MemorySessions:
         UnknownSessionError
             It never was, or ended long ago.
         """
+        now = now_ms()
         session = self._sessions.get(name)
-        if session is not None and self._expired(session, now_ms()):
+        if session is not None and self._expired(session, now):
             self._end(session)
             session = None
         if session is None:
             if name in self._ended:
                 raise GoneSessionError("the session has been deleted, or has expired; begin another by POST /sessions")
             raise UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")
-        session.used_ms = now_ms()
+        session.used_ms = now
         self._sessions.move_to_end(name)
         return session
 
