@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,13 @@ from anytime_service.settings import Settings
 from service.serving import Running, running, small_model, trained_model
 
 LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_collections() -> None:
+    """Services run in this process: looking through all that other tests left would stop them for long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

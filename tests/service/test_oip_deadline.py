@@ -58,7 +58,7 @@ def test_an_unfinished_body_is_answered_with_the_base_rate(service: Running, que
     assert 45 < reply["parameters"]["elapsed_ms"] < 1_500
 
 
-@pytest.mark.parametrize("parameters", [{"deadline_ms": 300}, {"timeout": 300_000}, {"timeout": 0, "deadline_ms": 300}])
+@pytest.mark.parametrize("parameters", [{"deadline_ms": 900}, {"timeout": 900_000}, {"timeout": 0, "deadline_ms": 900}])
 def test_the_deadline_in_the_json_holds_while_tensors_come_and_those_that_came_count(
     service: Running, parameters: Any
 ) -> None:
@@ -68,7 +68,7 @@ def test_the_deadline_in_the_json_holds_while_tensors_come_and_those_that_came_c
         _, _, reply = connection.response()
     assert_told(reply, expected(MODELS["brake"], {"speed": TWO_ROWS["speed"]}, rows=2))
     assert (reply["id"], reply["parameters"]["reason"]) == ("7", "deadline")
-    assert 290 < reply["parameters"]["elapsed_ms"] < 1_800
+    assert 890 < reply["parameters"]["elapsed_ms"] < 1_900
 
 
 def test_a_tensor_counts_when_it_has_come_however_the_body_is_cut(service: Running) -> None:
