@@ -136,7 +136,7 @@ def _invitation(model: AnytimeModel, port: int, row: Float) -> str:
     return (
         f"\nTry it:\n  curl 'http://127.0.0.1:{port}/predict?deadline_ms=5' -H 'Content-Type: application/json' \\\n"
         f'    -d \'{{"groups": {{"{first}": {values}}}}}\'\n'
-        f"  curl http://127.0.0.1:{port}/models      documentation: http://127.0.0.1:{port}/docs\n"
+        f"  console: http://127.0.0.1:{port}/      documentation: http://127.0.0.1:{port}/docs\n"
     )
 
 
