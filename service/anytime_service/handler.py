@@ -240,13 +240,8 @@ class Live:
         """Have the optimum found of what has arrived."""
         self._solve_due = False
         groups = self.opened.unsolved
-        if groups is None or self.answered:
-            return
-        try:
+        if groups is not None and not self.answered:
             self._handler.solver.find(self.model, groups, lambda found: self._solved(groups, found))
-        except Exception:
-            _log.exception("solving for %s failed", sorted(groups))
-            self._solved(groups, None)
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
@@ -259,14 +254,8 @@ class Live:
     def _solved_on_the_spot(self) -> Answer | None:
         """Take the optimum of what has arrived, if it can be had at once; the answer, if it only waited for that."""
         groups = self.opened.unsolved
-        if groups is None:
-            return None
-        try:
-            found = self._handler.solver.at_once(self.model, groups)
-        except Exception:
-            _log.exception("solving for %s failed", sorted(groups))  # the prefix stands in
-            return None
-        return None if found is None else self.opened.solved(now_ms(), groups, found)
+        found = None if groups is None else self._handler.solver.at_once(self.model, groups)
+        return None if groups is None or found is None else self.opened.solved(now_ms(), groups, found)
 
     def _safely(self, event: Callable[[], Answer | None]) -> None:
         """Bring about an event that did not come from this prediction's own client, who alone is told of a fault."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ MOST_BYTES = 1024 * 1024
 
 AT_A_TIME = 16
 """Messages sent before others have their turn."""
+
+_log = logging.getLogger("anytime_service")
 
 
 class Outbox:
@@ -54,8 +57,8 @@ class Outbox:
             return
         try:
             waiting = start(self._send(message))
-        except Exception:
-            self._fail()  # whatever a server raises, the client cannot be reached
+        except Exception as error:
+            self._fail(error)
             return
         if waiting is not None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
@@ -85,12 +88,15 @@ class Outbox:
                 sent += 1
                 if sent % AT_A_TIME == 0:
                     await asyncio.sleep(0)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
         else:
             self._flushing = None
 
-    def _fail(self) -> None:
+    def _fail(self, error: Exception | None = None) -> None:
+        """Give the client up; `error` is why it cannot be reached, an OSError where it has simply gone."""
         if not self._closed:
+            if error is not None and not isinstance(error, OSError):
+                _log.warning("a client is given up: %s: %s", type(error).__name__, error)
             self.close()
             self._give_up()

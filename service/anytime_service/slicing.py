@@ -65,18 +65,12 @@ class _Backlog:
         self._size = min(self._size * 2, LARGEST_SLICE) if quick else max(self._size // 2, SMALLEST_SLICE)
 
 
-class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, fed in slices."""
+class _Sliced(asyncio.Protocol):
+    """What the two protocols share; stands before uvicorn's, whose `data_received` takes bytes apart."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._backlog = _Backlog()
-
-    def handle_connect(self, event: Request) -> None:
-        """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
-        super().handle_connect(event)
-        if self.handshake_initiated and not self.close_sent:
-            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
 
     def data_received(self, data: bytes) -> None:
         """Take what has been read."""
@@ -89,12 +83,29 @@ class SlicedWebSocketProtocol(WebSocketsSansIOProtocol):
             self._feed()
 
     def _feed(self) -> None:
+        """Take one slice, and see to the next."""
+        raise NotImplementedError
+
+    def _take(self) -> None:
+        self._backlog.take(super().data_received)
+
+
+class SlicedWebSocketProtocol(_Sliced, WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, fed in slices."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
+        super().handle_connect(event)
+        if self.handshake_initiated and not self.close_sent:
+            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
+
+    def _feed(self) -> None:
         """Take one slice, and the next in the loop's next turn."""
         if self.transport.is_closing():
             self._backlog.clear()
             return
         if self.queue.empty():
-            self._backlog.take(super().data_received)
+            self._take()
         if self._backlog:
             # Whoever takes the messages would resume reading; what has been read comes first.
             self.read_paused = False
@@ -118,28 +129,17 @@ class _HeldFlow(FlowControl):
             self._resume()
 
 
-class SlicedHttpProtocol(HttpToolsProtocol):
+class SlicedHttpProtocol(_Sliced, HttpToolsProtocol):
     """uvicorn's protocol for HTTP, fed in slices."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._backlog = _Backlog()
         self._woken = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(transport)
         self.flow = _HeldFlow(transport, self._wake)
-
-    def data_received(self, data: bytes) -> None:
-        """Take what has been read."""
-        if self._backlog.fits(data):
-            super().data_received(data)
-            return
-        waiting = bool(self._backlog)
-        self._backlog.add(data)
-        if not waiting:
-            self._feed()
 
     def _wake(self) -> None:
         """Take the next slice in the loop's next turn, or read on."""
@@ -155,7 +155,7 @@ class SlicedHttpProtocol(HttpToolsProtocol):
             self._backlog.clear()
             return
         if not self.flow.read_paused:
-            self._backlog.take(super().data_received)
+            self._take()
             if self._backlog:
                 self.transport.pause_reading()
         if not self.flow.read_paused:

@@ -49,9 +49,13 @@ class Solver:
 
     def at_once(self, model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
         """Optimum of a set that is at hand, or small enough to be solved on the spot; else None."""
-        found = arrived_at_hand(model, groups)
-        if found is None and _columns(model, groups) <= AT_ONCE:
-            found = arrived_model(model, groups)
+        try:
+            found = arrived_at_hand(model, groups)
+            if found is None and _columns(model, groups) <= AT_ONCE:
+                found = arrived_model(model, groups)
+        except Exception:  # a fault of ours costs the optimum, not the answer: the prefix stands in
+            _log.exception("solving for %s failed", sorted(groups))
+            return None
         return found
 
     def find(self, model: AnytimeModel, groups: frozenset[str], tell: Tell) -> None:

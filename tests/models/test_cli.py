@@ -233,8 +233,11 @@ def test_resequence_by_the_same_costs_changes_nothing(desk: Path, capsys: Captur
 
 
 def test_a_model_trained_with_dropped_features_is_resequenced_by_the_same_file(desk: Path, capsys: Capture) -> None:
-    trained("--drop", "a1", "--alpha", "0.01")
+    before = load(trained("--drop", "a1", "--alpha", "0.01"))
     told(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
+    after = load("new.safetensors")
+    assert "a1" not in after.groups.features
+    assert after.manifest.groups == before.manifest.groups
 
 
 @pytest.mark.parametrize("name", ["hog[a]", "hog[/x]", "[bold]", "$a_$", "two words", "grün"])
@@ -254,12 +257,17 @@ def test_groups_that_cost_nothing_are_trained_shown_compared_and_drawn(desk: Pat
     told(capsys, "evaluate", "m.safetensors", "test.csv")
     told(capsys, "plot", "m.safetensors", "--out", "model.png")
     told(capsys, *COMPARE, "--plot", "compared.png")
+    assert load("m.safetensors").costs.tolist() == [0.0] * (load("m.safetensors").steps + 1)
+    assert all(Path(name).read_bytes().startswith(b"\x89PNG") for name in ("model.png", "compared.png"))
 
 
 def test_two_rows_are_enough(desk: Path, capsys: Capture) -> None:
     rows(count=2).to_parquet("train.parquet")
-    told(capsys, *TRAIN)
-    told(capsys, *TRAIN, "--alpha", "0.1", "--folds", "0")
+    for options in ((), ("--alpha", "0.1", "--folds", "0")):
+        told(capsys, *TRAIN, *options)
+        model = load("m.safetensors")
+        assert model.manifest.provenance.rows == 2
+        assert np.isfinite(model.prefixes.packed).all()
 
 
 # What is wrong
