@@ -27,6 +27,7 @@ LAYERS = (
     "moments folds",
     "accumulate",
     "gram cholesky",
+    "left",
     "sweep",
     "criteria",
     "sequencing",

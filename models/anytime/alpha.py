@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from anytime.arrays import Float
-from anytime.cross_validation import Errors, Fold, prefix_errors
-from anytime.gram import Gram
+from anytime.cross_validation import Errors, HeldOut, prefix_errors
 from anytime.sequencing import Sequence
 
 __all__ = ["GRID", "Choice", "choose", "nested_errors"]
@@ -30,8 +29,12 @@ Known: TypeAlias = dict[tuple[bytes, bytes], dict[int, Float]]
 """For each order, by index of the penalty, errors (K, steps + 1)."""
 
 
+S = TypeVar("S", bound=Sequence)
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(Generic[S]):
     """What cross-validation chose.
 
     Attributes
@@ -43,26 +46,30 @@ class Choice:
     """
 
     alpha: float
-    sequence: Sequence
+    sequence: S
     alphas: Float
     errors: Float
 
 
-def choose(folds: Many[Fold], grid: Many[float], order: Callable[[float], Sequence], one_se: bool) -> Choice:
+def choose(
+    folds: Many[HeldOut[object]], grid: Many[float], order: Callable[[float], S], one_se: bool, every: int = 1
+) -> Choice[S]:
     """Choose the penalties from a grid (ascending; one value is no choice, but has errors).
 
     Parameters
     ----------
     order : learns the sequence at a penalty, on all folds together.
     one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
+    every : learn an order at every so-manyth penalty only.
     """
-    sequences = [order(alpha) for alpha in grid]
+    ordering = range(0, len(grid), every)
+    sequences = {i: order(grid[i]) for i in ordering}
     known: Known = {}
-    for i, sequence in enumerate(sequences):
+    for i, sequence in sequences.items():
         _learn(known, folds, sequence, grid, [i])
-    weights = np.array([fold.held.weight for fold in folds])
-    areas = Errors(np.stack([_area(s, known[_key(s)][i]) for i, s in enumerate(sequences)], axis=1), weights)
-    best = int(_pick(areas, one_se))
+    weights = np.array([fold.weight for fold in folds])
+    areas = Errors(np.stack([_area(s, known[_key(s)][i]) for i, s in sequences.items()], axis=1), weights)
+    best = ordering[int(_pick(areas, one_se))]
     chosen = sequences[best]
     _learn(known, folds, chosen, grid, range(len(grid)))
     of_order = known[_key(chosen)]
@@ -73,7 +80,7 @@ def choose(folds: Many[Fold], grid: Many[float], order: Callable[[float], Sequen
 
 def _learn(
     known: Known,
-    folds: Many[Fold],
+    folds: Many[HeldOut[object]],
     sequence: Sequence,
     grid: Many[float],
     wanted: Many[int],
@@ -112,7 +119,7 @@ def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
     return np.asarray(len(mean) - 1 - within[::-1].argmax(axis=0))
 
 
-def nested_errors(folds: Many[Fold], order: Callable[[Gram], Sequence], sequence: Sequence, alphas: Float) -> Float:
+def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], sequence: Sequence, alphas: Float) -> Float:
     """Errors (steps + 1,) when each fold learns its own order on its training part.
 
     A fold's own prefixes end at other costs, so that the error at a prefix of `sequence` is that of the longest prefix
@@ -125,5 +132,5 @@ def nested_errors(folds: Many[Fold], order: Callable[[Gram], Sequence], sequence
         errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
         reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate is without them
-        total += fold.held.weight * errors[place, reached]
-    return total / sum(fold.held.weight for fold in folds)
+        total += fold.weight * errors[place, reached]
+    return total / sum(fold.weight for fold in folds)

@@ -17,14 +17,18 @@ class Expected:
 
     Attributes
     ----------
-    cv_error : cross-validated mean squared error in target units, averaged over responses; None where not measured.
-    explained_variance : F on the standardised training data, at most half the number of responses.
+    cv_error : cross-validated mean squared error in target units, averaged over responses; mean deviance of a
+        likelihood; None where not measured.
+    explained_variance : F on the standardised training data, at most half the number of responses; of a likelihood, by
+        how much the penalised mean loss lies under that of the base rate.
     r2 : the same as a share of the largest possible.
+    deviance : mean deviance of a likelihood on the training rows; None by least squares.
     """
 
     cv_error: float | None
     explained_variance: float
     r2: float
+    deviance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Answer:
     prediction : a number, a vector (several responses) or a class; a list of them when there are several rows.
     probabilities : for classification, one per class in the model's order; a list per row when there are several rows.
         Least squares on one-hot classes can leave [0, 1]; what is told is clipped to it and scaled to sum to one.
+        Those of a likelihood are told as they are.
     prefix : complete steps used, 0 being the base rate.  steps : how many the model has.
     groups : groups used, in sequence order.  cost : their joint cost, in the model's cost unit.
     budget : as asked.  complete : every step that the budget allows was used.
@@ -44,6 +49,7 @@ class Answer:
     imputed : features that came as null, filled by their training means.
     reason : why the answer was given now; None in an update, which is not the last word.
     policy : the policy that the answer follows; `note` says why where another was asked for.
+    approximate : the optimum of what arrived is one Newton step from the nearest prefix, not exact.
     expected : how good the groups used were in training.
     interval : where the model is calibrated.
     elapsed_ms : from begin to answer.  late_groups : groups that came after the deadline, before the answer left.
@@ -72,3 +78,4 @@ class Answer:
     replaced: tuple[str, ...] = ()
     ranking: list[int] | None = None
     note: str | None = None
+    approximate: bool = False

@@ -1,14 +1,17 @@
-"""The exact optimum for whatever set of groups has arrived, solved from the moments and kept.
+"""The optimum for whatever set of groups has arrived, solved from the moments and kept.
 
 A failed sensor or groups out of order leave a set that is no prefix. Its best linear model is one Cholesky of its
 columns: w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set that is a prefix gets
 that prefix's own coefficients, so that the two policies agree there.
+
+A likelihood has no such moments. There the optimum is approximate: one Newton step from the nearest prefix (the one
+that shares most columns, less those it has beyond) on the second-order model that is kept of it, at its alpha.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -31,6 +34,8 @@ KEPT_SETS = 256
 class ArrivedModel:
     """Linear model of one set of groups: `intercept + centred[columns] @ coef`, and what it cost and explains.
 
+    `approximate` tells that it is not the optimum itself.
+
     `columns` count in the order of the sequence, as those of a `Prediction` do.
     """
 
@@ -39,15 +44,17 @@ class ArrivedModel:
     coef: Float
     cost: float
     expected: Expected
+    intercept: Float
+    approximate: bool = False
 
 
 class _Solved:
     """What has been solved for one model; bounded, and safe to use from several threads."""
 
     def __init__(self, model: AnytimeModel) -> None:
-        if model.moments is None:
-            raise ValuesError(f"model {model.name!r} was saved without its moments; policy 'arrived' needs them")
-        self.gram = Gram.of(model.moments)
+        if not model.arrives:
+            raise ValuesError(f"model {model.name!r} cannot follow policy 'arrived': {model.falls_back}")
+        self.gram = None if model.moments is None else Gram.of(model.moments)
         self.prefixes: dict[frozenset[str], int] = {}
         for prefix, names in enumerate(model.needed):
             self.prefixes.setdefault(names, prefix)
@@ -82,7 +89,10 @@ def arrived_model(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
     """
     at_hand = arrived_at_hand(model, groups)
     # Not under the lock: whoever asks for a set that is at hand need not wait for one that is being solved.
-    return at_hand or _solved(model).keep(_solve(model, _solved(model).gram, groups))
+    if at_hand is not None:
+        return at_hand
+    gram = _solved(model).gram
+    return _solved(model).keep(_stepped(model, groups) if gram is None else _solve(model, gram, groups))
 
 
 def arrived_at_hand(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
@@ -102,14 +112,13 @@ def _solved(model: AnytimeModel) -> _Solved:
 
 
 def _prefix(model: AnytimeModel, names: frozenset[str], prefix: int) -> ArrivedModel:
-    coef = model.prefixes.coef(prefix)
-    return ArrivedModel(names, np.arange(len(coef)), coef, _cost(model, names), model.expected(prefix))
+    coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
+    return ArrivedModel(names, np.arange(len(coef)), coef, _cost(model, names), model.expected(prefix), intercept)
 
 
 def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedModel:
-    order, models = model.order(names), model.prefixes
-    here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
-    columns = models.columns[here]
+    models = model.prefixes
+    here, columns = _columns(model, names)
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
     alpha = alphas[int(np.abs(models.ends - len(columns)).argmin())]
     C, q = gram.penalised(alpha, columns)
@@ -118,7 +127,35 @@ def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedMod
     coef = factor.backward(z) * gram.y_scale / gram.x_scale[columns, np.newaxis]
     explained = 0.5 * float(np.sum(z * z))
     expected = Expected(None, explained, 2 * explained / gram.q.shape[1])
-    return ArrivedModel(names, here, coef, _cost(model, names), expected)
+    return ArrivedModel(names, here, coef, _cost(model, names), expected, models.intercept)
+
+
+def _stepped(model: AnytimeModel, names: frozenset[str]) -> ArrivedModel:
+    """One Newton step of a likelihood from the nearest of the prefixes whose curvature is kept."""
+    assert model.curvatures is not None  # noqa: S101
+    models, kept = model.prefixes, model.curvatures
+    here, columns = _columns(model, names)
+    ends = models.ends[kept.prefixes]
+    shared = np.searchsorted(here, ends)
+    nearest = int((2 * shared - ends).argmax())
+    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
+    theta = kept.at(nearest).newton(columns, alphas[int(kept.prefixes[nearest])])
+    coef = theta[1:] / models.scale[columns, np.newaxis]
+    # What a set explains is not known; the longest prefix within it is the least that it does.
+    expected = replace(model.expected(_largest_within(model, names)), cv_error=None)
+    return ArrivedModel(names, here, coef, _cost(model, names), expected, theta[0], approximate=True)
+
+
+def _largest_within(model: AnytimeModel, names: frozenset[str]) -> int:
+    """The longest prefix that some groups complete."""
+    return max(prefix for prefix, needed in enumerate(model.needed) if needed <= names)
+
+
+def _columns(model: AnytimeModel, names: frozenset[str]) -> tuple[Index, Index]:
+    """Columns of some groups, in the order of the sequence: their places in it, and in the groups file."""
+    order = model.order(names)
+    here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
+    return here, model.prefixes.columns[here]
 
 
 def _cost(model: AnytimeModel, names: frozenset[str]) -> float:

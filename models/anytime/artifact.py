@@ -21,6 +21,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
+from anytime.curvature import Curvatures
 from anytime.errors import ArtifactError
 from anytime.manifest import FORMAT, Manifest
 from anytime.model import AnytimeModel
@@ -32,7 +33,10 @@ __all__ = ["load", "save"]
 KEY = "anytime"
 """Metadata entry that holds the manifest."""
 
-WHOLE = ("columns", "ends", "moments.rows", "moments.missing")
+_LATER: Any = {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}}
+"""Fields that format 2 brought."""
+
+WHOLE = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
 """Arrays of whole numbers; the others are floats."""
 
 
@@ -130,7 +134,7 @@ def _manifest(text: str) -> Manifest:
 
 
 def _arrays(model: AnytimeModel) -> dict[str, np.ndarray[Any, Any]]:
-    p, m = model.prefixes, model.moments
+    p, m, c = model.prefixes, model.moments, model.curvatures
     arrays: dict[str, np.ndarray[Any, Any]] = {
         "mean": p.mean,
         "scale": p.scale,
@@ -140,6 +144,10 @@ def _arrays(model: AnytimeModel) -> dict[str, np.ndarray[Any, Any]]:
         "ends": p.ends.astype(np.int64),
         "coef": p.packed,
     }
+    if p.own_intercepts is not None:
+        arrays["intercepts"] = p.own_intercepts
+    if c is not None:
+        arrays |= {"curvature.prefixes": c.prefixes.astype(np.int64), "curvature.h": c.packed, "curvature.r": c.r}
     if m is not None:
         arrays |= {
             "moments.rows": np.array([m.rows], dtype=np.int64),
@@ -156,7 +164,8 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
     """Hash of all content but the version itself and the time of creation, so that equal models have equal versions."""
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
-    digest.update(manifest.model_copy(update={"version": "", "provenance": blank}).model_dump_json().encode())
+    plain = manifest.model_copy(update={"version": "", "provenance": blank})
+    digest.update(plain.model_dump_json(exclude=_LATER if manifest.format < 2 else None).encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -176,8 +185,16 @@ def _model(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Anyti
         columns=arrays["columns"].astype(np.intp),
         ends=arrays["ends"].astype(np.intp),
         packed=arrays["coef"],
+        own_intercepts=arrays.get("intercepts"),
     )
-    return AnytimeModel(manifest, prefixes, _moments(manifest, arrays))
+    return AnytimeModel(manifest, prefixes, _moments(manifest, arrays), _curvatures(arrays))
+
+
+def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> Curvatures | None:
+    if "curvature.prefixes" not in arrays:
+        return None
+    prefixes = arrays["curvature.prefixes"].astype(np.intp)
+    return Curvatures(prefixes, arrays["curvature.h"], arrays["curvature.r"])
 
 
 def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Moments | None:
@@ -217,6 +234,12 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
         width = D + P + missing
         shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": (missing,)}
         shapes |= {"moments.mean": (width,), "moments.scatter": (width, width)}
+    if manifest.family != "gaussian":
+        shapes["intercepts"] = (steps + 1, P)
+    if any(name.startswith("curvature.") for name in arrays):
+        kept = arrays.get("curvature.prefixes", np.empty(0)).size
+        shapes |= {"curvature.prefixes": (kept,), "curvature.r": (kept, D + 1)}
+        shapes["curvature.h"] = (kept, (D + 1) * (D + 2) // 2)
     for name, shape in shapes.items():
         if name not in arrays:
             raise ArtifactError(f"lacks array {name!r}; train or copy it again")
@@ -247,3 +270,6 @@ def _check_columns(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]], 
     columns = [np.arange(s.start, s.stop) for s in _slices(manifest)]
     if not np.array_equal(arrays["columns"], np.concatenate(columns)) or not np.array_equal(arrays["ends"], ends):
         raise ArtifactError("has columns or ends that do not fit its steps; train or copy it again")
+    kept = arrays.get("curvature.prefixes")
+    if kept is not None and not (len(kept) and (np.diff(kept) > 0).all() and kept[0] >= 0 and kept[-1] < len(ends)):
+        raise ArtifactError("has curvatures of prefixes that it does not have; train or copy it again")

@@ -12,7 +12,7 @@ from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.prefixes import staircase
-from anytime.sequencing import Sequence, oracle_order, sequence
+from anytime.sequencing import FactoredSequence, oracle_order, sequence
 from anytime.threads import single_blas_thread
 
 __all__ = ["VARIANTS", "Comparison", "Measured", "Variant", "compare"]
@@ -81,7 +81,7 @@ def compare(
     gram : the training problem.  held : a test table's second moments in its units (`Gram.beside`).
     level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
     """
-    learned: dict[tuple[Method, bool, bool], Sequence] = {}
+    learned: dict[tuple[Method, bool, bool], FactoredSequence] = {}
     for variant in VARIANTS:
         key = (variant.method, variant.cost_blind, variant.doubling)
         if key not in learned:
@@ -101,7 +101,7 @@ def compare(
     return Comparison(alpha, level, stop, train, test)
 
 
-def _explained(order: Sequence, held: Held) -> Float:
+def _explained(order: FactoredSequence, held: Held) -> Float:
     """F of each prefix on a held-out table."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
@@ -109,7 +109,7 @@ def _explained(order: Sequence, held: Held) -> Float:
     return np.array([held.explained(order.columns[:end], w[:end]).sum() for end, w in zip(ends, W, strict=True)])
 
 
-def _measured(variant: Variant, order: Sequence, explained: Float, stop: float, risk: float) -> Measured:
+def _measured(variant: Variant, order: FactoredSequence, explained: Float, stop: float, risk: float) -> Measured:
     costs = order.costs
     if variant.oracle:
         gains, paid = np.diff(explained), np.diff(costs)

@@ -1,4 +1,4 @@
-"""Cross-validated errors of every prefix and every penalty, from the moments of the folds alone.
+"""Cross-validated errors of every prefix and every penalty; those of least squares from the moments of the folds alone.
 
 The training part of a fold is the merge of the other folds. (The total less the fold would be the same in exact
 arithmetic, but leaves rounding where a column is constant outside the fold.)
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,20 +20,48 @@ from anytime.moments import Moments
 from anytime.prefixes import staircase
 from anytime.threads import single_blas_thread
 
-__all__ = ["Errors", "Fold", "prefix_errors", "split"]
+__all__ = ["Errors", "Fold", "HeldOut", "prefix_errors", "split"]
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class HeldOut(Protocol[T_co]):
+    """One fold held out, whatever is fitted."""
+
+    @property
+    def train(self) -> T_co:
+        """The problem of the other folds."""
+
+    @property
+    def weight(self) -> float:
+        """Sum of the row weights of the fold."""
+
+    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+        """Mean error of every prefix of an order on the fold, at each penalty: (alphas, steps + 1)."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold held out: the problem of the others, and its own second moments in the same standard units."""
+    """A fold of least squares: the problem of the others, and its own second moments in the same standard units."""
 
     train: Gram
     held: Held
 
+    @property
+    def weight(self) -> float:
+        """Sum of the row weights of the fold."""
+        return self.held.weight
+
+    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+        """Mean squared errors, (alphas, steps + 1); a penalty is one Cholesky."""
+        with single_blas_thread():
+            return np.array([_errors(self, columns, ends, alpha) for alpha in alphas])
+
 
 @dataclass(frozen=True)
 class Errors:
-    """Mean squared errors on held-out rows, in target units, averaged over the responses.
+    """Errors on held-out rows: mean squares in target units, averaged over the responses; or mean deviances.
 
     Attributes
     ----------
@@ -76,17 +105,15 @@ def split(parts: Many[Moments]) -> list[Fold]:
     return folds
 
 
-def prefix_errors(folds: Many[Fold], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
+def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
     """Errors of all prefixes of one order, `folds` (K, alphas, steps + 1).
 
     Parameters
     ----------
     columns, ends : the order, as in `anytime.sequencing.Sequence`.
-    alphas : penalties, each one Cholesky a fold.
     """
-    with single_blas_thread():
-        errors = [[_errors(fold, columns, ends, alpha) for alpha in alphas] for fold in folds]
-    return Errors(np.array(errors), np.array([fold.held.weight for fold in folds]))
+    errors = [fold.errors(columns, ends, alphas) for fold in folds]
+    return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
 
 
 def _errors(fold: Fold, columns: Index, ends: Index, alpha: float) -> Float:

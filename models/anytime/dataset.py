@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from anytime.accumulate import Block, UnusableColumnError, accumulate
 from anytime.arrays import Bool, Float
 from anytime.errors import GroupsError, TableError, listed, suggestion
-from anytime.folds import FoldStream, GroupedFolds
+from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.groups import FeatureGroups
 from anytime.moments import Moments
 from anytime.tables import Batch, Table, feature_matrix, numbers
-from anytime.targets import Target, absent, without_target
+from anytime.targets import Target, absent, class_codes, without_target
 
 __all__ = ["Dataset", "Rows"]
 
@@ -102,7 +102,12 @@ class Dataset:
         """(rows kept, P): numbers, or indicators of the classes."""
         classes = self.target.classes
         if classes is None:
-            return np.column_stack([numbers(batch, name)[keep] for name in self.target.columns])
+            Y = np.column_stack([numbers(batch, name)[keep] for name in self.target.columns])
+            if self.target.task == "count" and (Y < 0).any():
+                row = batch.start + int(np.flatnonzero(keep)[np.flatnonzero((Y < 0).any(axis=1))[0]])
+                name = self.target.columns[0]
+                raise TableError(f"{self.table.name}: target {name!r} is negative in row {row}; expected counts")
+            return Y
         column = batch.columns[self.target.columns[0]][keep]
         told = classes[1:] if len(classes) == 2 else classes
         Y = np.column_stack([column == label for label in told]).astype(np.float64)
@@ -118,6 +123,7 @@ class Dataset:
         folds: int = 1,
         *,
         seed: int = 0,
+        stratified: bool = False,
         n_jobs: int | None = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> list[Moments]:
@@ -125,24 +131,36 @@ class Dataset:
 
         Parameters
         ----------
+        stratified : deal the rows of each class out by themselves, where rows have no query.
         progress : called with the number of rows of each batch as it is read.
         """
-        rng = np.random.default_rng(seed)
-        by_row, by_query = FoldStream(folds, rng), GroupedFolds(folds, rng)
-
-        def blocks() -> Iterator[Block]:
-            for rows in self.rows():
-                ids = None
-                if folds > 1:
-                    ids = by_row.take(len(rows.Y)) if rows.query is None else by_query.take(rows.query.tolist())
-                yield Block(rows.X, rows.Y, rows.weights, ids)
-                progress(len(rows.Y))
-
         try:
-            return accumulate(blocks(), folds, n_jobs=n_jobs)
+            return accumulate(
+                self.blocks(folds, seed=seed, stratified=stratified, progress=progress), folds, n_jobs=n_jobs
+            )
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
+
+    def blocks(
+        self,
+        folds: int = 1,
+        *,
+        seed: int = 0,
+        stratified: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[Block]:
+        """The rows as the trainer takes them, with their folds: the same each time for the same arguments."""
+        rng = np.random.default_rng(seed)
+        by_row, by_query, by_class = FoldStream(folds, rng), GroupedFolds(folds, rng), StratifiedFolds(folds, rng)
+        for rows in self.rows():
+            ids = None
+            if folds > 1 and rows.query is not None:
+                ids = by_query.take(rows.query.tolist())
+            elif folds > 1:
+                ids = by_class.take(class_codes(rows.Y)) if stratified else by_row.take(len(rows.Y))
+            yield Block(rows.X, rows.Y, rows.weights, ids)
+            progress(len(rows.Y))
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,17 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from anytime.accumulate import fold_moments_of
+from anytime.accumulate import Block, fold_moments_of
 from anytime.arrays import Float, Index
 from anytime.curve import Curve
 from anytime.errors import GroupsError, TrainingError, listed
-from anytime.folds import FoldStream, GroupedFolds
+from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
+from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups, singletons
-from anytime.manifest import Guarantee, Method
+from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.model import AnytimeModel, affordable, checked_budget
-from anytime.prediction import class_probabilities
-from anytime.targets import Target
+from anytime.probabilities import class_probabilities, expected_responses
+from anytime.targets import Target, check_family, class_codes
 from anytime.training import Fit, Options, fit, provenance
 
 __all__ = ["AnytimeClassifier", "AnytimeRegressor"]
@@ -34,6 +35,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self,
         groups: str | Path | dict[str, Any] | FeatureGroups | None = None,
         *,
+        family: FamilyName | Literal["auto"] = "auto",
         method: Method = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
@@ -45,6 +47,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         random_state: Any = 0,
     ) -> None:
         self.groups = groups
+        self.family = family
         self.method = method
         self.cost_blind = cost_blind
         self.doubling = doubling
@@ -91,9 +94,15 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return self.fit_.model(name, self._target, origin, keep_moments=keep_moments)
 
     def _options(self) -> Options:
-        options = Options(self.method, self.cost_blind, self.doubling, self.alpha, self.one_se, self.nested)
+        options = Options(
+            self.method, self.cost_blind, self.doubling, self.alpha, self.one_se, self.nested, self._family()
+        )
         options.check()
         return options
+
+    def _family(self) -> FamilyName:
+        """The family, settled."""
+        raise NotImplementedError
 
     def _count(self) -> int | None:
         """Number of folds: as given, else 5 where they are needed."""
@@ -107,14 +116,21 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
         count, folds = self._count(), None
+        options = self._options()
+        check_family(options.family, self._target)
         if count is not None:
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
-            if query is None:
-                folds = FoldStream(count, rng).take(len(Y))
-            else:
+            if query is not None:
                 folds = GroupedFolds(count, rng).take(np.asarray(query).tolist())
+            elif options.family in ("binomial", "multinomial"):
+                folds = StratifiedFolds(count, rng).take(class_codes(Y))
+            else:
+                folds = FoldStream(count, rng).take(len(Y))
         parts = fold_moments_of(X, Y, weights, folds, count or 1, n_jobs=self.n_jobs)
-        self.fit_: Fit = fit(parts, self._groups, self._options())
+        observed = None
+        if options.family != "gaussian":
+            observed = Observed([Block(X, Y.reshape(len(Y), -1), weights, folds)], self._target, self.n_jobs)
+        self.fit_: Fit = fit(parts, self._groups, options, observed)
 
     def _prepared(self, X: Any) -> Any:
         """Columns of a DataFrame picked by the names in the groups; anything else as it is."""
@@ -173,13 +189,14 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
 
 class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # type: ignore[misc]
-    """Least squares on feature groups with costs, for every budget at once.
+    """Regression on feature groups with costs, for every budget at once.
 
     Parameters
     ----------
     groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
     A
         DataFrame's columns are picked by name; an array's columns are x0, x1, ..., or stand in the order of the groups.
+    family : "gaussian", which is "auto": least squares; or "poisson", for counts.
     method : "fr", "omp", "single" or "no-whiten": the selection criterion (section 2 of the paper).
     cost_blind : forget the costs in selection; with "omp" this is G-OMP.
     doubling : take no step that costs more than all before it together (Algorithm 2).
@@ -217,7 +234,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
         self._resolve_groups(X)
         self._flat = y.ndim == 1
         default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-        self._target = Target("regression", names or default)
+        if self._family() == "poisson":
+            if not self._flat:
+                raise TrainingError(f"y has {y.shape[1]} columns; family poisson expects one count a row")
+            if (y < 0).any():
+                raise TrainingError(f"y is {y.min()} in some row; family poisson expects counts, 0 or more")
+        self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
         self._learn(self._ordered(X), y, sample_weight, query)
         return self
 
@@ -230,14 +252,22 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
         yield from map(self._shaped, self._staged_scores(X))
 
     def _shaped(self, scores: Float) -> Float:
-        return scores[:, 0] if self._flat else scores
+        told = expected_responses(scores, self._family())
+        return told[:, 0] if self._flat else told
+
+    def _family(self) -> FamilyName:
+        return "gaussian" if self.family == "auto" else self.family
 
 
 class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[misc]
-    """Least squares on one-hot classes, for every budget at once; parameters as `AnytimeRegressor`.
+    """Logistic and softmax regression for every budget at once.
 
-    Two classes share one response, the second class's indicator. Probabilities are the least-squares estimates, clipped
-    to [0, 1] and scaled to sum to one.
+    Parameters
+    ----------
+    family : "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot
+        classes, of which two share one response, the second class's indicator; its estimates are clipped to [0, 1] and
+        scaled to sum to one. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
+        `LogisticRegression(C=1/(n * alpha))` on standardised data.
 
     Attributes
     ----------
@@ -262,13 +292,23 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
         return self
 
     def decision_function(self, X: Any, budget: float | None = None) -> Float:
-        """Scores (n, classes), or for two classes (n,), positive where the second is more likely."""
+        """Scores (n, classes), or for two classes (n,), positive where the second is more likely: its log-odds."""
         scores = self._scores(X, budget)
-        return scores[:, 0] - 0.5 if scores.shape[1] == 1 else scores
+        if scores.shape[1] > 1:
+            return scores
+        return scores[:, 0] - 0.5 if self._family() == "gaussian" else scores[:, 0]
+
+    def _family(self) -> FamilyName:
+        if self.family == "auto":
+            return "binomial" if len(self.classes_) == 2 else "multinomial"
+        return self.family
+
+    def _likely(self, scores: Float) -> Float:
+        return class_probabilities(scores, self._family())
 
     def predict_proba(self, X: Any, budget: float | None = None) -> Float:
         """Probabilities (n, classes) by the longest prefix within `budget`."""
-        return class_probabilities(self._scores(X, budget))
+        return self._likely(self._scores(X, budget))
 
     def predict(self, X: Any, budget: float | None = None) -> Any:
         """The most likely classes (n,) by the longest prefix within `budget`; all steps by default."""
@@ -277,7 +317,7 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
 
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
         """Probabilities by every prefix: steps + 1 arrays, the first being the base rates."""
-        yield from map(class_probabilities, self._staged_scores(X))
+        yield from map(self._likely, self._staged_scores(X))
 
     def staged_predict(self, X: Any) -> Iterator[Any]:
         """Classes by every prefix: steps + 1 arrays."""

@@ -9,12 +9,14 @@ import numpy as np
 from anytime.arrays import Float
 from anytime.curve import plateau_level, stopping_cost, timeliness
 from anytime.dataset import Dataset, Rows
+from anytime.families import FAMILIES, deviances
 from anytime.gram import Held
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
+from anytime.probabilities import class_probabilities
 from anytime.tables import Table
-from anytime.targets import Target, survey_target
+from anytime.targets import Target, class_codes, survey_target
 
 __all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "ndcg"]
 
@@ -31,8 +33,9 @@ class Evaluation:
     rows : rows of the table that have a target.
     costs : (steps + 1,) cumulative cost.
     explained_variance : (steps + 1,) F with the training means and scales, without penalty.
-    r2 : (steps + 1,) 2F/P.
-    mse : (steps + 1,) mean squared error in target units, averaged over the responses.
+    r2 : (steps + 1,) F as a share of the risk of the base rate: 2F/P on the training table.
+    mse : (steps + 1,) mean squared error in target units, averaged over the responses; of classes, of probabilities.
+    deviance : (steps + 1,) mean deviance, where a likelihood was fitted, else None.
     accuracy : (steps + 1,) for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None.
     stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
@@ -45,6 +48,7 @@ class Evaluation:
     explained_variance: Float
     r2: Float
     mse: Float
+    deviance: Float | None
     accuracy: Float | None
     ndcg: Float | None
     stop: float
@@ -72,16 +76,24 @@ def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n
 def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
     """Predict a checked dataset, with the model's features and target, by every prefix."""
     manifest, query = model.manifest, dataset.query
-    moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
-    explained, mse, risk = held_out_curve(model.prefixes, moments)
+    deviance = None
+    if manifest.family == "gaussian":
+        moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+        explained, mse, risk = held_out_curve(model.prefixes, moments)
+        rows, r2 = moments.rows, 2 * explained / len(manifest.responses)
+    else:
+        rows, deviance, mse = _likelihood_curve(model, dataset)
+        explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
+        r2 = explained / risk if risk > 0 else np.zeros_like(explained)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
     return Evaluation(
-        rows=moments.rows,
+        rows=rows,
         costs=model.costs,
         explained_variance=explained,
-        r2=2 * explained / len(manifest.responses),
+        r2=r2,
         mse=mse,
+        deviance=deviance,
         accuracy=None if manifest.classes is None else _accuracy(model, dataset),
         ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
         stop=stop,
@@ -106,6 +118,18 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
     return np.array(explained), np.maximum(mse, 0.0), 0.5 * float(held.yy.sum())
 
 
+def _likelihood_curve(model: AnytimeModel, dataset: Dataset) -> tuple[int, Float, Float]:
+    """Rows, and the mean deviance and squared error of each prefix (steps + 1,)."""
+    family = FAMILIES[model.manifest.family]
+    deviance, squares, total = np.zeros(model.steps + 1), np.zeros(model.steps + 1), 0
+    for rows in dataset.rows():
+        total += len(rows.Y)
+        for prefix, scores in enumerate(model.prefixes.predict_all(_filled(model.prefixes, rows))):
+            deviance[prefix] += deviances(family, scores, rows.Y).sum()
+            squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
+    return total, deviance / total, squares / total
+
+
 def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     """Share of rows of which the most likely class is right."""
     from sklearn.metrics import accuracy_score  # noqa: PLC0415  (the server has no scikit-learn)
@@ -114,18 +138,12 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     total = 0
     for rows in dataset.rows():
         X = _filled(model.prefixes, rows)
-        truth = _codes(rows.Y)
+        truth = class_codes(rows.Y)
         total += len(X)
         for prefix, scores in enumerate(model.prefixes.predict_all(X)):
-            right[prefix] += accuracy_score(truth, _codes(scores), normalize=False)
+            likely = class_probabilities(scores, model.manifest.family).argmax(axis=1)
+            right[prefix] += accuracy_score(truth, likely, normalize=False)
     return right / total
-
-
-def _codes(scores: Float) -> np.typing.NDArray[np.intp]:
-    """Index of the most likely class; one response stands for the second of two."""
-    if scores.shape[1] == 1:
-        return (scores[:, 0] > 0.5).astype(np.intp)
-    return np.asarray(scores.argmax(axis=1))
 
 
 def _filled(models: PrefixModels, rows: Rows) -> Float:

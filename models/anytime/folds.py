@@ -8,7 +8,7 @@ import numpy as np
 
 from anytime.arrays import Index
 
-__all__ = ["FoldStream", "GroupedFolds"]
+__all__ = ["FoldStream", "GroupedFolds", "StratifiedFolds"]
 
 
 class FoldStream:
@@ -27,6 +27,22 @@ class FoldStream:
             self._ready = np.concatenate([self._ready, more])
         taken, self._ready = self._ready[:rows], self._ready[rows:]
         return taken
+
+
+class StratifiedFolds:
+    """Fold numbers by a class: each class is dealt out by itself, so that two rows of one are in two folds."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self._count, self._rng = count, rng
+        self._streams: dict[Hashable, FoldStream] = {}
+
+    def take(self, labels: Index) -> Index:
+        """Folds of the next rows by the codes of their classes, (rows,)."""
+        folds = np.empty(len(labels), dtype=np.intp)
+        for label in np.unique(labels).tolist():
+            rows = np.flatnonzero(labels == label)
+            folds[rows] = self._streams.setdefault(label, FoldStream(self._count, self._rng)).take(len(rows))
+        return folds
 
 
 class GroupedFolds:

@@ -11,13 +11,27 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from anytime.groups import FeatureGroups
 
-__all__ = ["FORMAT", "Guarantee", "Label", "Manifest", "Method", "Provenance", "Redundant", "StepRecord", "Task"]
+__all__ = [
+    "FORMAT",
+    "FamilyName",
+    "Guarantee",
+    "Label",
+    "Link",
+    "Manifest",
+    "Method",
+    "Provenance",
+    "Redundant",
+    "StepRecord",
+    "Task",
+]
 
-FORMAT = 1
+FORMAT = 2
 """Number of the format that this library writes; it reads this one and every older one."""
 
-Task = Literal["regression", "binary", "multiclass"]
+Task = Literal["regression", "binary", "multiclass", "count"]
 Method = Literal["omp", "fr", "single", "no-whiten"]
+FamilyName = Literal["gaussian", "binomial", "multinomial", "poisson"]
+Link = Literal["identity", "logit", "softmax", "log"]
 Label = bool | int | float | str
 """What a class may be called; JSON keeps the difference."""
 
@@ -37,6 +51,7 @@ class StepRecord(_Record):
     r2: float
     cv_error: float | None
     alpha: float = Field(ge=0)
+    deviance: float | None = None
 
 
 class Guarantee(_Record):
@@ -79,14 +94,16 @@ class Manifest(_Record):
 
     `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
-    rate (prefix 0), as `StepRecord.cv_error` is of the others.
+    rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
+    families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows.
     """
 
     format: int = FORMAT
     name: str = Field(min_length=1)
     version: str = ""
     task: Task
-    link: Literal["identity"] = "identity"
+    family: FamilyName = "gaussian"
+    link: Link = "identity"
     target: tuple[str, ...] = Field(min_length=1)
     query: str | None = None
     responses: tuple[str, ...] = Field(min_length=1)
@@ -97,6 +114,7 @@ class Manifest(_Record):
     doubling: bool = False
     alpha: float = Field(ge=0)
     prior_error: float | None = None
+    prior_deviance: float | None = None
     steps: tuple[StepRecord, ...] = Field(min_length=1)
     redundant: Redundant = Redundant()
     guarantee: Guarantee = Guarantee()

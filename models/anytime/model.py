@@ -13,6 +13,7 @@ import numpy as np
 
 from anytime.answer import Answer, Expected
 from anytime.arrays import Float
+from anytime.curvature import Curvatures
 from anytime.errors import ValuesError
 from anytime.groups import FeatureGroups
 from anytime.manifest import Manifest
@@ -80,12 +81,14 @@ class AnytimeModel:
     ----------
     manifest : names, groups, steps, costs and errors of every prefix.
     prefixes : coefficients of every prefix.
-    moments : sums over the training rows, or None; what re-sequencing and `policy="arrived"` work on.
+    moments : sums over the training rows, or None; what re-sequencing and `policy="arrived"` work on by least squares.
+    curvatures : second-order models of a likelihood at its prefixes, or None; what `policy="arrived"` works on there.
     """
 
     manifest: Manifest
     prefixes: PrefixModels
     moments: Moments | None = None
+    curvatures: Curvatures | None = None
 
     def __repr__(self) -> str:
         return f"<AnytimeModel {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
@@ -162,9 +165,21 @@ class AnytimeModel:
     def expected(self, prefix: int) -> Expected:
         """How good a prefix was in training."""
         if prefix == 0:
-            return Expected(self.manifest.prior_error, 0.0, 0.0)
+            return Expected(self.manifest.prior_error, 0.0, 0.0, self.manifest.prior_deviance)
         step = self.manifest.steps[prefix - 1]
-        return Expected(step.cv_error, step.explained_variance, step.r2)
+        return Expected(step.cv_error, step.explained_variance, step.r2, step.deviance)
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the policy "arrived" can be followed."""
+        return self.moments is not None or self.curvatures is not None
+
+    @property
+    def falls_back(self) -> str:
+        """Why the policy "arrived" cannot be followed, where it cannot."""
+        if self.manifest.family == "multinomial":
+            return "multinomial models know no optimum of other sets than the prefixes; the prefix policy answered"
+        return "the model was saved without its moments; the prefix policy answered"
 
     def open(self, rows: int | None = 1) -> Prediction:
         """Begin a prediction: add groups as they are computed, ask for an answer at any time.

@@ -21,9 +21,10 @@ from anytime.arrays import Bool, Float, Index
 from anytime.arrived import ArrivedModel, arrived_model
 from anytime.errors import ValuesError, suggestion
 from anytime.model import AnytimeModel, checked_budget
+from anytime.probabilities import class_probabilities, expected_responses
 from anytime.values import LARGEST, checked_values
 
-__all__ = ["LARGEST", "Prediction", "Solve", "class_probabilities"]
+__all__ = ["LARGEST", "Prediction", "Solve"]
 
 Solve = Callable[[AnytimeModel, frozenset[str]], ArrivedModel | None]
 """Finds the optimum of a set of groups; None is "not yet"."""
@@ -217,6 +218,7 @@ class Prediction:
             replaced=tuple(model.order(self.replaced)),
             ranking=self._ranked(scores) if ranking else None,
             note=note,
+            approximate=arrived is not None and arrived.approximate,
         )
 
     def _not_taken(self, group: object) -> str:
@@ -227,8 +229,8 @@ class Prediction:
 
     def _arrived(self, budget: float | None, solve: Solve) -> tuple[ArrivedModel | None, str | None]:
         """Optimum of what has arrived, or why there is none."""
-        if self.model.moments is None:
-            return None, "the model was saved without its moments; the prefix policy answered"
+        if not self.model.arrives:
+            return None, self.model.falls_back
         arrived = solve(self.model, self.usable(budget))
         return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
@@ -238,31 +240,32 @@ class Prediction:
             models = self.model.prefixes
             end = models.ends[prefix]
             if end == 0:
-                scores = np.tile(models.intercept, (self.rows, 1))
+                scores = np.tile(models.intercept_of(prefix), (self.rows, 1))
             else:
-                scores = self._product(slice(end), models.coef(prefix))
+                scores = self._product(slice(end), models.coef(prefix), models.intercept_of(prefix))
             self._ready = prefix, scores
         return self._ready[1]
 
     def _arrived_scores(self, arrived: ArrivedModel) -> Float:
         if not len(arrived.columns):
-            return np.tile(self.model.prefixes.intercept, (self.rows, 1))
-        return self._product(arrived.columns, arrived.coef)
+            return np.tile(arrived.intercept, (self.rows, 1))
+        return self._product(arrived.columns, arrived.coef, arrived.intercept)
 
-    def _product(self, columns: slice | Index, coef: Float) -> Float:
+    def _product(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
         """Scores (rows, P) from some of the values; absurd coefficients overflow, and whoever sends answers looks."""
         assert self._X is not None  # noqa: S101  (these columns have come)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores: Float = self.model.prefixes.intercept + self._X[:, columns] @ coef
+            scores: Float = intercept + self._X[:, columns] @ coef
         return scores
 
     def _told(self, scores: Float) -> tuple[Any, Any]:
         """Prediction and probabilities in the form that an answer has."""
-        classes = self.model.manifest.classes
+        classes, family = self.model.manifest.classes, self.model.manifest.family
         if classes is None:
-            numbers = scores[:, 0] if scores.shape[1] == 1 else scores
+            told = expected_responses(scores, family)
+            numbers = told[:, 0] if told.shape[1] == 1 else told
             return (numbers.tolist() if self.rows > 1 else numbers[0].tolist()), None
-        likely = class_probabilities(scores)
+        likely = class_probabilities(scores, family)
         chosen = [classes[i] for i in likely.argmax(axis=1)]
         return (chosen, likely.tolist()) if self.rows > 1 else (chosen[0], likely[0].tolist())
 
@@ -283,19 +286,3 @@ class Prediction:
                 features = self.model.places[name].features
                 found += [feature for feature, null in zip(features, nulls, strict=True) if null]
         return tuple(found)
-
-
-def class_probabilities(scores: Float) -> Float:
-    """Least-squares estimates (rows, P) of one-hot classes as probabilities (rows, classes).
-
-    They are clipped at 0 and scaled to sum to 1. One response stands for the second of two classes.
-    """
-    if scores.shape[1] == 1:
-        second = np.clip(scores, 0.0, 1.0)
-        return np.hstack([1.0 - second, second])
-    positive = np.clip(scores, 0.0, None)
-    total = positive.sum(axis=1, keepdims=True)
-    # One-hot estimates sum to 1, so some are positive; only rounding of absurdly large values can leave none.
-    even = np.full_like(positive, 1.0 / scores.shape[1])
-    shares: Float = np.divide(positive, total, out=even, where=total > 0)
-    return shares

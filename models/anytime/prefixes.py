@@ -1,7 +1,12 @@
 """Prefix models: the coefficients of every prefix of a sequence, centred and in raw units.
 
-A prefix of k steps predicts  intercept + (x - mean)[columns[:ends[k]]] @ coef(k);  prefix 0 is the base rate, the
-intercept. Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
+A prefix of k steps has the scores
+
+    intercept + (x - mean)[columns[:ends[k]]] @ coef(k),
+
+prefix 0 being the base rate, the intercept. By least squares, scores are predictions and all prefixes share the
+intercept, the mean response; in other families each prefix has its own, and the inverse link makes predictions of
+scores. Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
 """
 
 from __future__ import annotations
@@ -29,11 +34,12 @@ class PrefixModels:
     ----------
     mean : (D,) training means of the features, in the order of the groups file.
     scale : (D,) training deviations, 1 where a column is constant.
-    intercept : (P,) training means of the responses.
-    response_scale : (P,) training deviations of the responses, 1 where constant.
+    intercept : (P,) scores of the base rate: the training means of the responses by least squares.
+    response_scale : (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
     columns : (D,) the features in the order in which the sequence computes them.
     ends : (steps + 1,) how many of `columns` each prefix has; `ends[0]` is 0.
     packed : (sum of ends, P) the coefficients, prefix after prefix.
+    own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
     """
 
     mean: Float
@@ -43,6 +49,7 @@ class PrefixModels:
     columns: Index
     ends: Index
     packed: Float
+    own_intercepts: Float | None = None
 
     @property
     def steps(self) -> int:
@@ -58,19 +65,24 @@ class PrefixModels:
         """Coefficients of a prefix, (ends[prefix], P), for `columns[:ends[prefix]]` less their means."""
         return self.packed[self.offsets[prefix] : self.offsets[prefix + 1]]
 
+    def intercept_of(self, prefix: int) -> Float:
+        """The intercept (P,) of a prefix."""
+        return self.intercept if self.own_intercepts is None else self.own_intercepts[prefix]
+
     def predict(self, X: Float, prefix: int) -> Float:
-        """Responses (rows, P) of one prefix for X (rows, D) in raw units, columns in the order of the groups file."""
+        """Scores (rows, P) of one prefix for X (rows, D) in raw units, columns in the order of the groups file."""
         used = self.columns[: self.ends[prefix]]
-        return self.intercept + (X[:, used] - self.mean[used]) @ self.coef(prefix)
+        return self.intercept_of(prefix) + (X[:, used] - self.mean[used]) @ self.coef(prefix)
 
     def predict_all(self, X: Float) -> Float:
-        """Responses (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
+        """Scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
         D, P = len(self.mean), len(self.intercept)
         W = np.zeros((D, self.steps + 1, P))
         for prefix, end in enumerate(self.ends):
             W[:end, prefix] = self.coef(prefix)
         scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(D, -1)
-        return self.intercept + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
+        intercepts = self.intercept if self.own_intercepts is None else self.own_intercepts[:, np.newaxis]
+        return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
 
 
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:

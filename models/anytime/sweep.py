@@ -16,7 +16,6 @@ OMP.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg.blas import dtrsm
@@ -24,38 +23,15 @@ from scipy.linalg.blas import dtrsm
 from anytime.arrays import Float, Index
 from anytime.cholesky import Factor, factorise
 from anytime.gram import Gram
+from anytime.left import Left
 
-__all__ = ["SizeClass", "Sweep"]
+__all__ = ["Sweep"]
 
 PANEL = 64
 """Columns factored before the matrix is brought up to date."""
 
 
-@dataclass
-class SizeClass:
-    """The groups left that have the same number of columns, stacked.
-
-    Attributes
-    ----------
-    groups : (k,) indices of the groups.
-    rows : (k, d) their rows in the sweep's matrix.
-    blocks : (k, d, d) their conditional covariances, or None where the criterion does not ask for them. The block of a
-    group
-        selected since the last flush is the identity, and its gradient zero.
-    """
-
-    groups: Index
-    rows: Index
-    blocks: Float | None
-
-    def conditional(self) -> Float:
-        """The blocks, of a sweep that keeps them."""
-        if self.blocks is None:
-            raise RuntimeError("this sweep keeps no conditional blocks")
-        return self.blocks
-
-
-class Sweep:
+class Sweep(Left):
     """Groups selected one by one, and what is left given them. Small linear algebra: hold BLAS to one thread around it.
 
     Parameters
@@ -67,25 +43,16 @@ class Sweep:
     """
 
     def __init__(self, gram: Gram, slices: Sequence[slice], alpha: float, *, blocks: bool) -> None:
-        self._C, self.b = gram.penalised(alpha)
-        D, P = self.b.shape
-        self.reference = np.diagonal(self._C).copy()
-        self.columns = np.arange(D)
-        self.sizes = np.array([s.stop - s.start for s in slices], dtype=np.intp)
-        self.starts = np.array([s.start for s in slices], dtype=np.intp)
+        self._C, b = gram.penalised(alpha)
+        D, P = b.shape
         self._keep_blocks = blocks
+        super().__init__(slices, b, np.diagonal(self._C).copy())
         self._V = np.zeros((D, min(max(PANEL, *self.sizes, 1), D)), order="F")
         self._width = 0
         self._L, self._z = np.zeros((D, D), order="F"), np.zeros((D, P))
         self._dropped = np.zeros(D, dtype=np.bool_)
         self._order: list[int] = []
         self._selected = np.zeros(D, dtype=np.bool_)
-        self.taken = np.zeros(len(slices), dtype=np.bool_)
-        self._stack()
-
-    def rows(self, group: int) -> slice:
-        """Rows of a group that is left."""
-        return slice(int(self.starts[group]), int(self.starts[group] + self.sizes[group]))
 
     def conditional(self, rows: Index | slice) -> Float:
         """Conditional covariance of some rows given what is selected, (d, d)."""
@@ -145,18 +112,11 @@ class Sweep:
         self._selected = np.zeros(len(keep), dtype=np.bool_)
         left = np.where(self.taken, 0, self.sizes)
         self.starts = np.cumsum(left) - left
-        self._stack()
+        self.stack()
 
-    def _stack(self) -> None:
-        """Sort the groups left into classes of one size."""
-        left = ~self.taken & (self.sizes > 0)
-        self.live: Index = np.flatnonzero(left)
-        self.classes = []
-        for size in np.unique(self.sizes[left]):
-            groups = np.flatnonzero(left & (self.sizes == size))
-            rows = self.starts[groups, np.newaxis] + np.arange(size)
-            blocks = self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
-            self.classes.append(SizeClass(groups, rows, blocks))
+    def _blocks(self, rows: Index) -> Float | None:
+        """Conditional blocks of stacked groups, just after a flush."""
+        return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
 
     def factor(self) -> tuple[Index, Factor, Float]:
         """When all is selected: columns in selection order, the factor L of C in that order, and z = L^-1 q."""

@@ -9,15 +9,28 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.arrays import Bool
-from anytime.errors import TableError, suggestion
-from anytime.manifest import Label, Task
+from anytime.arrays import Bool, Float, Index
+from anytime.errors import TableError, TrainingError, listed, suggestion
+from anytime.manifest import FamilyName, Label, Task
 from anytime.tables import Batch, Table
 
-__all__ = ["Survey", "Target", "absent", "settle_target", "survey_target", "without_target"]
+__all__ = [
+    "FAMILY_TASKS",
+    "Survey",
+    "Target",
+    "absent",
+    "check_family",
+    "settle_target",
+    "survey_target",
+    "without_target",
+]
 
 MOST_CLASSES = 1000
 """A target with more different values than this is no class."""
+
+
+FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}
+"""The task of each family that has one of its own; "gaussian" serves regression and classes alike."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +123,13 @@ def without_target(batch: Batch, columns: Many[str]) -> Bool:
     return gaps
 
 
+def class_codes(Y: Float) -> Index:
+    """Index of the class that indicators (rows, P) tell; one response stands for the second of two."""
+    if Y.shape[1] == 1:
+        return (Y[:, 0] > 0.5).astype(np.intp)
+    return np.asarray(Y.argmax(axis=1))
+
+
 def absent(column: NDArray[Any]) -> Bool:
     """Where a column of text is None, or one of floats NaN."""
     if column.dtype.kind == "O":
@@ -117,10 +137,30 @@ def absent(column: NDArray[Any]) -> Bool:
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=np.bool_)
 
 
-def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto") -> Target:
+def check_family(family: FamilyName, target: Target) -> None:
+    """Refuse a family that does not fit the target.
+
+    Raises
+    ------
+    TrainingError
+        The family is for another task.
+    """
+    if family == "gaussian" and target.task == "count":
+        raise TrainingError("family gaussian is no family of counts; choose poisson, or task regression")
+    if family != "gaussian" and FAMILY_TASKS[family] != target.task:
+        kind = f"task {target.task}" if target.classes is None else f"{len(target.classes)} classes"
+        fitting = [name for name, task in FAMILY_TASKS.items() if task == target.task]
+        raise TrainingError(
+            f"family {family} does not fit target {listed(target.columns)} ({kind}); "
+            f"choose {' or '.join([*fitting, *(['gaussian'] if target.task != 'count' else [])])}"
+        )
+
+
+def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
     """The task and the classes.
 
-    "auto": floats are regression; two values, binary; text, multiclass; other integers, regression.
+    "auto": that of the family, where one is given; else floats are regression; two values, binary; text, multiclass;
+    other integers, regression.
 
     Raises
     ------
@@ -131,15 +171,33 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto") -> Targ
         if len(values) < 2:
             (only,) = values
             raise TableError(f"{survey.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
-        if kind == "O" and (task == "regression" or len(survey.columns) > 1):
-            raise TableError(f"{survey.table}: target {name!r} is text; expected numbers for a regression")
+        if kind == "O" and (task in ("regression", "count") or len(survey.columns) > 1):
+            raise TableError(f"{survey.table}: target {name!r} is text; expected numbers")
+    if task == "auto" and family in FAMILY_TASKS:
+        task = FAMILY_TASKS[family]
+    target = _settled(survey, task)
+    if family is not None:
+        check_family(family, target)
+    return target
+
+
+def _settled(survey: Survey, task: Task | Literal["auto"]) -> Target:
     if len(survey.columns) > 1:
         if task not in ("auto", "regression"):
             raise TableError(f"{len(survey.columns)} targets make a regression; give one target for task {task}")
         return Target("regression", survey.columns)
     if task == "auto":
         task = _guessed(survey)
+    if task == "count":
+        return _counts(survey)
     return Target("regression", survey.columns) if task == "regression" else _classes(survey, task)
+
+
+def _counts(survey: Survey) -> Target:
+    least = min(survey.values[0])
+    if least < 0:
+        raise TableError(f"{survey.table}: target {survey.columns[0]!r} holds {least}; expected counts, 0 or more")
+    return Target("count", survey.columns)
 
 
 def _guessed(survey: Survey) -> Task:

@@ -1,7 +1,7 @@
 """Training: from the moments of the folds to a model, with every choice that the options leave open.
 
-Rows are read elsewhere; here is only linear algebra on moments, so that tables of any size, from any source, are
-trained alike.
+Rows are read elsewhere. Least squares is only linear algebra on moments, so that tables of any size, from any source,
+are trained alike; the other families go over the rows again (`anytime.generalised`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from anytime.arrays import Bool, Float, Index
 from anytime.cholesky import factorise
 from anytime.cross_validation import split
 from anytime.curve import Curve
+from anytime.design import Design
 from anytime.errors import TrainingError
+from anytime.families import FAMILIES
+from anytime.generalised import Generalised, Observed, Selection, generalised
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
-from anytime.manifest import Guarantee, Manifest, Method, Provenance, Redundant, StepRecord
+from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels, prefix_models, staircase
-from anytime.sequencing import Sequence, sequence
+from anytime.sequencing import FactoredSequence, LikelihoodSequence, Sequence, likelihood_sequence, sequence
 from anytime.sweep import Sweep
-from anytime.targets import Target
+from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
 
-__all__ = ["Fit", "Options", "fit", "provenance", "resequence"]
+__all__ = ["Fit", "Options", "Retrained", "fit", "provenance", "resequence"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 
@@ -46,6 +49,7 @@ class Options:
 
     Attributes
     ----------
+    family : what is fitted: "gaussian" is least squares.
     method : criterion of selection.
     cost_blind : forget the costs in selection.
     doubling : take no step that costs more than all before it.
@@ -60,11 +64,19 @@ class Options:
     alpha: float | Literal["cv"] = 1e-5
     one_se: bool = False
     nested: bool = False
+    family: FamilyName = "gaussian"
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The penalties to try."""
+        return GRID if isinstance(self.alpha, str) else (self.alpha,)
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
+        if self.family not in FAMILIES:
+            raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
         if isinstance(self.alpha, str):
             if self.alpha != "cv":
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
@@ -79,6 +91,7 @@ class Fit:
     Attributes
     ----------
     moments, gram : what was learned from.
+    generalised : what a likelihood learned; None by least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
     """
@@ -92,6 +105,7 @@ class Fit:
     alphas: Float
     errors: Float | None
     prefixes: PrefixModels
+    generalised: Generalised | None = None
 
     @property
     def curve(self) -> Curve:
@@ -101,9 +115,10 @@ class Fit:
     @cached_property
     def collinear(self) -> Bool:
         """(D,) which features are linear combinations of others before them in the sequence; about D^3/3 operations."""
-        gram, columns = self.gram, self.sequence.columns
-        dropped = self.sequence.factor.dropped
-        if self.alpha > 0:
+        gram, columns, sequence = self.gram, self.sequence.columns, self.sequence
+        if isinstance(sequence, FactoredSequence) and self.alpha == 0:
+            dropped = sequence.factor.dropped
+        else:
             order = [group for step in self.sequence.steps for group in step.adds]
             with single_blas_thread():
                 sweep = Sweep(gram, self.groups.slices, 0.0, blocks=False)
@@ -117,6 +132,8 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """What the theory promises of the sequence; about D^3 operations."""
+        if self.generalised is not None:
+            return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         return guarantee(
             self.gram,
             self.groups,
@@ -134,6 +151,8 @@ class Fit:
         manifest = Manifest(
             name=name,
             task=target.task,
+            family=self.options.family,
+            link=FAMILIES[self.options.family].link,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -144,6 +163,7 @@ class Fit:
             doubling=self.options.doubling,
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
+            prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant].tolist()), collinear=tuple(names[self.collinear].tolist())
@@ -151,10 +171,15 @@ class Fit:
             guarantee=self.guarantee,
             provenance=origin,
         )
-        return AnytimeModel(manifest, self.prefixes, self.moments if keep_moments else None)
+        if not keep_moments:
+            return AnytimeModel(manifest, self.prefixes)
+        if self.generalised is not None:
+            return AnytimeModel(manifest, self.prefixes, curvatures=self.generalised.curvatures)
+        return AnytimeModel(manifest, self.prefixes, self.moments)
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs = self.sequence.costs
+        costs, likelihood = self.sequence.costs, self.generalised
+        most = 0.5 * len(self.gram.yy) if likelihood is None else likelihood.null
         return tuple(
             StepRecord(
                 group=self.groups.names[step.adds[-1]],
@@ -162,21 +187,31 @@ class Fit:
                 cost=step.cost,
                 cumulative_cost=float(costs[k]),
                 explained_variance=step.explained_variance,
-                r2=2 * step.explained_variance / len(self.gram.yy),
+                r2=step.explained_variance / most if most > 0 else 0.0,
                 cv_error=None if self.errors is None else float(self.errors[k]),
                 alpha=float(self.alphas[k]),
+                deviance=None if likelihood is None else float(likelihood.deviance[k]),
             )
             for k, step in enumerate(self.sequence.steps, start=1)
         )
 
 
-def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """The rows that a model is fitted on again, and their moments."""
+
+    moments: Moments
+    observed: Observed
+
+
+def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed: Observed | None = None) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
     Parameters
     ----------
     parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
     groups : the groups, whose features are the columns of the moments in order.
+    observed : the rows, for families other than "gaussian".
 
     Raises
     ------
@@ -188,19 +223,21 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
     gram = Gram.of(moments)
+    if len(parts) == 1 and options.alpha == "cv":
+        raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
+    if len(parts) == 1 and options.nested:
+        raise TrainingError("nested errors need folds; give at least 2")
+    if options.family != "gaussian":
+        return _likelihood(parts, groups, options, moments, gram, observed)
 
-    def order(alpha: float, of: Gram = gram) -> Sequence:
+    def order(alpha: float, of: Gram = gram) -> FactoredSequence:
         return sequence(of, groups, options.method, alpha, options.cost_blind, options.doubling)
 
     if len(parts) == 1:
-        if options.alpha == "cv":
-            raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
-        if options.nested:
-            raise TrainingError("nested errors need folds; give at least 2")
+        assert not isinstance(options.alpha, str)  # noqa: S101
         return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
     folds = split(parts)
-    grid = GRID if options.alpha == "cv" else (options.alpha,)
-    choice = choose(folds, grid, order, options.one_se)
+    choice = choose(folds, options.grid, order, options.one_se)
     errors = choice.errors
     if options.nested:
         errors = nested_errors(folds, lambda train: order(choice.alpha, train), choice.sequence, choice.alphas)
@@ -208,27 +245,59 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options) -> Fit:
     return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
 
 
-def resequence(model: AnytimeModel, groups: FeatureGroups, name: str | None = None) -> AnytimeModel:
-    """The model's problem at other costs, from its moments, under another name if one is given: no data are read.
+def _likelihood(
+    parts: Many[Moments],
+    groups: FeatureGroups,
+    options: Options,
+    moments: Moments,
+    gram: Gram,
+    observed: Observed | None,
+) -> Fit:
+    """As `fit`, for the families that need the rows."""
+    if observed is None:
+        raise TrainingError(f"family {options.family!r} is fitted on rows, and none were given")
+    check_family(options.family, observed.target)
 
-    The penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
+    def order(design: Design, alpha: float) -> LikelihoodSequence:
+        return likelihood_sequence(design, groups, options.method, alpha, options.cost_blind, options.doubling)
+
+    how = Selection(order, options.grid, options.one_se, options.nested)
+    found = generalised(parts, gram, groups, options.family, observed, how)
+    return Fit(
+        options, groups, moments, gram, found.sequence, found.alpha, found.alphas, found.errors, found.prefixes, found
+    )
+
+
+def resequence(
+    model: AnytimeModel, groups: FeatureGroups, name: str | None = None, data: Retrained | None = None
+) -> AnytimeModel:
+    """The model's problem at other costs, under another name if one is given.
+
+    Least squares reads no data: the moments are in the model. Other families go over the rows of `data` again. The
+    penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
     folds, which a model does not carry.
 
     Raises
     ------
     TrainingError
-        The model was saved without its moments.
+        The model was saved without its moments, or is of a family that needs data and none were given.
     """
-    if model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
     old = model.manifest
-    options = Options(old.method, old.cost_blind, old.doubling, old.alpha)
+    options = Options(old.method, old.cost_blind, old.doubling, old.alpha, family=old.family)
     changed = old.groups.with_costs(groups)
-    gram = Gram.of(model.moments)
-    order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
-    fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
+    target = Target(old.task, old.target, old.classes)
     origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or old.name})
-    return fitted.model(name or old.name, Target(old.task, old.target, old.classes), origin, query=old.query)
+    if old.family != "gaussian":
+        if data is None:
+            raise TrainingError(f"model {model.name!r} is {old.family}, which is fitted on rows; give its data")
+        fitted = fit([data.moments], changed, options, data.observed)
+    elif model.moments is None:
+        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
+    else:
+        gram = Gram.of(model.moments)
+        order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
+        fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
+    return fitted.model(name or old.name, target, origin, query=old.query)
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
@@ -258,12 +327,14 @@ def _now() -> str:
     return now.isoformat(timespec="seconds")
 
 
-def _fixed(options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: Sequence, alpha: float) -> Fit:
+def _fixed(
+    options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: FactoredSequence, alpha: float
+) -> Fit:
     alphas = np.full(len(order.steps) + 1, alpha)
     return Fit(options, groups, moments, gram, order, alpha, alphas, None, _prefixes(gram, order, alpha, alphas))
 
 
-def _prefixes(gram: Gram, order: Sequence, alpha: float, alphas: Float) -> PrefixModels:
+def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:
     """Coefficients of each prefix at its own penalty; the order's own penalty needs no further Cholesky."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)

@@ -18,7 +18,8 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model import AnytimeModel
-from anytime.prediction import Prediction, class_probabilities
+from anytime.prediction import Prediction
+from anytime.probabilities import class_probabilities
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",

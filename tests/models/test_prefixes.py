@@ -15,7 +15,7 @@ from anytime.arrays import Float
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.prefixes import BATCH, PrefixModels, prefix_models, staircase
-from anytime.sequencing import Sequence, sequence
+from anytime.sequencing import FactoredSequence, Sequence, sequence
 from models import literal
 from models.properties import quick
 

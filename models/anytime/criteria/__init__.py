@@ -11,24 +11,24 @@ from anytime.criteria.no_whiten import NoWhiten
 from anytime.criteria.omp import MatchingPursuit
 from anytime.criteria.single import Single
 from anytime.gram import Gram
+from anytime.left import Left
 from anytime.manifest import Method
-from anytime.sweep import Sweep
 
 __all__ = ["CRITERIA", "Criterion"]
 
 
 class Criterion(Protocol):
-    """Scores of groups given what a sweep has selected."""
+    """Scores of groups given what a search has selected."""
 
     needs_blocks: bool
-    """Whether the sweep must keep the conditional blocks of the groups left."""
+    """Whether a sweep must keep the conditional blocks of the groups left."""
 
-    def scores(self, sweep: Sweep) -> Float:
+    def scores(self, left: Left) -> Float:
         """Score of every group, (groups,); of groups without columns 0, of groups selected anything."""
         ...
 
-    def union_score(self, sweep: Sweep, rows: Index) -> float:
-        """Score of the union of some groups' rows of the sweep's matrix."""
+    def union_score(self, left: Left, rows: Index) -> float:
+        """Score of the union of some groups' rows of the search's matrix."""
         ...
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import RANK_TOLERANCE, factorise
-from anytime.sweep import SizeClass, Sweep
+from anytime.left import Left, SizeClass
 
 __all__ = ["ForwardRegression"]
 
@@ -16,16 +16,16 @@ class ForwardRegression:
 
     needs_blocks = True
 
-    def scores(self, sweep: Sweep) -> Float:
+    def scores(self, left: Left) -> Float:
         """Gains of all groups: one stacked factorisation for each size of group."""
-        gains = np.zeros(len(sweep.sizes))
-        for stack in sweep.classes:
-            gains[stack.groups] = _gains(stack, sweep.b[stack.rows], sweep.reference[stack.rows])
+        gains = np.zeros(len(left.sizes))
+        for stack in left.classes:
+            gains[stack.groups] = _gains(stack, left.b[stack.rows], left.reference[stack.rows])
         return gains
 
-    def union_score(self, sweep: Sweep, rows: Index) -> float:
+    def union_score(self, left: Left, rows: Index) -> float:
         """Joint gain of several groups."""
-        z = factorise(sweep.conditional(rows), sweep.reference[rows]).forward(sweep.b[rows])
+        z = factorise(left.conditional(rows), left.reference[rows]).forward(left.b[rows])
         return 0.5 * float(np.sum(z * z))
 
 

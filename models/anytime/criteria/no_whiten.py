@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anytime.arrays import Float, Index
-from anytime.sweep import Sweep
+from anytime.left import Left
 
 __all__ = ["NoWhiten"]
 
@@ -15,12 +15,12 @@ class NoWhiten:
 
     needs_blocks = False
 
-    def scores(self, sweep: Sweep) -> Float:
+    def scores(self, left: Left) -> Float:
         """Scores of all groups."""
-        scores = np.zeros(len(sweep.sizes))
-        scores[sweep.live] = np.add.reduceat(np.square(sweep.b).sum(axis=1), sweep.starts[sweep.live])
+        scores = np.zeros(len(left.sizes))
+        scores[left.live] = np.add.reduceat(np.square(left.b).sum(axis=1), left.starts[left.live])
         return scores
 
-    def union_score(self, sweep: Sweep, rows: Index) -> float:
+    def union_score(self, left: Left, rows: Index) -> float:
         """Score of several groups at once."""
-        return float(np.square(sweep.b[rows]).sum())
+        return float(np.square(left.b[rows]).sum())

@@ -6,7 +6,7 @@ import numpy as np
 
 from anytime.arrays import Float, Index
 from anytime.gram import Gram
-from anytime.sweep import Sweep
+from anytime.left import Left
 
 __all__ = ["NULL_EIGENVALUE", "MatchingPursuit", "whitening"]
 
@@ -33,29 +33,29 @@ class MatchingPursuit:
         self._whitening: dict[int, tuple[Index, Float]] = {}
         self._unions: dict[bytes, Float] = {}
 
-    def scores(self, sweep: Sweep) -> Float:
+    def scores(self, left: Left) -> Float:
         """Scores of all groups: one stacked product for each size of group."""
-        scores = np.zeros(len(sweep.sizes))
-        for stack in sweep.classes:
-            whitened = self._stacked(sweep, stack.groups, stack.rows).transpose(0, 2, 1) @ sweep.b[stack.rows]
+        scores = np.zeros(len(left.sizes))
+        for stack in left.classes:
+            whitened = self._stacked(left, stack.groups, stack.rows).transpose(0, 2, 1) @ left.b[stack.rows]
             flat = whitened.reshape(len(stack.groups), -1)
             scores[stack.groups] = np.einsum("kz,kz->k", flat, flat)
         return scores
 
-    def _stacked(self, sweep: Sweep, groups: Index, rows: Index) -> Float:
+    def _stacked(self, left: Left, groups: Index, rows: Index) -> Float:
         """Whitening (k, d, d) of groups of one size; all of that size are whitened when first asked for."""
         size = rows.shape[1]
         if size not in self._whitening:
-            columns = sweep.columns[rows]
+            columns = left.columns[rows]
             T = whitening(self._S[columns[:, :, np.newaxis], columns[:, np.newaxis, :]])
             self._whitening[size] = (groups, T)
         known, T = self._whitening[size]
         return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
 
-    def union_score(self, sweep: Sweep, rows: Index) -> float:
+    def union_score(self, left: Left, rows: Index) -> float:
         """Score of several groups at once; unions recur from step to step, so their whitening is kept."""
-        columns = sweep.columns[rows]
+        columns = left.columns[rows]
         key = columns.tobytes()
         if key not in self._unions:
             self._unions[key] = whitening(self._S[np.ix_(columns, columns)])
-        return float(np.sum(np.square(self._unions[key].T @ sweep.b[rows])))
+        return float(np.sum(np.square(self._unions[key].T @ left.b[rows])))

@@ -17,7 +17,7 @@ import numpy as np
 from anytime.arrays import Bool, Float, Index
 from anytime.criteria import Criterion
 from anytime.groups import FeatureGroups
-from anytime.sweep import Sweep
+from anytime.left import Left
 
 __all__ = ["TIE", "Candidates", "best"]
 
@@ -42,23 +42,23 @@ class Candidates:
     Attributes
     ----------
     groups : all groups.
-    sweep : what has been selected, and what is left given it.
+    left : the groups left, with what is known of them given what is taken.
     criterion : how groups are scored.
     cost_blind : forget the costs in selection.
     """
 
     groups: FeatureGroups
-    sweep: Sweep
+    left: Left
     criterion: Criterion
     cost_blind: bool
 
     def adds(self, group: int) -> tuple[int, ...]:
         """The group after those of its prerequisites that nobody has paid."""
-        return (*(p for p in self.groups.prerequisites[group] if not self.sweep.taken[p]), group)
+        return (*(p for p in self.groups.prerequisites[group] if not self.left.taken[p]), group)
 
-    def left(self) -> Index:
+    def remaining(self) -> Index:
         """Groups not taken yet."""
-        return np.flatnonzero(~self.sweep.taken)
+        return np.flatnonzero(~self.left.taken)
 
     def step_costs(self) -> Float:
         """Joint cost of each group's step, (groups,)."""
@@ -75,7 +75,7 @@ class Candidates:
         allowed : (groups,) which groups' steps may be taken; at least one.
         costs : (groups,) the `step_costs`.
         """
-        scores = self.criterion.scores(self.sweep)
+        scores = self.criterion.scores(self.left)
         locked = [group for group in self._locked() if allowed[group]]
         for group in locked:
             scores[group] = self._union(self.adds(group))
@@ -100,15 +100,15 @@ class Candidates:
         """Groups left that have a prerequisite nobody has paid."""
         if not any(self.groups.prerequisites):
             return []
-        return [int(g) for g in self.left() if len(self.adds(int(g))) > 1]
+        return [int(g) for g in self.remaining() if len(self.adds(int(g))) > 1]
 
     def _cost(self, groups: tuple[int, ...]) -> float:
         return float(self.groups.costs[list(groups)].sum())
 
     def _union(self, groups: tuple[int, ...]) -> float:
         """Score of several groups at once."""
-        rows = [np.arange(r.start, r.stop) for g in groups if self.sweep.sizes[g] for r in (self.sweep.rows(g),)]
-        return self.criterion.union_score(self.sweep, np.concatenate(rows)) if rows else 0.0
+        rows = [np.arange(r.start, r.stop) for g in groups if self.left.sizes[g] for r in (self.left.rows(g),)]
+        return self.criterion.union_score(self.left, np.concatenate(rows)) if rows else 0.0
 
     def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
         """The groups that make `group` with its prerequisites densest, itself first, and that density."""
@@ -131,7 +131,7 @@ class Candidates:
 
     def _opened(self, opened: set[int], union: tuple[int, ...]) -> list[int]:
         """Dependents of `opened`, outside the union, that need nothing more than the union."""
-        needs = {int(g): set(self.groups.prerequisites[int(g)]) for g in self.left() if int(g) not in union}
+        needs = {int(g): set(self.groups.prerequisites[int(g)]) for g in self.remaining() if int(g) not in union}
         return [g for g, need in needs.items() if need & opened and set(self.adds(g)[:-1]) <= set(union)]
 
     def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:

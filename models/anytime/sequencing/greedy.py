@@ -1,67 +1,66 @@
-"""The greedy sequence: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction."""
+"""The greedy search: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 
-from anytime.criteria import CRITERIA
-from anytime.gram import Gram
+from anytime.arrays import Index
 from anytime.groups import FeatureGroups
-from anytime.manifest import Method
 from anytime.sequencing.candidates import Candidates
 from anytime.sequencing.doubling import within_doubling
-from anytime.sequencing.steps import Sequence, Step
-from anytime.sweep import Sweep
-from anytime.threads import single_blas_thread
+from anytime.sequencing.steps import Step
 
-__all__ = ["sequence"]
+__all__ = ["Found", "Search", "greedy"]
 
 
-def sequence(
-    gram: Gram,
-    groups: FeatureGroups,
-    method: Method = "fr",
-    alpha: float = 1e-5,
-    cost_blind: bool = False,
-    doubling: bool = False,
-) -> Sequence:
-    """Order the groups so that each prefix explains as much as its cost allows.
+class Search(Protocol):
+    """A problem from which groups are taken step by step."""
+
+    @property
+    def candidates(self) -> Candidates:
+        """What can be taken next."""
+
+    def take(self, adds: tuple[int, ...]) -> float:
+        """Take the groups of a step; returns the explained variance F of all that is taken."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: steps, the columns at which each prefix ends, and how far doubling reached."""
+
+    steps: tuple[Step, ...]
+    ends: Index
+    doubling_until: int | None
+
+
+def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False) -> Found:
+    """Take the best step for its cost until all groups are taken.
 
     Parameters
     ----------
-    gram : standardised normal equations, columns in the order of the groups file.
-    groups : the groups and their costs.
-    method : the criterion: "omp", "fr", "single" or "no-whiten".
-    alpha : the penalty.
-    cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
     doubling : take no step that costs more than all before it together (Algorithm 2).
-
-    Notes
-    -----
-    About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
     """
-    with single_blas_thread():
-        criterion = CRITERIA[method](gram)
-        sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
-        candidates = Candidates(groups, sweep, criterion, cost_blind)
-        steps: list[Step] = []
-        ends = [0]
-        spent = explained = 0.0
-        doubling_until: int | None = None
-        while not sweep.taken.all():
-            costs = candidates.step_costs()
-            allowed = ~sweep.taken
-            if doubling:
-                allowed, capable = within_doubling(costs, candidates.left(), spent)
-                if not capable and doubling_until is None:
-                    doubling_until = len(steps)
-            adds = candidates.choose(allowed, costs)
-            explained += sum(sweep.select(group) for group in adds)
-            cost = float(groups.costs[list(adds)].sum())
-            spent += cost
-            steps.append(Step(adds, cost, explained))
-            ends.append(ends[-1] + int(sweep.sizes[list(adds)].sum()))
-        columns, factor, z = sweep.factor()
+    steps: list[Step] = []
+    ends = [0]
+    spent = 0.0
+    doubling_until: int | None = None
+    while len(search.candidates.remaining()):
+        candidates = search.candidates
+        costs = candidates.step_costs()
+        allowed = ~candidates.left.taken
+        if doubling:
+            allowed, capable = within_doubling(costs, candidates.remaining(), spent)
+            if not capable and doubling_until is None:
+                doubling_until = len(steps)
+        adds = candidates.choose(allowed, costs)
+        explained = search.take(adds)
+        cost = float(groups.costs[list(adds)].sum())
+        spent += cost
+        steps.append(Step(adds, cost, explained))
+        ends.append(ends[-1] + sum(len(groups.groups[g].features) for g in adds))
     if doubling and doubling_until is None:
         doubling_until = len(steps)
-    return Sequence(tuple(steps), doubling_until, columns, np.array(ends, dtype=np.intp), factor, z)
+    return Found(tuple(steps), np.array(ends, dtype=np.intp), doubling_until)

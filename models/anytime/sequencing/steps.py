@@ -10,7 +10,7 @@ import numpy as np
 from anytime.arrays import Float, Index
 from anytime.cholesky import Factor
 
-__all__ = ["Sequence", "Step"]
+__all__ = ["FactoredSequence", "Sequence", "Step"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """Steps of one sequence, and the factor of C in its order.
+    """Steps of one sequence.
 
     Attributes
     ----------
@@ -39,16 +39,12 @@ class Sequence:
     doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None if not restricted.
     columns : (D,) columns in selection order.
     ends : (steps + 1,) how many columns each prefix has.
-    factor : Cholesky factor of C in selection order.
-    z : (D, P) L^-1 q, whose first rows belong to every prefix alike.
     """
 
     steps: tuple[Step, ...]
     doubling_until: int | None
     columns: Index
     ends: Index
-    factor: Factor
-    z: Float
 
     @cached_property
     def costs(self) -> Float:
@@ -59,3 +55,17 @@ class Sequence:
     def explained_variance(self) -> Float:
         """F of each prefix on the training data, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
+
+
+@dataclass(frozen=True, eq=False)
+class FactoredSequence(Sequence):
+    """A sequence by least squares, with the factor of C in its order.
+
+    Attributes
+    ----------
+    factor : Cholesky factor of C in selection order.
+    z : (D, P) L^-1 q, whose first rows belong to every prefix alike.
+    """
+
+    factor: Factor
+    z: Float

@@ -1,0 +1,268 @@
+"""Training of a generalised linear model: order, penalties and the optimum of every prefix, from the rows.
+
+The same choices as for least squares, on deviances instead of squares: an order at every fourth penalty of the grid,
+the one whose curve of cross-validated deviance has the least area, then for each prefix the penalty with the least
+deviance of its own. A fit begins at that of the next larger penalty, or of the prefix before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.accumulate import Block
+from anytime.alpha import choose, nested_errors
+from anytime.arrays import Float, Index
+from anytime.curvature import Curvature, Curvatures
+from anytime.design import Design
+from anytime.errors import TrainingError
+from anytime.families import FAMILIES
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups
+from anytime.moments import Moments
+from anytime.newton import Optimum, SeparatedError, Stop, optimum
+from anytime.prefixes import PrefixModels
+from anytime.sequencing import LikelihoodSequence, base_rate, separated
+from anytime.slabs import slabs_of
+from anytime.targets import Target
+from anytime.threads import single_blas_thread
+
+__all__ = ["Generalised", "Observed", "Selection", "generalised"]
+
+ORDERED = 4
+"""An order is learned at every so-manyth penalty of the grid."""
+
+ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-9)
+"""Fits that only measure an error on held-out rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Rows to fit a likelihood on.
+
+    Attributes
+    ----------
+    blocks : the rows, read once; their responses are those of `target`.
+    target : what the responses stand for.
+    n_jobs : threads of the passes, as joblib counts them.
+    """
+
+    blocks: Iterable[Block]
+    target: Target
+    n_jobs: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Generalised:
+    """What a likelihood learned.
+
+    Attributes
+    ----------
+    sequence, alpha, alphas, errors, prefixes : as in `anytime.training.Fit`; errors are mean deviances.
+    deviance : (steps + 1,) mean deviance of each prefix on the training rows.
+    null : the deviance of the base rate, halved: what F could reach at most.
+    curvatures : second-order models at some of the prefixes, or None where there are too many coefficients.
+    """
+
+    sequence: LikelihoodSequence
+    alpha: float
+    alphas: Float
+    errors: Float | None
+    prefixes: PrefixModels
+    deviance: Float
+    null: float
+    curvatures: Curvatures | None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How to train, as in `anytime.training.Options`: the order learned at a penalty, and the penalties tried."""
+
+    order: Callable[[Design, float], LikelihoodSequence]
+    grid: Many[float]
+    one_se: bool
+    nested: bool
+    keep_curvature: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """A fold held out: the design of the others, and its deviances."""
+
+    train: Design
+    weight: float
+
+    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+        """Mean deviances, (alphas, steps + 1), from the largest penalty to the least."""
+        order = np.argsort(alphas)[::-1]
+        found = np.empty((len(alphas), len(ends)))
+        with single_blas_thread():
+            base = base_rate(self.train)
+            scale = _scale(self.train, base)
+            begin: dict[int, Float] = dict.fromkeys(order, base.theta)
+            for prefix, end in enumerate(ends):
+                view = self.train.view(columns[:end])
+                last: Float | None = None
+                for i in order:
+                    if end > 0 and not (prefix and end == ends[prefix - 1]):
+                        start = _longer(begin[i], int(end)) if last is None else last
+                        begin[i] = last = optimum(view, float(alphas[i]), start, scale, stop=ROUGH).theta
+                    found[i, prefix] = view.held_deviance(begin[i]) / self.weight
+        return found
+
+
+def generalised(
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: str, observed: Observed, how: Selection
+) -> Generalised:
+    """Learn the order and the optimum of every prefix.
+
+    Parameters
+    ----------
+    parts : moments of each fold.  gram : of all rows together.
+
+    Raises
+    ------
+    TrainingError
+        Responses that the family cannot have, or no finite optimum.
+    """
+    kind = FAMILIES[family]  # type: ignore[index]
+    slabs = slabs_of(observed.blocks, gram)
+    weight = sum(part.weight for part in parts)
+    design = Design(slabs, gram, kind, weight, np.ones(len(gram.x_mean)), n_jobs=observed.n_jobs)
+    _check(design, observed.target)
+    if len(parts) == 1:
+        alpha = how.grid[0]
+        sequence, errors = how.order(design, alpha), None
+        alphas = np.full(len(sequence.steps) + 1, alpha)
+    else:
+        folds = _folds(design, parts, observed.target)
+        choice = choose(folds, how.grid, lambda alpha: how.order(design, alpha), how.one_se, ORDERED)
+        sequence, alpha, alphas, errors = choice.sequence, choice.alpha, choice.alphas, choice.errors
+        if how.nested:
+            errors = nested_errors(folds, lambda train: how.order(train, choice.alpha), sequence, alphas)
+    optima = _refitted(design, sequence, alpha, alphas, groups)
+    rest = sum(
+        float(kind.saturated(slab.Y).sum() if slab.weights is None else slab.weights @ kind.saturated(slab.Y))
+        for slab in slabs
+    )
+    deviance = np.array([2 * (o.loss - rest / weight) for o in optima])
+    return Generalised(
+        sequence=sequence,
+        alpha=alpha,
+        alphas=alphas,
+        errors=errors,
+        prefixes=_prefixes(design, sequence, optima),
+        deviance=deviance,
+        null=0.5 * float(deviance[0]),
+        curvatures=_curvatures(design, sequence, optima) if how.keep_curvature else None,
+    )
+
+
+def _check(design: Design, target: Target) -> None:
+    """Refuse responses without a base rate."""
+    mean = design.gram.y_mean
+    if target.classes is None:
+        if not mean[0] > 0:
+            raise TrainingError("every count with weight is 0; expected some that are larger")
+        return
+    counts = np.sum([slab.Y.sum(axis=0) for slab in design.slabs], axis=0)
+    rows = sum(len(slab.Y) for slab in design.slabs)
+    counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
+    shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
+    for label, count, share in zip(target.classes, counts, shares, strict=True):
+        if count < 2:
+            seen = "one row" if count else "no row"
+            raise TrainingError(
+                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or leave it out"
+            )
+        if share <= 0:
+            raise TrainingError(f"every row of class {label!r} has weight 0; expected some with weight")
+
+
+def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
+    """Each fold held out in turn; those without weight are left out."""
+    full = [f for f, part in enumerate(parts) if part.weight > 0]
+    if len(full) < 2:
+        raise TrainingError(
+            f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: give more rows or a fixed alpha"
+        )
+    folds = []
+    for f in full:
+        rest = Moments.merged([parts[g] for g in full if g != f])
+        gram = Gram.of(rest)
+        mean = gram.y_mean
+        shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
+        if not (shares > 0).all():
+            what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
+            raise TrainingError(f"{what} is in one fold only; give fewer folds, more rows of it, or a fixed alpha")
+        folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
+    return folds
+
+
+def _scale(design: Design, base: Optimum) -> float:
+    """The largest component of the gradient at the base rate."""
+    view = design.view(np.arange(len(design.gram.x_mean)))
+    etas = design.view(np.empty(0, dtype=np.intp)).predictors(base.theta)
+    return float(np.abs(view.evaluate(etas).score).max())
+
+
+def _longer(theta: Float, columns: int) -> Float:
+    """Coefficients with zeros for more columns."""
+    return np.vstack([theta, np.zeros((columns + 1 - len(theta), theta.shape[1]))])
+
+
+def _refitted(
+    design: Design, sequence: LikelihoodSequence, alpha: float, alphas: Float, groups: FeatureGroups
+) -> list[Optimum]:
+    """The optimum of each prefix at its own penalty."""
+    optima = list(sequence.optima)
+    with single_blas_thread():
+        scale = _scale(design, optima[0])
+        for prefix, end in enumerate(sequence.ends):
+            if end > 0 and alphas[prefix] != alpha:
+                view = design.view(sequence.columns[:end])
+                try:
+                    optima[prefix] = optimum(view, float(alphas[prefix]), optima[prefix].theta, scale)
+                except SeparatedError:
+                    raise separated(groups, sequence.steps[prefix - 1].adds) from None
+    return optima
+
+
+def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
+    """Prefix models in raw units."""
+    gram, family = design.gram, design.family
+    scores = [family.scores(o.theta) for o in optima]
+    coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
+    intercepts = np.array([W[0] for W in scores])
+    return PrefixModels(
+        mean=gram.x_mean,
+        scale=gram.x_scale,
+        intercept=intercepts[0],
+        response_scale=np.ones_like(gram.y_scale),
+        columns=sequence.columns,
+        ends=sequence.ends,
+        packed=np.concatenate(coef),
+        own_intercepts=intercepts,
+    )
+
+
+def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> Curvatures | None:
+    """Second-order models at as many prefixes as are kept."""
+    if design.predictors > 1:
+        return None
+    D = len(design.gram.x_mean)
+    kept = Curvatures.prefixes_kept(sequence.ends)
+    found = []
+    whole = design.view(np.arange(D))
+    with single_blas_thread():
+        for prefix in kept:
+            theta = np.zeros((D + 1, 1))
+            theta[0] = optima[prefix].theta[0]
+            used = sequence.columns[: sequence.ends[prefix]]
+            theta[used + 1] = optima[prefix].theta[1:]
+            etas = design.view(used).predictors(optima[prefix].theta)
+            found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
+    return Curvatures.packed_from(kept, found)
