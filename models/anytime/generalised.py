@@ -35,6 +35,9 @@ __all__ = ["Generalised", "Observed", "Selection", "generalised"]
 ORDERED = 4
 """An order is learned at every so-manyth penalty of the grid."""
 
+RISEN = 3
+"""Rises of the held-out deviance, from one penalty to the next smaller, after which no more are tried."""
+
 ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-9)
 """Fits that only measure an error on held-out rows."""
 
@@ -96,7 +99,10 @@ class _HeldOut:
     weight: float
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
-        """Mean deviances, (alphas, steps + 1), from the largest penalty to the least."""
+        """Mean deviances, (alphas, steps + 1), from the largest penalty down.
+
+        Where the deviance of a prefix has risen three times, smaller penalties are not tried; theirs is the last.
+        """
         order = np.argsort(alphas)[::-1]
         found = np.empty((len(alphas), len(ends)))
         with single_blas_thread():
@@ -106,11 +112,18 @@ class _HeldOut:
             for prefix, end in enumerate(ends):
                 view = self.train.view(columns[:end])
                 last: Float | None = None
-                for i in order:
+                risen = 0
+                for place, i in enumerate(order):
+                    if risen == RISEN:
+                        found[i, prefix] = found[order[place - 1], prefix]
+                        begin[i] = begin[i] if last is None else last
+                        continue
                     if end > 0 and not (prefix and end == ends[prefix - 1]):
                         start = _longer(begin[i], int(end)) if last is None else last
                         begin[i] = last = optimum(view, float(alphas[i]), start, scale, stop=ROUGH).theta
                     found[i, prefix] = view.held_deviance(begin[i]) / self.weight
+                    worse = place > 0 and found[i, prefix] > found[order[place - 1], prefix]
+                    risen = risen + 1 if worse else 0
         return found
 
 

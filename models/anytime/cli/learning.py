@@ -10,13 +10,16 @@ from typing import Literal
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
 from anytime.errors import GroupsError, listed, suggestion
+from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
-from anytime.manifest import Task
+from anytime.manifest import FamilyName, Task
+from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
+from anytime.training import Retrained
 
-__all__ = ["Source", "open_source", "open_test"]
+__all__ = ["Source", "open_again", "open_source", "open_test"]
 
 
 FEW = 20
@@ -30,14 +33,24 @@ class Source:
     dataset: Dataset
     rows: int
     remark: str
+    stratified: bool
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
         """Moments of each fold, while progress is told."""
-        # More folds than rows would be empty ones.
-        folds = min(folds, max(self.rows, 2))
         name = Path(self.dataset.table.name).name
         with progress(f"reading {name}", self.rows) as told:
-            return self.dataset.moments(max(folds, 1), seed=seed, n_jobs=jobs, progress=told)
+            return self.dataset.moments(
+                self._count(folds), seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told
+            )
+
+    def observed(self, folds: int, seed: int, jobs: int) -> Observed:
+        """The rows themselves, in the same folds, for a likelihood."""
+        blocks = self.dataset.blocks(self._count(folds), seed=seed, stratified=self.stratified)
+        return Observed(blocks, self.dataset.target, jobs)
+
+    def _count(self, folds: int) -> int:
+        """Folds: more of them than rows would be empty ones."""
+        return max(min(folds, max(self.rows, 2)), 1)
 
 
 def open_source(
@@ -45,6 +58,7 @@ def open_source(
     groups: Path,
     target: Many[str],
     task: Task | Literal["auto"],
+    family: FamilyName = "gaussian",
     *,
     query: str | None,
     weights: str | None,
@@ -55,19 +69,22 @@ def open_source(
     loaded = _without(load_groups(groups), drop or ())
     table = open_table(data)
     survey = survey_target(table, target, drop_missing=drop_missing)
-    dataset = Dataset(table, loaded, settle_target(survey, task), query, weights, drop_missing)
+    dataset = Dataset(table, loaded, settle_target(survey, task, family), query, weights, drop_missing)
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
-    return Source(dataset, survey.rows - survey.missing, _remark(survey, dataset.target))
+    stratified = family in ("binomial", "multinomial")
+    return Source(dataset, survey.rows - survey.missing, _remark(survey, dataset.target, family), stratified)
 
 
-def _remark(survey: Survey, target: Target) -> str:
+def _remark(survey: Survey, target: Target, family: FamilyName) -> str:
     """The classes, or a hint that there might be some."""
     if target.classes is not None:
-        return f", classes {', '.join(map(str, target.classes))}"
+        likelihood = "binomial" if len(target.classes) == 2 else "multinomial"
+        hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
+        return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
     count = len(survey.values[0])
     few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= FEW
     return f" ({count} whole numbers; --task multiclass makes them classes)" if few_integers else ""
@@ -82,6 +99,17 @@ def open_test(test: Path, source: Source) -> Dataset:
     dataset = Dataset(table, like.groups, like.target, query, drop_missing=like.drop_missing)
     dataset.check()
     return dataset
+
+
+def open_again(model: AnytimeModel, data: Path, *, weights: str | None, drop_missing: bool, jobs: int) -> Retrained:
+    """The rows that a model's likelihood is fitted on again, with their moments."""
+    manifest, table = model.manifest, open_table(data)
+    survey = survey_target(table, manifest.target, drop_missing=drop_missing)
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    dataset = Dataset(table, model.groups, target, None, weights, drop_missing)
+    dataset.check()
+    source = Source(dataset, survey.rows - survey.missing, "", stratified=False)
+    return Retrained(source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))
 
 
 def _without(groups: FeatureGroups, drop: Many[str]) -> FeatureGroups:

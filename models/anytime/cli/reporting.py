@@ -46,7 +46,11 @@ def steps_table(model: AnytimeModel) -> Table:
 
 def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
     """The prefixes of a model, with what they reach on a table of rows."""
-    measures: dict[str, Float] = {"test r2": evaluated.r2, "test mse": evaluated.mse}
+    measures: dict[str, Float] = {"test r2": evaluated.r2}
+    if evaluated.deviance is None:
+        measures["test mse"] = evaluated.mse
+    else:
+        measures["test deviance"] = evaluated.deviance
     if evaluated.accuracy is not None:
         measures["accuracy"] = evaluated.accuracy
     if evaluated.ndcg is not None:
@@ -86,7 +90,8 @@ def summary(model: AnytimeModel) -> str:
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
     used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
     lines = [
-        f"model {model.name} {model.version}".rstrip() + f": {manifest.task} by {kind}, alpha {manifest.alpha:.3g}",
+        f"model {model.name} {model.version}".rstrip()
+        + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
         f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: "
         f"{used} tell something, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
     ]
@@ -128,6 +133,7 @@ def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:
         "explained_variance": evaluated.explained_variance,
         "r2": evaluated.r2,
         "mse": evaluated.mse,
+        "deviance": evaluated.deviance,
         "accuracy": evaluated.accuracy,
         "ndcg@5": evaluated.ndcg,
     }

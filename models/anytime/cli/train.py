@@ -25,7 +25,7 @@ from anytime.cli.arguments import (
 )
 from anytime.cli.console import remark, results, working
 from anytime.cli.output import Out, check_out
-from anytime.manifest import Method
+from anytime.manifest import FamilyName, Method
 
 __all__ = ["train"]
 
@@ -38,9 +38,17 @@ def train(
     target: TargetColumns,
     out: Out,
     task: Annotated[
-        Literal["auto", "regression", "binary", "multiclass"],
-        typer.Option(help="auto: floats and most integers regression, two values binary, text multiclass."),
+        Literal["auto", "regression", "binary", "multiclass", "count"],
+        typer.Option(
+            help="auto: that of --family; else floats and most integers regression, two values binary, text multiclass."
+        ),
     ] = "auto",
+    family: Annotated[
+        FamilyName | None,
+        typer.Option(
+            help="What is fitted; gaussian (least squares) by default, poisson for counts.", show_default=False
+        ),
+    ] = None,
     method: Annotated[Method, typer.Option(help="Selection criterion.")] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Forget costs in selection.")] = False,
     doubling: Annotated[
@@ -74,19 +82,21 @@ def train(
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
     from anytime.training import Options, fit, provenance  # noqa: PLC0415
 
-    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested)
+    settled = family or ("poisson" if task == "count" else "gaussian")
+    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled)
     options.check()
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
     check_out(out)
     source = open_source(
-        data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
+        data, groups, target, task, settled, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )
     testing = None if test is None else open_test(test, source)
     found = source.dataset.target
     remark(f"task: {found.task}{source.remark}")
     parts = source.moments(folds, seed, jobs)
+    observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
     with working(f"ordering {len(source.dataset.groups)} groups and fitting every prefix"):
-        fitted = fit(parts, source.dataset.groups, options)
+        fitted = fit(parts, source.dataset.groups, options, observed)
     origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
     evaluated = None
