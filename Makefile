@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-serving soak image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving soak image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -23,10 +23,15 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: bench-training bench-serving
+bench: bench-training bench-likelihood bench-serving
 
 bench-training: .venv/ready
 	$(BIN)/python tests/benchmarks/training.py $(ARGS)
+
+# Reads the data sets of DATA: kddcup99 and mfeat.
+DATA ?= ../shared/data
+bench-likelihood: .venv/ready
+	$(BIN)/python tests/benchmarks/likelihood.py --data $(DATA) $(ARGS)
 
 bench-serving: .venv/ready
 	$(BIN)/python tests/benchmarks/serving.py $(ARGS)

@@ -39,9 +39,9 @@ LAYERS = (
     "cross_validation",
     "alpha curve guarantee",
     "comparison model generalised",
-    "training artifact arrived",
+    "training artifact arrived conformity",
     "dataset values",
-    "prediction",
+    "prediction calibrating",
     "evaluation workers",
     "lateness",
     "collecting",
@@ -170,7 +170,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
         env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -52,7 +52,13 @@ class Choice(Generic[S]):
 
 
 def choose(
-    folds: Many[HeldOut[object]], grid: Many[float], order: Callable[[float], S], one_se: bool, every: int = 1
+    folds: Many[HeldOut[object]],
+    grid: Many[float],
+    order: Callable[[float], S],
+    one_se: bool,
+    *,
+    every: int = 1,
+    rises: int | None = None,
 ) -> Choice[S]:
     """Choose the penalties from a grid (ascending; one value is no choice, but has errors).
 
@@ -60,22 +66,35 @@ def choose(
     ----------
     order : learns the sequence at a penalty, on all folds together.
     one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
-    every : learn an order at every so-manyth penalty only.
+    every, rises : where orders are dear, learn one at every so-manyth penalty only, from the largest down, and no more
+        once the area has risen so often in a row.
     """
-    ordering = range(0, len(grid), every)
-    sequences = {i: order(grid[i]) for i in ordering}
-    known: Known = {}
-    for i, sequence in sequences.items():
-        _learn(known, folds, sequence, grid, [i])
     weights = np.array([fold.weight for fold in folds])
-    areas = Errors(np.stack([_area(s, known[_key(s)][i]) for i, s in sequences.items()], axis=1), weights)
-    best = ordering[int(_pick(areas, one_se))]
+    known: Known = {}
+    sequences: dict[int, S] = {}
+    areas: dict[int, Float] = {}
+    for i in reversed(range(0, len(grid), every)):
+        sequences[i] = order(grid[i])
+        _learn(known, folds, sequences[i], grid, [i])
+        areas[i] = _area(sequences[i], known[_key(sequences[i])][i])
+        if rises is not None and _risen(areas, weights) >= rises:
+            break
+    tried = sorted(sequences)
+    area = Errors(np.stack([areas[i] for i in tried], axis=1), weights)
+    best = tried[int(_pick(area, one_se))]
     chosen = sequences[best]
     _learn(known, folds, chosen, grid, range(len(grid)))
     of_order = known[_key(chosen)]
     errors = Errors(np.stack([of_order[i] for i in range(len(grid))], axis=1), weights)
     own = _pick(errors, one_se)
     return Choice(grid[best], chosen, np.asarray(grid)[own], errors.mean[own, np.arange(len(own))])
+
+
+def _risen(areas: dict[int, Float], weights: Float) -> int:
+    """How often in a row the mean area has risen by now."""
+    means = [float(np.average(area, weights=weights)) for area in areas.values()]
+    falls = [k for k in range(1, len(means)) if means[k] <= means[k - 1]]
+    return len(means) - 1 - max(falls, default=0)
 
 
 def _learn(

@@ -51,7 +51,10 @@ class Answer:
     policy : the policy that the answer follows; `note` says why where another was asked for.
     approximate : the optimum of what arrived is one Newton step from the nearest prefix, not exact.
     expected : how good the groups used were in training.
-    interval : where the model is calibrated.
+    interval : [low, high] where regression or counts are calibrated (several responses: a list of them); a list per row
+        when there are several rows. It is that of the prefix that answered.
+    prediction_set : where classes are calibrated, those that are likely enough, in the model's order, maybe none; a
+        list per row when there are several rows. As `interval`, None where a set of groups answered that is no prefix.
     elapsed_ms : from begin to answer.  late_groups : groups that came after the deadline, before the answer left.
     replaced : groups that came more than once; their last values count.
     ranking : row indices by descending score (of the second of two classes), where asked for.
@@ -72,7 +75,8 @@ class Answer:
     reason: Reason | None
     policy: Policy
     expected: Expected
-    interval: Any = None
+    interval: list[Any] | None = None
+    prediction_set: list[Any] | None = None
     elapsed_ms: float = 0.0
     late_groups: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ KEPT_SETS = 256
 class ArrivedModel:
     """Linear model of one set of groups: `intercept + centred[columns] @ coef`, and what it cost and explains.
 
-    `approximate` tells that it is not the optimum itself.
+    `approximate` tells that it is not the optimum itself; `prefix` is which prefix the set is, where it is one.
 
     `columns` count in the order of the sequence, as those of a `Prediction` do.
     """
@@ -46,6 +46,7 @@ class ArrivedModel:
     expected: Expected
     intercept: Float
     approximate: bool = False
+    prefix: int | None = None
 
 
 class _Solved:
@@ -80,12 +81,12 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
-    """Best linear model of a set of groups that have features, from the moments of `model`: D_A^3 / 3 operations.
+    """Best linear model of a set of groups that have features, from what `model` keeps: D_A^3 / 3 operations.
 
     Raises
     ------
     ValuesError
-        The model was saved without its moments.
+        The model knows no optimum of other sets than prefixes, see `AnytimeModel.falls_back`.
     """
     at_hand = arrived_at_hand(model, groups)
     # Not under the lock: whoever asks for a set that is at hand need not wait for one that is being solved.
@@ -113,7 +114,8 @@ def _solved(model: AnytimeModel) -> _Solved:
 
 def _prefix(model: AnytimeModel, names: frozenset[str], prefix: int) -> ArrivedModel:
     coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-    return ArrivedModel(names, np.arange(len(coef)), coef, _cost(model, names), model.expected(prefix), intercept)
+    here, cost = np.arange(len(coef)), _cost(model, names)
+    return ArrivedModel(names, here, coef, cost, model.expected(prefix), intercept, prefix=prefix)
 
 
 def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedModel:
@@ -139,7 +141,7 @@ def _stepped(model: AnytimeModel, names: frozenset[str]) -> ArrivedModel:
     shared = np.searchsorted(here, ends)
     nearest = int((2 * shared - ends).argmax())
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
-    theta = kept.at(nearest).newton(columns, alphas[int(kept.prefixes[nearest])])
+    theta = kept.at(nearest, columns).newton(np.arange(len(columns)), alphas[int(kept.prefixes[nearest])])
     coef = theta[1:] / models.scale[columns, np.newaxis]
     # What a set explains is not known; the longest prefix within it is the least that it does.
     expected = replace(model.expected(_largest_within(model, names)), cv_error=None)

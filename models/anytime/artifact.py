@@ -174,6 +174,7 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
 
 
 def _model(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> AnytimeModel:
+    _check_calibration(manifest)
     _check_arrays(manifest, arrays)
     if _version(manifest, arrays) != manifest.version:
         raise ArtifactError("was changed after it was written (its content hash differs); train or copy it again")
@@ -210,6 +211,20 @@ def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Mom
         fill=arrays["moments.fill"],
         missing=tuple(arrays["moments.missing"].tolist()),
     )
+
+
+def _check_calibration(manifest: Manifest) -> None:
+    """A threshold for every prefix, and a reliability where there are probabilities."""
+    found, prefixes = manifest.calibration, len(manifest.steps) + 1
+    if found is None:
+        return
+    if len(found.thresholds) != prefixes:
+        raise ArtifactError(
+            f"is calibrated for {len(found.thresholds)} prefixes and has {prefixes}; train or copy it again"
+        )
+    if (found.reliability is None) != (manifest.classes is None):
+        kind = "regression or counts" if manifest.classes is None else "classes"
+        raise ArtifactError(f"has a calibration that is not one of {kind}; train or copy it again")
 
 
 def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:

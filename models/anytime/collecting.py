@@ -126,11 +126,11 @@ def _with_note(answer: Answer, holes: list[Failure]) -> Answer:
 
 
 def solve_seconds(model: AnytimeModel) -> float:
-    """Measure an answer for a set that is no prefix, D^3 / 3 operations; infinite where there are no moments."""
-    if model.moments is None:
+    """Measure an answer for a set that is no prefix, D^3 / 3 operations; infinite where the prefix stands in."""
+    if not model.arrives:
         return math.inf
     prediction = model.open()
-    prediction.answer(policy="arrived")  # the first such answer of a model scales its moments, once
+    prediction.answer(policy="arrived")  # the first such answer of a model prepares what it is solved from, once
     for name in model.computed[-1][1:]:
         prediction.add(name, model.prefixes.mean[model.groups.slices[model.groups.positions[name]]])
     begin = time.perf_counter()

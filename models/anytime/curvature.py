@@ -114,9 +114,8 @@ class Curvatures:
         lower = np.tril_indices(len(found[0].r))
         return Curvatures(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
 
-    def at(self, index: int) -> Curvature:
-        """The model at the prefix of that index."""
-        width = self.r.shape[1]
-        H = np.zeros((width, width))
-        H[np.tril_indices(width)] = self.packed[index]
-        return Curvature(H + np.tril(H, -1).T, self.r[index], 1)
+    def at(self, index: int, columns: Index | None = None) -> Curvature:
+        """The model at the prefix of that index, of all columns or of some; d^2 numbers are read of the D^2."""
+        rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
+        low, high = np.minimum.outer(rows, rows), np.maximum.outer(rows, rows)
+        return Curvature(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows], 1)

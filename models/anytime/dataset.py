@@ -14,11 +14,13 @@ from anytime.arrays import Bool, Float
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.groups import FeatureGroups
+from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.probabilities import class_codes
 from anytime.tables import Batch, Table, feature_matrix, numbers
-from anytime.targets import Target, absent, class_codes, without_target
+from anytime.targets import Target, absent, survey_target, without_target
 
-__all__ = ["Dataset", "Rows"]
+__all__ = ["Dataset", "Rows", "held_out"]
 
 
 @dataclass(frozen=True)
@@ -171,3 +173,24 @@ class Rows:
     Y: Float
     weights: Float | None
     query: NDArray[Any] | None
+
+    def filled(self, mean: Float) -> Float:
+        """X (rows, D) with `mean` (D,), of the training rows, where a value is missing."""
+        return np.where(np.isnan(self.X), mean, self.X)
+
+
+def held_out(model: AnytimeModel, table: Table, *, drop_missing: bool = False) -> tuple[Dataset, int]:
+    """A table to measure a model on, with the model's columns, checked; and how many of its rows have a target.
+
+    Raises
+    ------
+    TableError, GroupsError
+        The table lacks a column of the model, or a target.
+    """
+    manifest = model.manifest
+    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
+    survey = survey_target(table, manifest.target, drop_missing=drop_missing)
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
+    dataset.check()
+    return dataset, survey.rows - survey.missing

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -102,13 +103,12 @@ class View:
     def __init__(self, design: Design, columns: Index) -> None:
         self.design, self.columns = design, columns
         self.ridge = design.ridge[columns]
-        self._rows = np.concatenate([[0], columns + 1]).astype(np.intp)
-        self._leading = bool((self._rows == np.arange(len(self._rows))).all())
+        self._runs = _runs(np.concatenate([[0], columns + 1]))
 
     @property
     def width(self) -> int:
         """Coefficients of each predictor, the intercept among them: d + 1."""
-        return len(self._rows)
+        return len(self.columns) + 1
 
     def predictors(self, theta: Float) -> Predictors:
         """Linear predictors of all rows at coefficients (d + 1, Q): one pass."""
@@ -170,14 +170,16 @@ class View:
         Z = self.design.slabs[number].Z
         total = Z.shape[1]
         step = min(max(256, CHUNK_VALUES // self.width), total)
-        buffer = None if self._leading else np.empty((self.width, step))
+        buffer = None if len(self._runs) == 1 else np.empty((self.width, step))
         for start in range(0, total, step):
             rows = slice(start, min(start + step, total))
             if buffer is None:
                 yield Z[: self.width, rows], rows
-            else:
-                # mode="clip" writes straight into the buffer.
-                yield np.take(Z[:, rows], self._rows, axis=0, out=buffer[:, : rows.stop - start], mode="clip"), rows
+                continue
+            chunk = buffer[:, : rows.stop - start]
+            for to, out_of in self._runs:
+                chunk[to] = Z[out_of, rows]
+            yield chunk, rows
 
     def _predictors(self, number: int, theta: Float) -> Float:
         eta = np.empty((self.design.slabs[number].Z.shape[1], theta.shape[1]))
@@ -237,6 +239,13 @@ class View:
         with np.errstate(over="ignore", invalid="ignore"):
             losses = family.loss(self._predictors(number, theta), slab.Y)[0] - family.saturated(slab.Y)
         return 2.0 * float(weights @ losses)
+
+
+def _runs(rows: Index) -> list[tuple[slice, slice]]:
+    """Runs of consecutive rows: where each goes, and where it comes from. Groups are contiguous, so there are few."""
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    edges = [0, *cuts.tolist(), len(rows)]
+    return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
 
 
 def _add_hessian(H: Float, Z: Float, h: Float) -> None:

@@ -21,8 +21,8 @@ from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.model import AnytimeModel, affordable, checked_budget
-from anytime.probabilities import class_probabilities, expected_responses
-from anytime.targets import Target, check_family, class_codes
+from anytime.probabilities import class_codes, class_probabilities, expected_responses
+from anytime.targets import Target, check_family
 from anytime.training import Fit, Options, fit, provenance
 
 __all__ = ["AnytimeClassifier", "AnytimeRegressor"]

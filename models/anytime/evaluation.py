@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.arrays import Float
+from anytime.calibrating import measured
 from anytime.curve import plateau_level, stopping_cost, timeliness
-from anytime.dataset import Dataset, Rows
+from anytime.dataset import Dataset, held_out
 from anytime.families import FAMILIES, deviances
 from anytime.gram import Held
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
-from anytime.probabilities import class_probabilities
+from anytime.probabilities import class_codes, class_probabilities
 from anytime.tables import Table
-from anytime.targets import Target, class_codes, survey_target
 
 __all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "ndcg"]
 
@@ -38,6 +38,8 @@ class Evaluation:
     deviance : (steps + 1,) mean deviance, where a likelihood was fitted, else None.
     accuracy : (steps + 1,) for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None.
+    coverage : (steps + 1,) share of the rows that intervals or sets cover, where the model is calibrated, else None.
+    size : (steps + 1,) mean width of the intervals, or number of classes in the sets, where calibrated, else None.
     stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
     this
         table's F up to there.
@@ -51,6 +53,8 @@ class Evaluation:
     deviance: Float | None
     accuracy: Float | None
     ndcg: Float | None
+    coverage: Float | None
+    size: Float | None
     stop: float
     timeliness: float
     timeliness_step: float
@@ -64,12 +68,7 @@ def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n
     TableError, GroupsError
         The table lacks a column of the model, or holds what the model cannot take.
     """
-    manifest = model.manifest
-    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
-    survey_target(table, manifest.target, drop_missing=drop_missing)
-    target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
-    dataset.check()
+    dataset, _ = held_out(model, table, drop_missing=drop_missing)
     return evaluated(model, dataset, n_jobs=n_jobs)
 
 
@@ -85,6 +84,7 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
         rows, deviance, mse = _likelihood_curve(model, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = explained / risk if risk > 0 else np.zeros_like(explained)
+    covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
     return Evaluation(
@@ -96,6 +96,8 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
         deviance=deviance,
         accuracy=None if manifest.classes is None else _accuracy(model, dataset),
         ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
+        coverage=None if covered is None else covered.coverage,
+        size=None if covered is None else covered.size,
         stop=stop,
         timeliness=timeliness(model.costs, explained, stop, risk),
         timeliness_step=timeliness(model.costs, explained, stop, risk, "step"),
@@ -124,7 +126,7 @@ def _likelihood_curve(model: AnytimeModel, dataset: Dataset) -> tuple[int, Float
     deviance, squares, total = np.zeros(model.steps + 1), np.zeros(model.steps + 1), 0
     for rows in dataset.rows():
         total += len(rows.Y)
-        for prefix, scores in enumerate(model.prefixes.predict_all(_filled(model.prefixes, rows))):
+        for prefix, scores in enumerate(model.prefixes.predict_all(rows.filled(model.prefixes.mean))):
             deviance[prefix] += deviances(family, scores, rows.Y).sum()
             squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
     return total, deviance / total, squares / total
@@ -137,7 +139,7 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     right = np.zeros(model.steps + 1)
     total = 0
     for rows in dataset.rows():
-        X = _filled(model.prefixes, rows)
+        X = rows.filled(model.prefixes.mean)
         truth = class_codes(rows.Y)
         total += len(X)
         for prefix, scores in enumerate(model.prefixes.predict_all(X)):
@@ -146,15 +148,11 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     return right / total
 
 
-def _filled(models: PrefixModels, rows: Rows) -> Float:
-    return np.where(np.isnan(rows.X), models.mean, rows.X)
-
-
 def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float | None:
     """NDCG@5 of each prefix, where it is defined."""
     scores, truth, keys = [], [], []
     for rows in dataset.rows():
-        X = _filled(model.prefixes, rows)
+        X = rows.filled(model.prefixes.mean)
         scores.append(model.prefixes.predict_all(X)[:, :, 0].T)
         truth.append(rows.Y[:, 0])
         keys.append(np.asarray(rows.query))

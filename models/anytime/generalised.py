@@ -1,7 +1,8 @@
 """Training of a generalised linear model: order, penalties and the optimum of every prefix, from the rows.
 
-The same choices as for least squares, on deviances instead of squares: an order at every fourth penalty of the grid,
-the one whose curve of cross-validated deviance has the least area, then for each prefix the penalty with the least
+The same choices as for least squares, on deviances instead of squares: an order at every fourth penalty of the grid
+(from the largest down, until two in a row do worse), that whose curve of cross-validated deviance has the least area;
+then for each prefix the penalty with the least
 deviance of its own. A fit begins at that of the next larger penalty, or of the prefix before.
 """
 
@@ -22,6 +23,7 @@ from anytime.errors import TrainingError
 from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
+from anytime.manifest import FamilyName
 from anytime.moments import Moments
 from anytime.newton import Optimum, SeparatedError, Stop, optimum
 from anytime.prefixes import PrefixModels
@@ -38,7 +40,7 @@ ORDERED = 4
 RISEN = 3
 """Rises of the held-out deviance, from one penalty to the next smaller, after which no more are tried."""
 
-ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-9)
+ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-6)
 """Fits that only measure an error on held-out rows."""
 
 
@@ -98,37 +100,41 @@ class _HeldOut:
     train: Design
     weight: float
 
+    @property
+    def n_jobs(self) -> int | None:
+        """Where the rows are one slab, passes leave the other cores to the other folds."""
+        return self.train.n_jobs if len(self.train.slabs) == 1 else 1
+
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
         """Mean deviances, (alphas, steps + 1), from the largest penalty down.
 
         Where the deviance of a prefix has risen three times, smaller penalties are not tried; theirs is the last.
         """
-        order = np.argsort(alphas)[::-1]
+        falling = np.argsort(alphas)[::-1]
         found = np.empty((len(alphas), len(ends)))
-        with single_blas_thread():
-            base = base_rate(self.train)
-            scale = _scale(self.train, base)
-            begin: dict[int, Float] = dict.fromkeys(order, base.theta)
-            for prefix, end in enumerate(ends):
-                view = self.train.view(columns[:end])
-                last: Float | None = None
-                risen = 0
-                for place, i in enumerate(order):
-                    if risen == RISEN:
-                        found[i, prefix] = found[order[place - 1], prefix]
-                        begin[i] = begin[i] if last is None else last
-                        continue
-                    if end > 0 and not (prefix and end == ends[prefix - 1]):
-                        start = _longer(begin[i], int(end)) if last is None else last
-                        begin[i] = last = optimum(view, float(alphas[i]), start, scale, stop=ROUGH).theta
-                    found[i, prefix] = view.held_deviance(begin[i]) / self.weight
-                    worse = place > 0 and found[i, prefix] > found[order[place - 1], prefix]
-                    risen = risen + 1 if worse else 0
+        base = base_rate(self.train)
+        scale = _scale(self.train, base)
+        begin: dict[int, Float] = dict.fromkeys(falling, base.theta)
+        for prefix, end in enumerate(ends):
+            view = self.train.view(columns[:end])
+            last: Optimum | None = None
+            risen, before = 0, np.inf
+            for i in falling:
+                if risen < RISEN:
+                    if end > 0:
+                        start, near = (_longer(begin[i], int(end)), None) if last is None else (last.theta, last.near)
+                        last = optimum(view, float(alphas[i]), start, scale, near=near, stop=ROUGH)
+                    theta = base.theta if last is None else last.theta
+                    found[i, prefix] = view.held_deviance(theta) / self.weight
+                    risen = risen + 1 if found[i, prefix] > before else 0
+                    before = found[i, prefix]
+                found[i, prefix] = before
+                begin[i] = theta
         return found
 
 
 def generalised(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: str, observed: Observed, how: Selection
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observed, how: Selection
 ) -> Generalised:
     """Learn the order and the optimum of every prefix.
 
@@ -141,7 +147,14 @@ def generalised(
     TrainingError
         Responses that the family cannot have, or no finite optimum.
     """
-    kind = FAMILIES[family]  # type: ignore[index]
+    with single_blas_thread():
+        return _generalised(parts, gram, groups, family, observed, how)
+
+
+def _generalised(
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observed, how: Selection
+) -> Generalised:
+    kind = FAMILIES[family]
     slabs = slabs_of(observed.blocks, gram)
     weight = sum(part.weight for part in parts)
     design = Design(slabs, gram, kind, weight, np.ones(len(gram.x_mean)), n_jobs=observed.n_jobs)
@@ -152,7 +165,7 @@ def generalised(
         alphas = np.full(len(sequence.steps) + 1, alpha)
     else:
         folds = _folds(design, parts, observed.target)
-        choice = choose(folds, how.grid, lambda alpha: how.order(design, alpha), how.one_se, ORDERED)
+        choice = choose(folds, how.grid, lambda alpha: how.order(design, alpha), how.one_se, every=ORDERED, rises=2)
         sequence, alpha, alphas, errors = choice.sequence, choice.alpha, choice.alphas, choice.errors
         if how.nested:
             errors = nested_errors(folds, lambda train: how.order(train, choice.alpha), sequence, alphas)
@@ -232,15 +245,14 @@ def _refitted(
 ) -> list[Optimum]:
     """The optimum of each prefix at its own penalty."""
     optima = list(sequence.optima)
-    with single_blas_thread():
-        scale = _scale(design, optima[0])
-        for prefix, end in enumerate(sequence.ends):
-            if end > 0 and alphas[prefix] != alpha:
-                view = design.view(sequence.columns[:end])
-                try:
-                    optima[prefix] = optimum(view, float(alphas[prefix]), optima[prefix].theta, scale)
-                except SeparatedError:
-                    raise separated(groups, sequence.steps[prefix - 1].adds) from None
+    scale = _scale(design, optima[0])
+    for prefix, end in enumerate(sequence.ends):
+        if end > 0 and alphas[prefix] != alpha:
+            view = design.view(sequence.columns[:end])
+            try:
+                optima[prefix] = optimum(view, float(alphas[prefix]), optima[prefix].theta, scale)
+            except SeparatedError:
+                raise separated(groups, sequence.steps[prefix - 1].adds) from None
     return optima
 
 
@@ -270,12 +282,11 @@ def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optim
     kept = Curvatures.prefixes_kept(sequence.ends)
     found = []
     whole = design.view(np.arange(D))
-    with single_blas_thread():
-        for prefix in kept:
-            theta = np.zeros((D + 1, 1))
-            theta[0] = optima[prefix].theta[0]
-            used = sequence.columns[: sequence.ends[prefix]]
-            theta[used + 1] = optima[prefix].theta[1:]
-            etas = design.view(used).predictors(optima[prefix].theta)
-            found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
+    for prefix in kept:
+        theta = np.zeros((D + 1, 1))
+        theta[0] = optima[prefix].theta[0]
+        used = sequence.columns[: sequence.ends[prefix]]
+        theta[used + 1] = optima[prefix].theta[1:]
+        etas = design.view(used).predictors(optima[prefix].theta)
+        found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
     return Curvatures.packed_from(kept, found)

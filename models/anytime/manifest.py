@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from anytime.calibration import Calibration
 from anytime.groups import FeatureGroups
 
 __all__ = [
@@ -95,7 +96,8 @@ class Manifest(_Record):
     `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
     rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
-    families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows.
+    families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
+    threshold for each prefix, the base rate first, where the model is calibrated.
     """
 
     format: int = FORMAT
@@ -118,4 +120,5 @@ class Manifest(_Record):
     steps: tuple[StepRecord, ...] = Field(min_length=1)
     redundant: Redundant = Redundant()
     guarantee: Guarantee = Guarantee()
+    calibration: Calibration | None = None
     provenance: Provenance

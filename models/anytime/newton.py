@@ -32,6 +32,9 @@ ROUNDING = 1e-14
 NOISE = 1e-15
 """Rounding of the mean loss, whose terms are of the size of the predictors."""
 
+FAR, DAMPING = 10.0, 1e-6
+"""A step to this many times the largest coefficient leaves the quadratic model; it is damped, from this ridge up."""
+
 FAST = 0.1
 """A step that leaves this share of the slope along it was well predicted: H serves on."""
 
@@ -61,22 +64,39 @@ class SeparatedError(TrainingError):
 
 @dataclass(frozen=True)
 class Optimum:
-    """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty."""
+    """What was found.
+
+    Attributes
+    ----------
+    theta : coefficients (d + 1, Q) in the units of the design.
+    loss, objective : the mean loss there, without and with the penalty.
+    iterations : Newton steps that were taken.
+    near : the last evaluation with second derivatives, close to the optimum; None where there was none.
+    """
 
     theta: Float
     loss: float
     objective: float
     iterations: int = 0
+    near: Evaluation | None = None
 
 
 def optimum(
-    view: View, alpha: float, start: Float, scale: float, *, known: Evaluation | None = None, stop: Stop = EXACT
+    view: View,
+    alpha: float,
+    start: Float,
+    scale: float,
+    *,
+    known: Evaluation | None = None,
+    near: Evaluation | None = None,
+    stop: Stop = EXACT,
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (less the intercept's) over theta (d + 1, Q).
 
     Parameters
     ----------
     start : where to begin.  known : the evaluation there, if at hand.
+    near : an evaluation with second derivatives close to the start: the first steps are taken with those.
     scale : a gradient to compare with, that of the base rate.
 
     Raises
@@ -90,7 +110,8 @@ def optimum(
     theta = start.copy()
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
-    solver: _Solver | None = None
+    curved = near
+    solver: _Solver | None = None if near is None else _Dense(near, ridge)
     adrift = 0
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
@@ -98,27 +119,33 @@ def optimum(
         fresh = solver is None
         if solver is None:
             now, solver = _solver(view, etas, now, ridge)
+            curved = now if now.hessian is not None else None
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver.solve(gradient, _forcing(gradient, scale))
+        damping = DAMPING
+        while float(np.abs(step).max()) > FAR * max(1.0, float(np.abs(theta).max())) and damping < 1.0:
+            now, solver = _solver(view, etas, now, ridge + damping)
+            step = -solver.solve(gradient, _forcing(gradient, scale))
+            damping *= 10.0
         promised = -0.5 * float(np.sum(gradient * step))
         small = float(np.abs(step).max()) <= stop.step * max(1.0, float(np.abs(theta).max()))
         done = (reached and small) or promised <= max(stop.decrement, ROUNDING) * abs(value)
         if done and (alpha > 0 or small or not reached):
-            return Optimum(theta + step, now.loss, value, iteration)
+            return Optimum(theta + step, now.loss, value, iteration, curved)
         adrift += reached
         if alpha == 0 and adrift > 3:
             raise SeparatedError("the likelihood has no optimum at alpha 0")
         found = _searched(view, theta, etas, step, ridge, value, promised)
         if found is None:
             if fresh and reached:  # what is left to gain is rounding
-                return Optimum(theta, now.loss, value, iteration)
+                return Optimum(theta, now.loss, value, iteration, curved)
             if fresh:
                 break
             solver = None
             continue
         t, etas, left = found
         theta = theta + t * step
-        if not (solver.lasting and t == 1.0 and left < FAST):
+        if not (solver.lasting and damping == DAMPING and t == 1.0 and left < FAST):
             solver = None
         now = view.evaluate(etas, hessian=solver is None and _dense(theta))
     raise TrainingError(
@@ -158,7 +185,7 @@ def _searched(
             high, slope_high = t, slope
         else:
             low, slope_low = t, slope
-        t = _next(low, high, slope_low, slope_high)
+        t = _next(low, high, slope_low, slope_high)  # nearer by half at least, while all is beyond the zero
         if t > 16.0 or high - low < 1e-6 * high:
             break
     return best
@@ -171,7 +198,7 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     if not np.isfinite(slope_high):
         return 0.5 * (low + high)
     share = slope_low / (slope_low - slope_high)
-    return low + min(max(share, 0.1), 0.9) * (high - low)
+    return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
 class _Solver(Protocol):

@@ -1,4 +1,4 @@
-"""Pictures: explained variance against cost, of one model or of the methods side by side."""
+"""Pictures: what is explained against cost, by one model or by the methods side by side."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
     steps = model.manifest.steps
     explained = np.array([0.0, *(step.r2 for step in steps)])
     unit = model.groups.cost_unit
+    gaussian = model.manifest.family == "gaussian"
+    label = "explained variance (r2, training)" if gaussian else "deviance explained (training)"
     axes[0].step(model.costs, explained, where="post", color="black")
     axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
-    axes[0].set(
-        ylabel="explained variance (r2, training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None)
-    )
+    axes[0].set(ylabel=label, title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
         errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
         axes[1].step(model.costs, errors, where="post", color="black", linestyle="--")
         axes[1].plot(model.costs, errors, "o", markersize=3, color="black")
-        axes[1].set(ylabel="cross-validated error", ylim=(0, None))
+        axes[1].set(ylabel=f"cross-validated {'error' if gaussian else 'deviance'}", ylim=(0, None))
     axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
     _write(figure, path)
 

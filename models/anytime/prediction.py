@@ -19,9 +19,10 @@ from scipy.linalg.blas import dasum
 from anytime.answer import Answer, Policy, Reason
 from anytime.arrays import Bool, Float, Index
 from anytime.arrived import ArrivedModel, arrived_model
+from anytime.calibration import class_members, label_sets
+from anytime.conformity import covering_intervals, told_of
 from anytime.errors import ValuesError, suggestion
 from anytime.model import AnytimeModel, checked_budget
-from anytime.probabilities import class_probabilities, expected_responses
 from anytime.values import LARGEST, checked_values
 
 __all__ = ["LARGEST", "Prediction", "Solve"]
@@ -196,7 +197,9 @@ class Prediction:
         else:
             used, cost, expected = tuple(model.order(arrived.groups)), arrived.cost, arrived.expected
             scores = self._arrived_scores(arrived)
-        prediction, probabilities = self._told(scores)
+        told = told_of(model, scores)
+        prediction, probabilities = self._prediction(told)
+        interval, prediction_set = self._covering(told, prefix if arrived is None else arrived.prefix)
         return Answer(
             model=model.name,
             version=model.version,
@@ -213,6 +216,8 @@ class Prediction:
             reason=reason,
             policy="prefix" if arrived is None else "arrived",
             expected=expected,
+            interval=interval,
+            prediction_set=prediction_set,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
             replaced=tuple(model.order(self.replaced)),
@@ -258,16 +263,27 @@ class Prediction:
             scores: Float = intercept + self._X[:, columns] @ coef
         return scores
 
-    def _told(self, scores: Float) -> tuple[Any, Any]:
+    def _prediction(self, told: Float) -> tuple[Any, Any]:
         """Prediction and probabilities in the form that an answer has."""
-        classes, family = self.model.manifest.classes, self.model.manifest.family
+        classes = self.model.manifest.classes
         if classes is None:
-            told = expected_responses(scores, family)
             numbers = told[:, 0] if told.shape[1] == 1 else told
             return (numbers.tolist() if self.rows > 1 else numbers[0].tolist()), None
-        likely = class_probabilities(scores, family)
-        chosen = [classes[i] for i in likely.argmax(axis=1)]
-        return (chosen, likely.tolist()) if self.rows > 1 else (chosen[0], likely[0].tolist())
+        chosen = [classes[i] for i in told.argmax(axis=1)]
+        return (chosen, told.tolist()) if self.rows > 1 else (chosen[0], told[0].tolist())
+
+    def _covering(self, told: Float, prefix: int | None) -> tuple[list[Any] | None, list[Any] | None]:
+        """Interval and prediction set in the form that an answer has; a set of groups that is no prefix has neither."""
+        manifest = self.model.manifest
+        if manifest.calibration is None or prefix is None:
+            return None, None
+        threshold = manifest.calibration.thresholds[prefix]
+        if manifest.classes is not None:
+            sets = list(map(list, label_sets(class_members(told, threshold), manifest.classes)))
+            return None, sets if self.rows > 1 else sets[0]
+        ends = covering_intervals(self.model, told, threshold)
+        each: list[Any] = (ends[:, 0] if ends.shape[1] == 1 else ends).tolist()
+        return each if self.rows > 1 else each[0], None
 
     def _ranked(self, scores: Float) -> list[int]:
         if scores.shape[1] > 1:

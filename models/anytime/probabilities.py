@@ -1,14 +1,21 @@
-"""From scores to what is told: probabilities of classes, expected responses."""
+"""From scores to what is told: probabilities of classes, expected responses; and from indicators to classes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from anytime.arrays import Float
+from anytime.arrays import Float, Index
 from anytime.families import FAMILIES
 from anytime.manifest import FamilyName
 
-__all__ = ["class_probabilities", "expected_responses"]
+__all__ = ["class_codes", "class_probabilities", "expected_responses"]
+
+
+def class_codes(Y: Float) -> Index:
+    """Index of the class that indicators (rows, P) tell; one response stands for the second of two."""
+    if Y.shape[1] == 1:
+        return (Y[:, 0] > 0.5).astype(np.intp)
+    return np.asarray(Y.argmax(axis=1))
 
 
 def class_probabilities(scores: Float, family: FamilyName = "gaussian") -> Float:
@@ -20,7 +27,9 @@ def class_probabilities(scores: Float, family: FamilyName = "gaussian") -> Float
         second = np.clip(scores, 0.0, 1.0) if family == "gaussian" else FAMILIES[family].mean(scores)
         return np.hstack([1.0 - second, second])
     if family != "gaussian":
-        return FAMILIES[family].mean(scores)
+        # Scores that overflowed leave no differences; whoever sends answers looks.
+        with np.errstate(invalid="ignore"):
+            return FAMILIES[family].mean(scores)
     positive = np.clip(scores, 0.0, None)
     total = positive.sum(axis=1, keepdims=True)
     # One-hot estimates sum to 1, so some are positive; only rounding of absurdly large values can leave none.

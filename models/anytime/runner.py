@@ -49,8 +49,8 @@ class Runner:
 
     Notes
     -----
-    What happens when a group fails is told in `anytime.collecting`. For a model that has its moments the constructor
-    measures how long an answer around a failed group takes, by solving for nearly all features once.
+    What happens when a group fails is told in `anytime.collecting`. For a model that can follow the policy "arrived"
+    the constructor measures how long an answer around a failed group takes, by solving for nearly all features once.
     """
 
     def __init__(

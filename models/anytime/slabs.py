@@ -20,8 +20,8 @@ from anytime.gram import Gram
 
 __all__ = ["HELD_BYTES", "Slab", "slabs_of"]
 
-ROWS = 16_384
-"""Rows of a slab at most."""
+ROWS = 16_000
+"""Rows of a slab at most; no power of two, whose columns would fall on the same lines of the cache."""
 
 HELD_BYTES = 2**30
 """Bytes of slabs that stay in memory."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.arrays import Bool, Float, Index
+from anytime.arrays import Bool
 from anytime.errors import TableError, TrainingError, listed, suggestion
 from anytime.manifest import FamilyName, Label, Task
 from anytime.tables import Batch, Table
@@ -121,13 +121,6 @@ def without_target(batch: Batch, columns: Many[str]) -> Bool:
     for name in columns:
         gaps |= absent(batch.columns[name])
     return gaps
-
-
-def class_codes(Y: Float) -> Index:
-    """Index of the class that indicators (rows, P) tell; one response stands for the second of two."""
-    if Y.shape[1] == 1:
-        return (Y[:, 0] > 0.5).astype(np.intp)
-    return np.asarray(Y.argmax(axis=1))
 
 
 def absent(column: NDArray[Any]) -> Bool:

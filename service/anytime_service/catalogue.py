@@ -7,9 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from anytime.calibration import Calibration
 from anytime.errors import suggestion
 from anytime.groups import FeatureGroup
-from anytime.manifest import Guarantee, Label, Redundant, StepRecord, Task
+from anytime.manifest import FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Task
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError
 
@@ -35,13 +36,17 @@ class ModelCard(_View):
 class ModelSummary(_View):
     """A model's manifest in short; `steps` are in the order in which the sequence computes them.
 
-    `versions` are all that are here, the newest first.
+    `versions` are all that are here, the newest first. `cv_error` of steps and `prior_error` are mean squared errors by
+    least squares (family gaussian), mean deviances in other families; `deviance` and `prior_deviance` are mean
+    deviances on the training rows.
     """
 
     name: str
     version: str
     versions: tuple[str, ...]
     task: Task
+    family: FamilyName
+    link: Link
     method: str
     target: tuple[str, ...]
     responses: tuple[str, ...]
@@ -49,8 +54,10 @@ class ModelSummary(_View):
     cost_unit: str
     total_cost: float
     prior_error: float | None
+    prior_deviance: float | None
     policies: tuple[Literal["prefix", "arrived"], ...]
     guarantee: Guarantee
+    calibration: Calibration | None
     redundant: Redundant
     steps: tuple[StepRecord, ...]
     groups: tuple[FeatureGroup, ...]
@@ -70,6 +77,7 @@ class PlannedStep(_View):
     explained_variance: float
     r2: float
     cv_error: float | None
+    deviance: float | None
 
 
 class Plan(_View):
@@ -105,6 +113,8 @@ def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
         version=model.version,
         versions=tuple(versions),
         task=manifest.task,
+        family=manifest.family,
+        link=manifest.link,
         method=manifest.method,
         target=manifest.target,
         responses=manifest.responses,
@@ -112,8 +122,10 @@ def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
         cost_unit=model.groups.cost_unit,
         total_cost=float(model.costs[-1]),
         prior_error=manifest.prior_error,
-        policies=("prefix",) if model.moments is None else ("prefix", "arrived"),
+        prior_deviance=manifest.prior_deviance,
+        policies=("prefix", "arrived") if model.arrives else ("prefix",),
         guarantee=manifest.guarantee,
+        calibration=manifest.calibration,
         redundant=manifest.redundant,
         steps=manifest.steps,
         groups=model.groups.groups,
@@ -152,7 +164,7 @@ def plan(model: AnytimeModel, budget: float | None, have: Iterable[str]) -> Plan
                 compute=compute,
                 cost=cost,
                 spent=spent,
-                **step.model_dump(include={"group", "explained_variance", "r2", "cv_error"}),
+                **step.model_dump(include={"group", "explained_variance", "r2", "cv_error", "deviance"}),
             )
         )
     return Plan(

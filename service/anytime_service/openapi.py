@@ -96,7 +96,8 @@ _ASKING = [
     _parameter(
         "policy",
         {"type": "string", "enum": list(get_args(Policy)), "default": "prefix"},
-        "prefix: the longest complete prefix; arrived: the optimum for whatever set has arrived.",
+        "prefix: the longest complete prefix; arrived: the optimum for whatever set has arrived (`approximate` for a "
+        "likelihood), where `policies` of the model has it.",
     ),
     _parameter("ranking", {"type": "boolean", "default": False}, "Also give the order of the rows."),
     _parameter("Request-Timeout-Ms", _AMOUNT, "A deadline too; the smallest counts.", "header"),

@@ -162,8 +162,8 @@ class OpenPrediction:
             raise FieldError("ranking", f"model {model.name!r} gives several scores a row, so rows have no one order")
         prediction = self._shared or model.open(rows)
         allowed = model.affordable(budget)
-        # Without moments the policy "arrived" falls back to "prefix", so it waits for no more than that.
-        by_prefix = policy == "prefix" or model.moments is None
+        # Where the policy "arrived" falls back to "prefix", it waits for no more than that.
+        by_prefix = policy == "prefix" or not model.arrives
         awaited = model.needed[allowed if by_prefix else model.steps]
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"

@@ -12,7 +12,6 @@ from scipy.special import ndtri
 
 from anytime.arrays import Float
 from anytime.model import AnytimeModel
-from anytime.moments import Moments
 from anytime_service.control import Registry
 from anytime_service.openapi import problem_responses
 
@@ -56,15 +55,15 @@ def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
 
 
 def sample(model: AnytimeModel, seed: int) -> Sample:
-    """Draw a row from a normal distribution by the model's moments, or feature by feature without them.
+    """Draw a row from a normal distribution by the correlations that the model knows, or else feature by feature.
 
     A column whose variance is m(1 - m) for a mean m within (0, 1) is taken for zeros and ones, and is 1 as often.
     """
     groups, mean, scale = model.groups, model.prefixes.mean, model.prefixes.scale
     z = np.random.default_rng(seed).standard_normal(len(mean))
-    moments = model.moments if len(mean) <= WIDEST else None
-    if moments is not None:
-        z = _factor(moments, scale) @ z
+    correlations = _correlations(model) if len(mean) <= WIDEST else None
+    if correlations is not None:
+        z = np.linalg.cholesky(correlations + RIDGE * np.eye(len(z))) @ z
     constant = set(model.manifest.redundant.constant)
     row: list[float] = []
     for feature, m, s, deviate in zip(groups.features, mean.tolist(), scale.tolist(), z.tolist(), strict=True):
@@ -79,12 +78,22 @@ def sample(model: AnytimeModel, seed: int) -> Sample:
         for group, columns in zip(groups.groups, groups.slices, strict=True)
         if group.features
     }
-    return Sample(model=model.name, version=model.version, seed=seed, correlated=moments is not None, groups=values)
+    known = correlations is not None
+    return Sample(model=model.name, version=model.version, seed=seed, correlated=known, groups=values)
 
 
-def _factor(moments: Moments, scale: Float) -> Float:
-    """L with L L' the correlations of the features in training, (D, D)."""
-    D = len(scale)
-    covariance = moments.imputed().scatter[:D, :D] / moments.weight
-    correlations = covariance / np.outer(scale, scale)
-    return np.asarray(np.linalg.cholesky(correlations + RIDGE * np.eye(D)), dtype=np.float64)
+def _correlations(model: AnytimeModel) -> Float | None:
+    """Correlations (D, D) of the features in training; None where the model does not know them.
+
+    At the base rate of a likelihood all rows have one curvature, so that its second derivatives are a multiple of them.
+    """
+    moments, kept, scale = model.moments, model.curvatures, model.prefixes.scale
+    if moments is not None:
+        D = len(scale)
+        covariance: Float = moments.imputed().scatter[:D, :D] / moments.weight
+        return covariance / np.outer(scale, scale)
+    if kept is None or kept.prefixes[0] > 0:
+        return None
+    H = kept.at(0).H
+    correlations: Float = H[1:, 1:] / H[0, 0]
+    return correlations

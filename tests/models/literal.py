@@ -103,6 +103,9 @@ class Problem(Protocol):
     def gram(self, columns: Sequence[int]) -> Float:
         """S_g = X_g'X_g/n, without the penalty."""
 
+    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
+        """What forward regression sees in some columns: F(G + g) - F(G)."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
@@ -147,6 +150,10 @@ class Rows:
         gram: Float = X.T @ (self.w * X) / self.w.sum()
         return gram
 
+    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
+        """F(G + g) - F(G)."""
+        return self.explained_variance([*selected, *columns]) - self.explained_variance(selected)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NormalEquations:
@@ -176,6 +183,10 @@ class NormalEquations:
         """S_g."""
         return self.S[np.ix_(columns, columns)]
 
+    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
+        """F(G + g) - F(G)."""
+        return self.explained_variance([*selected, *columns]) - self.explained_variance(selected)
+
 
 def _inverse(S: Float, alpha: float) -> Float:
     if S.size == 0:
@@ -193,7 +204,7 @@ def criterion(problem: Problem, method: Method, selected: Sequence[int], columns
     if not columns:
         return 0.0
     if method == "fr":
-        return problem.explained_variance([*selected, *columns]) - problem.explained_variance(selected)
+        return problem.gain(selected, columns)
     b = problem.gradient(selected, columns)
     if method == "no-whiten":
         return float(np.sum(b**2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ class Problem:
     def order(self, alpha: float, gram: Gram | None = None) -> Sequence:
         return sequence(gram or Gram.of(Moments.merged(self.parts())), self.groups, "fr", alpha)
 
-    def fitted(self, **options: bool) -> Fit:
+    def fitted(self, **options: Any) -> Fit:
         return fit(self.parts(), self.groups, Options("fr", alpha="cv", **options))
 
     def rowwise(self, fold: int, columns: Index, alpha: float) -> float:

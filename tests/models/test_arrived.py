@@ -153,7 +153,8 @@ def test_a_model_without_moments_answers_by_the_prefix_and_says_so() -> None:
 
 def test_classes_are_answered_too() -> None:
     X, Y, _ = rows()
-    model = AnytimeClassifier(GROUPS, alpha=ALPHA).fit(X, np.digitize(Y[:, 0], np.quantile(Y[:, 0], [0.3, 0.6]))).model_
+    thirds = np.digitize(Y[:, 0], np.quantile(Y[:, 0], [0.3, 0.6]))
+    model = AnytimeClassifier(GROUPS, family="gaussian", alpha=ALPHA).fit(X, thirds).model_
     for names in SETS:
         answer = answered(model, names)
         likely = np.array(answer.probabilities)
@@ -200,3 +201,138 @@ def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda names: answered(model, names).prediction, asked))
     assert found == [expected[names] for names in asked]
+
+
+# Likelihoods: one Newton step from the nearest prefix.
+
+
+def likely(family: str, alpha: float | str = ALPHA) -> AnytimeModel:
+    X, Y, weights = rows()
+    signal = (Y[:, 0] - Y[:, 0].mean()) / Y[:, 0].std()
+    noisy = signal + 0.8 * np.random.default_rng(1).normal(size=len(X))
+    if family == "poisson":
+        counts = np.random.default_rng(2).poisson(np.exp(0.7 * signal)).astype(np.float64)
+        estimator = AnytimeRegressor(GROUPS, family="poisson", alpha=alpha)  # type: ignore[arg-type]
+        return estimator.fit(X, counts, sample_weight=weights).model_
+    cuts = [0.2] if family == "binomial" else [-0.4, 0.5]
+    return AnytimeClassifier(GROUPS, alpha=alpha).fit(X, np.digitize(noisy, cuts), sample_weight=weights).model_  # type: ignore[arg-type]
+
+
+def literal_responses(family: str) -> Float:
+    """The responses that `likely` is trained on."""
+    _, Y, _ = rows()
+    signal = (Y[:, 0] - Y[:, 0].mean()) / Y[:, 0].std()
+    if family == "poisson":
+        counts: Float = np.random.default_rng(2).poisson(np.exp(0.7 * signal)).astype(np.float64)
+        return counts
+    noisy = signal + 0.8 * np.random.default_rng(1).normal(size=len(Y))
+    second: Float = (noisy >= 0.2).astype(np.float64)
+    return second
+
+
+def newton_step(model: AnytimeModel, names: tuple[str, ...]) -> Float:
+    """Scores of X_NEW after one explicit Newton step from the prefix nearest to a set, on the rows."""
+    X, _, w = rows()
+    y, family = literal_responses(model.manifest.family), model.manifest.family
+    mean = np.array([np.average(x[~np.isnan(x)], weights=w[~np.isnan(x)]) for x in X.T])
+    X = np.where(np.isnan(X), mean, X)
+    scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=w))
+    Z = np.column_stack([np.ones(len(X)), (X - mean) / scale])
+    wanted = [j for name in names for j in range(8)[SLICES[name]]]
+    prefixes = [
+        [j for step in model.manifest.steps[:k] for name in step.adds for j in range(8)[SLICES[name]]]
+        for k in range(model.steps + 1)
+    ]
+    nearest = max(range(model.steps + 1), key=lambda k: 2 * len(set(prefixes[k]) & set(wanted)) - len(prefixes[k]))
+    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
+    alpha = alphas[nearest]
+    # The optimum of that prefix, by Newton steps of its own.
+    used = [0, *(j + 1 for j in prefixes[nearest])]
+
+    def derivatives(theta: Float) -> tuple[Float, Float]:
+        eta = Z @ theta
+        p = np.exp(eta) if family == "poisson" else 1 / (1 + np.exp(-eta))
+        h = p if family == "poisson" else p * (1 - p)
+        return Z.T @ (w * (y - p)) / w.sum(), Z.T @ ((w * h)[:, np.newaxis] * Z) / w.sum()
+
+    theta = np.zeros(9)
+    theta[0] = np.log(np.average(y, weights=w)) if family == "poisson" else 0.0
+    for _ in range(50):
+        u, H = derivatives(theta)
+        penalty = alpha * np.array([0.0, *[1.0] * (len(used) - 1)])
+        theta[used] += np.linalg.lstsq(H[np.ix_(used, used)] + np.diag(penalty), u[used] - penalty * theta[used])[0]
+    u, H = derivatives(theta)
+    chosen = [0, *(j + 1 for j in wanted)]
+    r = (H @ theta + u)[chosen]
+    step = np.linalg.solve(H[np.ix_(chosen, chosen)] + alpha * np.diag([0.0, *[1.0] * len(wanted)]), r)
+    new = np.column_stack([np.ones(len(X_NEW)), ((X_NEW - mean) / scale)])
+    scores: Float = new[:, chosen] @ step
+    return scores
+
+
+LIKELY = {family: likely(family) for family in ("binomial", "poisson", "multinomial")}
+LIKELY["binomial cv"], LIKELY["poisson cv"] = likely("binomial", "cv"), likely("poisson", "cv")
+
+
+@pytest.mark.parametrize("names", SETS, ids="+".join)
+@pytest.mark.parametrize("kind", ["binomial", "poisson", "binomial cv", "poisson cv"])
+def test_any_set_of_a_likelihood_is_one_newton_step_from_the_nearest_prefix(kind: str, names: tuple[str, ...]) -> None:
+    model = LIKELY[kind]
+    answer = answered(model, names)
+    found = arrived_model(model, frozenset(names))
+    is_prefix = frozenset(names) in model.needed
+    assert found.approximate == (not is_prefix)
+    assert answer.policy == "arrived"
+    assert answer.groups == tuple(model.order(names))
+    if is_prefix:
+        there = answered(model, names, policy="prefix")
+        assert (answer.prediction, answer.probabilities) == (there.prediction, there.probabilities)
+        return
+    scores = newton_step(model, names)
+    if model.manifest.family == "poisson":
+        np.testing.assert_allclose(answer.prediction, np.exp(scores), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(np.array(answer.probabilities)[:, 1], 1 / (1 + np.exp(-scores)), atol=1e-6)
+    assert answer.expected.cv_error is None
+
+
+@pytest.mark.parametrize("kind", ["binomial", "poisson"])
+def test_one_newton_step_is_near_the_optimum_of_the_set(kind: str) -> None:
+    """For most sets the deviance on the training rows is far nearer to the optimum's than that of the prefix."""
+    X, _, w = rows()
+    y, model = literal_responses(kind), LIKELY[kind]
+    mean = model.prefixes.mean
+    filled = np.where(np.isnan(X), mean, X)
+
+    def loss(scores: Float) -> float:
+        phi = np.exp(scores) if kind == "poisson" else np.logaddexp(0, scores)
+        return float(np.average(phi - y * scores, weights=w))
+
+    better = []
+    for names in SETS:
+        if frozenset(names) in model.needed:
+            continue
+        found = arrived_model(model, frozenset(names))
+        columns = model.prefixes.columns[found.columns]
+        stepped = loss((found.intercept + (filled[:, columns] - mean[columns]) @ found.coef).ravel())
+        longest = max(k for k, needed in enumerate(model.needed) if needed <= frozenset(names))
+        waited = loss(model.prefixes.predict(filled, longest).ravel())
+        better.append(stepped <= waited + 1e-3)
+    assert np.mean(better) > 0.9
+
+
+def test_a_multinomial_model_answers_by_the_prefix_and_says_so() -> None:
+    model = LIKELY["multinomial"]
+    for names in (NAMES, NAMES[1:], []):
+        here, there = answered(model, names), answered(model, names, policy="prefix")
+        assert here == replace(there, note=here.note)
+        assert "multinomial models know no optimum of other sets" in here.note
+    with pytest.raises(ValuesError, match="multinomial models know no optimum"):
+        arrived_model(model, frozenset())
+
+
+def test_a_likelihood_without_its_curvatures_answers_by_the_prefix_and_says_so() -> None:
+    bare = replace(LIKELY["binomial"], curvatures=None)
+    here, there = answered(bare, NAMES[1:]), answered(bare, NAMES[1:], policy="prefix")
+    assert here == replace(there, note=here.note)
+    assert "without its moments" in here.note

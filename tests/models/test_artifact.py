@@ -20,6 +20,7 @@ from safetensors.numpy import save as serialise
 
 from anytime import artifact
 from anytime.artifact import load, save
+from anytime.curvature import Curvatures
 from anytime.errors import ArtifactError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
@@ -94,8 +95,10 @@ def handmade(created: str = "2024-02-29T12:00:00+00:00") -> AnytimeModel:
 
 def arrays_of(model: AnytimeModel) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Every array of a model, to the bit."""
-    p, m = model.prefixes, model.moments
-    arrays: Arrays = {name: getattr(p, name) for name in p.__dataclass_fields__}
+    p, m, c = model.prefixes, model.moments, model.curvatures
+    arrays: Arrays = {name: getattr(p, name) for name in p.__dataclass_fields__ if getattr(p, name) is not None}
+    if c is not None:
+        arrays |= {f"curvature.{name}": np.asarray(getattr(c, name)) for name in c.__dataclass_fields__}
     if m is not None:
         arrays |= {f"moments.{name}": np.asarray(getattr(m, name)) for name in m.__dataclass_fields__}
     return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
@@ -110,6 +113,42 @@ def same(one: AnytimeModel, other: AnytimeModel) -> bool:
     return manifests[0] == manifests[1] and arrays_of(one) == arrays_of(other)
 
 
+def handmade_counts() -> AnytimeModel:
+    """Counts by the first step of `handmade`, and by both; the second-order model of one prefix is kept."""
+    model = handmade()
+    changes: Fields = {"task": "count", "family": "poisson", "link": "log", "prior_deviance": 3.0, "classes": None}
+    steps = [step.model_copy(update={"deviance": d}) for step, d in zip(model.manifest.steps, (2.5, 1.0), strict=True)]
+    prefixes = replace(
+        model.prefixes,
+        intercept=np.array([1.0]),
+        response_scale=np.array([1.0]),
+        own_intercepts=np.array([[1.0], [0.5], [-0.25]]),
+    )
+    packed = np.array([[1.0, 0.5, 2.0, 0.0, 0.25, 1.5, 0.125, 0.0, 0.5, 4.0]])
+    curvatures = Curvatures(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
+    manifest = model.manifest.model_copy(update={**changes, "steps": tuple(steps)})
+    return AnytimeModel(manifest, prefixes, None, curvatures)
+
+
+def likely(family: str) -> AnytimeModel:
+    """A model of a likelihood, trained with folds on a table with a gap."""
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(80, 4))
+    X[7, 2] = np.nan
+    groups = {
+        "groups": [
+            {"name": "g", "features": ["x0", "x3"], "cost": 0.1},
+            {"name": "visit", "features": [], "cost": 1.0},
+            {"name": "h", "features": ["x2", "x1"], "cost": 0.2, "requires": ["visit"]},
+        ]
+    }
+    if family == "poisson":
+        counts = rng.poisson(np.exp(0.5 * X[:, 0])).astype(np.float64)
+        return AnytimeRegressor(groups, family="poisson", alpha="cv", folds=3).fit(X, counts).model_
+    names = ["red", "grün"] if family == "binomial" else ["red", "grün", "blue"]
+    return AnytimeClassifier(groups, alpha=1e-3, folds=3).fit(X, rng.choice(names, size=80)).model_
+
+
 def trained(*, multiclass: bool = False) -> AnytimeModel:
     rng = np.random.default_rng(5)
     X = rng.normal(size=(60, 4))
@@ -121,7 +160,11 @@ def trained(*, multiclass: bool = False) -> AnytimeModel:
         ]
     }
     if multiclass:
-        return AnytimeClassifier(groups, folds=3).fit(X, rng.choice(["red", "grün", "blue"], size=60)).model_
+        return (
+            AnytimeClassifier(groups, family="gaussian", folds=3)
+            .fit(X, rng.choice(["red", "grün", "blue"], size=60))
+            .model_
+        )
     return AnytimeRegressor(groups, alpha="cv").fit(X, np.nan_to_num(X) @ rng.normal(size=(4, 2))).model_
 
 
@@ -152,7 +195,18 @@ def refused(tmp_path: Path) -> Callable[[bytes], str]:
 # Writing and reading
 
 
-@pytest.mark.parametrize("model", [handmade(), trained(), trained(multiclass=True)], ids=["hand", "vector", "classes"])
+MODELS: dict[str, Callable[[], AnytimeModel]] = {
+    "hand": handmade,
+    "hand, counts": handmade_counts,
+    "vector": trained,
+    "classes": lambda: trained(multiclass=True),
+    "binomial": lambda: likely("binomial"),
+    "multinomial": lambda: likely("multinomial"),
+    "poisson": lambda: likely("poisson"),
+}
+
+
+@pytest.mark.parametrize("model", [made() for made in MODELS.values()], ids=MODELS)
 def test_what_is_loaded_is_what_was_saved_to_the_bit(model: AnytimeModel, tmp_path: Path) -> None:
     saved = save(model, tmp_path / "m.safetensors")
     loaded = load(str(tmp_path / "m.safetensors"))
@@ -162,6 +216,40 @@ def test_what_is_loaded_is_what_was_saved_to_the_bit(model: AnytimeModel, tmp_pa
     assert arrays_of(loaded) == arrays_of(model)
     X = np.random.default_rng(0).normal(size=(5, len(model.groups.features)))
     assert np.array_equal(loaded.prefixes.predict_all(X), model.prefixes.predict_all(X))
+
+
+@pytest.mark.parametrize("family", ["binomial", "multinomial", "poisson"])
+def test_a_loaded_likelihood_tells_what_it_told(family: str, tmp_path: Path) -> None:
+    model = likely(family)
+    save(model, tmp_path / "m.safetensors")
+    loaded = load(tmp_path / "m.safetensors")
+    assert loaded.manifest.family == family
+    assert loaded.manifest.link == {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}[family]
+    assert loaded.moments is None
+    assert (loaded.curvatures is None) == (family == "multinomial")
+    for policy in ("prefix", "arrived"):
+        answers = []
+        for each in (model, loaded):
+            opened = each.open()
+            opened.add("h", [0.5, -1.0])
+            opened.add("g", [2.0, None])
+            answers.append(opened.answer(policy=policy))
+        assert answers[0].prediction == answers[1].prediction
+        assert answers[0].probabilities == answers[1].probabilities
+        assert answers[0].expected == answers[1].expected
+    second = loaded.save(tmp_path / "again.safetensors")
+    assert second.version == loaded.version
+    assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_likelihood_may_be_kept_without_its_curvatures(family: str, tmp_path: Path) -> None:
+    model = likely(family)
+    save(replace(model, curvatures=None), tmp_path / "bare.safetensors")
+    save(model, tmp_path / "whole.safetensors")
+    assert load(tmp_path / "bare.safetensors").curvatures is None
+    assert (tmp_path / "bare.safetensors").stat().st_size < (tmp_path / "whole.safetensors").stat().st_size
+    assert load(tmp_path / "bare.safetensors").version != load(tmp_path / "whole.safetensors").version
 
 
 def test_a_model_without_moments_is_smaller_and_stays_without(tmp_path: Path) -> None:
@@ -226,6 +314,36 @@ def test_the_golden_file_of_todays_format_is_what_is_written_today(regenerate: b
     assert path.is_file(), "no golden file of this format; write it with --regenerate and commit it"
     assert same(load(path), save(handmade(), tmp_path / path.name))
     assert path.stat().st_size < 20 * 1024
+
+
+def test_the_golden_file_of_a_likelihood_is_what_is_written_today(regenerate: bool, tmp_path: Path) -> None:
+    path = GOLDEN / f"likelihood-format-{FORMAT}.safetensors"
+    if regenerate:
+        save(handmade_counts(), path)
+    assert path.is_file(), "no golden file of a likelihood in this format; write it with --regenerate and commit it"
+    assert same(load(path), save(handmade_counts(), tmp_path / path.name))
+
+
+@pytest.mark.parametrize("number", range(2, FORMAT + 1))
+def test_a_golden_likelihood_of_every_format_loads_predicts_and_keeps_its_version(number: int, tmp_path: Path) -> None:
+    model = load(GOLDEN / f"likelihood-format-{number}.safetensors")
+    assert model.prefixes.predict_all(np.array([[2.0, 3.0, 4.0]])).ravel().tolist() == [1.0, 1.5, 7.25]
+    opened = model.open()
+    assert opened.answer().prediction == pytest.approx(np.exp(1.0))
+    opened.add("b", [4.0])
+    assert opened.answer().prediction == pytest.approx(np.exp(1.5))
+    assert opened.answer().expected.deviance == 2.5
+    assert model.curvatures is not None
+    assert model.curvatures.packed[0, :3].tolist() == [1.0, 0.5, 2.0]
+    assert model.save(tmp_path / "again.safetensors").version == model.version
+
+
+def test_a_file_of_format_1_is_one_of_least_squares() -> None:
+    manifest = load(GOLDEN / "model-format-1.safetensors").manifest
+    assert (manifest.format, manifest.family, manifest.link) == (1, "gaussian", "identity")
+    assert manifest.prior_deviance is None
+    assert [step.deviance for step in manifest.steps] == [None, None]
+    assert manifest.version == "717555f1e6586e7a"
 
 
 @pytest.mark.parametrize("number", range(1, FORMAT + 1))
@@ -383,6 +501,60 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
 def test_damage_is_one_line_that_says_what_is_wrong(
     damage: Callable[[bytes], bytes], words: str, content: bytes, refused: Callable[[bytes], str]
 ) -> None:
+    damaged = damage(content)
+    assert damaged != content
+    assert words in refused(damaged)
+
+
+LIKELIHOOD_DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("no intercepts", with_arrays(lambda a: a.pop("intercepts")), "lacks array 'intercepts'"),
+    ("intercepts of too few prefixes", with_arrays(lambda a: a.update(intercepts=np.zeros((2, 1)))), "'intercepts'"),
+    ("intercepts in a row", with_arrays(lambda a: a.update(intercepts=a["intercepts"].ravel())), "'intercepts'"),
+    ("whole intercepts", with_arrays(lambda a: a.update(intercepts=np.zeros((3, 1), "i8"))), "'intercepts'"),
+    ("NaN in the intercepts", with_arrays(set_nan("intercepts")), "'intercepts'"),
+    ("another intercept", with_arrays(lambda a: a.update(intercepts=a["intercepts"] * 1.5)), "changed after it was"),
+    ("no second derivatives", with_arrays(lambda a: a.pop("curvature.h")), "lacks array 'curvature.h'"),
+    ("no prefixes of curvatures", with_arrays(lambda a: a.pop("curvature.prefixes")), "'curvature.prefixes'"),
+    ("second derivatives unpacked", with_arrays(lambda a: a.update({"curvature.h": np.eye(4)[None]})), "'curvature.h'"),
+    ("NaN in the second derivatives", with_arrays(set_nan("curvature.h")), "'curvature.h'"),
+    ("infinity on the right", with_arrays(lambda a: a.update({"curvature.r": a["curvature.r"] / 0})), "'curvature.r'"),
+    ("another curvature", with_arrays(lambda a: a.update({"curvature.r": a["curvature.r"] + 1e-9})), "changed after"),
+    (
+        "a curvature of no prefix",
+        with_arrays(lambda a: a.update({"curvature.prefixes": np.array([3])})),
+        "curvatures of prefixes that it does not have",
+    ),
+    (
+        "a curvature of a negative prefix",
+        with_arrays(lambda a: a.update({"curvature.prefixes": np.array([-1])})),
+        "curvatures of prefixes that it does not have",
+    ),
+    (
+        "curvatures of the same prefix",
+        with_arrays(
+            lambda a: a.update(
+                {name: np.concatenate([a[name]] * 2) for name in ("curvature.prefixes", "curvature.h", "curvature.r")}
+            )
+        ),
+        "curvatures of prefixes that it does not have",
+    ),
+    ("another family", with_manifest(lambda m: m.update(family="gaussian")), "'intercepts' it should not have"),
+    ("a family that is none", with_manifest(lambda m: m.update(family="gamma")), "family"),
+    ("a link of another family", with_manifest(lambda m: m.update(link="logit")), ""),
+    ("a deviance that is text", with_manifest(lambda m: m["steps"][0].update(deviance="low")), "deviance"),
+    ("a likelihood of the first format", with_manifest(lambda m: m.update(format=1)), ""),
+]
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize(
+    ("damage", "words"), [case[1:] for case in LIKELIHOOD_DAMAGES], ids=[case[0] for case in LIKELIHOOD_DAMAGES]
+)
+def test_damage_to_a_likelihood_is_one_line_that_says_what_is_wrong(
+    damage: Callable[[bytes], bytes], words: str, refused: Callable[[bytes], str], tmp_path: Path
+) -> None:
+    save(handmade_counts(), tmp_path / "m.safetensors")
+    content = (tmp_path / "m.safetensors").read_bytes()
     damaged = damage(content)
     assert damaged != content
     assert words in refused(damaged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,11 +16,12 @@ import pandas as pd
 import pytest
 
 from anytime.artifact import load
+from anytime.calibrating import calibrate
 from anytime.cli.main import main
 from anytime.evaluation import evaluate
 from anytime.tables import open_table
 
-REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "evaluating ", "one penalty")
+REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
 Capture = pytest.CaptureFixture[str]
 Content = dict[str, Any]
 
@@ -117,7 +119,11 @@ def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
     call = aimed("kind")
     assert main(call) == 0
-    assert "task: binary, classes down, up" in capsys.readouterr().err.splitlines()
+    said = "task: binary, classes down, up"
+    hint = "; least squares on their indicators (--family binomial fits probabilities)"
+    assert said + hint in capsys.readouterr().err.splitlines()
+    assert main([*call, "--family", "binomial"]) == 0
+    assert said in capsys.readouterr().err.splitlines()
     assert load("m.safetensors").manifest.classes == ("down", "up")
 
 
@@ -136,6 +142,65 @@ def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: C
     evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
     for value in evaluated.r2[1:]:
         assert f"{value:.4g}" in out
+
+
+CALIBRATE = ["--calibrate", "held.csv"]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "says", "columns"),
+    [
+        ("y", [], "90% intervals", ["width"]),
+        ("y", ["--coverage", "0.8"], "80% intervals", ["width"]),
+        ("kind", ["--family", "binomial", "--coverage", "0.975"], "97.5% sets of classes", ["set size", "ECE"]),
+        ("grade", ["--task", "multiclass"], "90% sets of classes", ["set size", "ECE"]),
+        ("grade", ["--family", "poisson", "--task", "count"], "90% intervals", ["width"]),
+    ],
+)
+def test_train_calibrates_and_show_and_evaluate_tell_it(
+    target: str, options: list[str], says: str, columns: list[str], desk: Path, capsys: Capture
+) -> None:
+    rows(2, 50).to_csv("held.csv", index=False)
+    out = told(capsys, *aimed(target, "--alpha", "0.1"), *CALIBRATE, *options)
+    model = load("m.safetensors")
+    found = model.manifest.calibration
+    assert found is not None
+    assert (found.rows, found.data, len(found.thresholds)) == (50, "held.csv", model.steps + 1)
+    assert found == calibrate(model, open_table("held.csv"), found.coverage).manifest.calibration
+    line = f"calibrated on 50 rows of held.csv: {says}"
+    shown = told(capsys, "show", "m.safetensors")
+    for text in (out, shown):
+        assert line in text.splitlines()
+    assert all(f" {name} " in shown.splitlines()[0] for name in columns)
+    assert ("ECE" in shown) == ("ECE" in columns)
+    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["calibration"] == found.model_dump(mode="json")
+    evaluated = evaluate(model, open_table("test.csv"))
+    assert evaluated.coverage is not None
+    assert evaluated.size is not None
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
+    assert [each["coverage"] for each in values] == evaluated.coverage.tolist()
+    assert [each["size"] for each in values] == evaluated.size.tolist()
+    table = told(capsys, "evaluate", "m.safetensors", "test.csv")
+    assert f" coverage  {columns[0]} " in table.replace("   ", "  ")
+    for coverage, size in zip(evaluated.coverage, evaluated.size, strict=True):
+        assert f" {coverage:.4g} " in table
+        assert f" {size:.4g} " in table
+
+
+def test_without_a_calibration_nothing_is_said_of_it(desk: Path, capsys: Capture) -> None:
+    out = told(capsys, *TRAIN, "--test", "test.csv") + told(capsys, "show", "m.safetensors")
+    assert not re.search("calibrated|coverage|width|ECE", out)
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
+    assert not {"coverage", "size"} & set(values[0])
+    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["calibration"] is None
+
+
+def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated(desk: Path, capsys: Capture) -> None:
+    rows(2, 50).to_csv("held.csv", index=False)
+    trained(*CALIBRATE)
+    assert main(RESEQUENCE) == 0
+    assert "not calibrated: these are other prefixes" in capsys.readouterr().err.splitlines()
+    assert load("new.safetensors").manifest.calibration is None
 
 
 def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +222,7 @@ def test_show_tells_the_steps_in_order(desk: Path, capsys: Capture) -> None:
 def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
     model = load(trained())
     shown = json.loads(told(capsys, "show", "m.safetensors", "--json"))
-    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha"}
+    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha", "deviance"}
     assert [set(step) for step in shown["steps"]] == [fields] * model.steps
     assert [step["group"] for step in shown["steps"]] == [step.group for step in model.manifest.steps]
     assert np.allclose(np.cumsum([step["cost"] for step in shown["steps"]]), model.costs[1:])
@@ -321,6 +386,20 @@ def other_test_columns() -> None:
     rows(1, 30).drop(columns="b0").to_csv("test.csv", index=False)
 
 
+def few_held() -> None:
+    rows(2, 8).to_csv("held.csv", index=False)
+
+
+def gaps_held() -> None:
+    frame = rows(2, 30)
+    frame.loc[[3, 5], "y"] = np.nan
+    frame.to_csv("held.csv", index=False)
+
+
+def other_classes() -> None:
+    rows(2, 30).assign(kind="left").to_csv("held.csv", index=False)
+
+
 def header_only() -> None:
     Path("train.csv").write_text("a0,a1,b0,c0,y\n")
 
@@ -393,6 +472,14 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("groups that are a table", nothing, [*TRAIN[:3], "train.parquet", *TRAIN[4:]], ["train.parquet", "not text"]),
     ("a test table that is not there", nothing, [*TRAIN, "--test", "none.csv"], ["none.csv"]),
     ("a test table that lacks a column", other_test_columns, [*TRAIN, "--test", "test.csv"], ["test.csv", "'b0'"]),
+    ("a calibration table that is not there", nothing, [*TRAIN, "--calibrate", "none.csv"], ["none.csv"]),
+    ("a calibration on another table", other_test_columns, [*TRAIN, "--calibrate", "test.csv"], ["test.csv", "'b0'"]),
+    ("a calibration on the training rows", nothing, [*TRAIN, "--calibrate", "train.parquet"], ["rows", "learns from"]),
+    ("too few rows to calibrate", few_held, [*TRAIN, *CALIBRATE], ["8 rows are too few", "9 or more"]),
+    ("rows to calibrate without targets", gaps_held, [*TRAIN, *CALIBRATE], ["held.csv", "2 of 30 rows"]),
+    ("a calibration of other classes", other_classes, aimed("kind", *CALIBRATE), ["'left'", "never seen"]),
+    ("a coverage of nothing", nothing, [*TRAIN, "--coverage", "0.9"], ["--coverage", "--calibrate"]),
+    ("a coverage in percent", few_held, [*TRAIN, *CALIBRATE, "--coverage", "90"], ["coverage is 90", "0.9"]),
     ("an alpha that is a word", nothing, [*TRAIN, "--alpha", "auto"], ["--alpha", "'auto'", "'cv'"]),
     ("a negative alpha", nothing, [*TRAIN, "--alpha", "-1"], ["alpha", "-1", "0 or more"]),
     ("an alpha that is no number", nothing, [*TRAIN, "--alpha", "nan"], ["alpha", "nan"]),
@@ -462,6 +549,9 @@ def test_a_wrong_test_table_is_found_before_the_training(
     monkeypatch.setattr("anytime.training.fit", fit)
     other_test_columns()
     assert main([*TRAIN, "--test", "test.csv"]) == 2
+    assert main([*TRAIN, "--calibrate", "test.csv"]) == 2
+    few_held()
+    assert main([*TRAIN, *CALIBRATE]) == 2
     assert main([*COMPARE, "--plot", "c.gif"]) == 2
 
 

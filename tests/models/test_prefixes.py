@@ -15,7 +15,7 @@ from anytime.arrays import Float
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.prefixes import BATCH, PrefixModels, prefix_models, staircase
-from anytime.sequencing import FactoredSequence, Sequence, sequence
+from anytime.sequencing import FactoredSequence, sequence
 from models import literal
 from models.properties import quick
 
@@ -30,7 +30,7 @@ class Learned:
     Y: Float = field(repr=False)
     weights: Float | None = field(repr=False)
     alpha: float
-    order: Sequence = field(repr=False)
+    order: FactoredSequence = field(repr=False)
     models: PrefixModels = field(repr=False)
 
     def columns(self, prefix: int) -> list[int]:

@@ -24,6 +24,7 @@ import pytest
 from anytime import kept_runners
 from anytime.arrays import Float
 from anytime.errors import ExtractorError, ValuesError
+from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
 from anytime.lateness import LatenessRecord
 from anytime.manifest import Manifest, Provenance, StepRecord
@@ -375,6 +376,29 @@ def test_with_moments_a_failure_does_not_move_the_deadline() -> None:
         answer = runner.run(X, 100.0)
     assert (time.perf_counter() - begin) * 1e3 < GENEROUS_MS
     assert (answer.reason, answer.groups, answer.policy) == ("deadline", ("a",), "arrived")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    y = np.digitize(X @ np.array([2.0, 1.0, 1.0, 0.5]) + rng.normal(size=200), [-0.5, 0.5][: classes - 1])
+    groups = [
+        {"name": "a", "features": ["a0"], "cost": 1.0},
+        {"name": "b", "features": ["b0"], "cost": 1.0},
+        {"name": "c", "features": ["c0", "c1"], "cost": 9.0},
+    ]
+    model = AnytimeClassifier({"groups": groups}, alpha=0.01).fit(X, y).model_
+    there = model.open()
+    there.add("a", first(X[0]))
+    if classes == 2:
+        there.add("c", third(X[0]))
+    with Runner(model, extractors(b=raising)) as runner:
+        answer = runner.run(X[0], LONG_MS)
+    stepped = classes == 2
+    assert (answer.policy, answer.approximate) == (("arrived", True) if stepped else ("prefix", False))
+    assert answer.probabilities == there.answer(policy="arrived" if stepped else "prefix").probabilities
+    assert "group 'b' failed" in str(answer.note)
 
 
 def test_a_failed_run_leaves_the_next_one_whole() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import pandas as pd
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.manifest import FamilyName
 from anytime.model import AnytimeModel
 
 if TYPE_CHECKING:
@@ -50,18 +52,35 @@ def regression() -> AnytimeModel:
     return named(AnytimeRegressor(SHARED_COST, alpha="cv").fit(X, y), "brake")
 
 
-def classification() -> AnytimeModel:
-    """A model of three classes, with a guarantee; one group is wide, the other has tags in its name."""
+def classification(family: FamilyName = "gaussian", name: str = "light") -> AnytimeModel:
+    """A model of three classes, by least squares with a guarantee; one group is wide, one has tags in its name."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 21))
     y = np.array(["stop", "slow", "go"])[np.digitize(2 * X[:, 0] + X[:, 20], [-1.0, 1.0])]
-    return named(AnytimeClassifier(SEPARATE_COST, alpha="cv").fit(X, y), "light")
+    return named(AnytimeClassifier(SEPARATE_COST, family=family, alpha="cv").fit(X, y), name)
+
+
+def likelihoods() -> list[AnytimeModel]:
+    """`softmax` has the three classes, `alarm` two, and `visits` counts."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(400, 4)) + 5.0
+    eta = (X - 5.0) @ np.array([0.3, 0.5, -0.2, 0.2])
+    alarm = np.where(eta + 0.3 * rng.logistic(size=400) > 0, "yes", "no")
+    counts = rng.poisson(np.exp(0.7 + eta))
+    return [
+        classification("multinomial", "softmax"),
+        named(AnytimeClassifier(SHARED_COST, alpha="cv").fit(X, alarm), "alarm"),
+        named(
+            AnytimeRegressor(SHARED_COST, family="poisson", alpha="cv").fit(X, pd.Series(counts, name="visits")),
+            "visits",
+        ),
+    ]
 
 
 def named(estimator: Any, name: str) -> AnytimeModel:
     model: AnytimeModel = estimator.model_
     manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
-    return AnytimeModel(manifest, model.prefixes, model.moments)
+    return replace(model, manifest=manifest)
 
 
 @contextmanager

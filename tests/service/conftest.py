@@ -10,7 +10,7 @@ from anytime_service.app import create_app
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, running, small_model, trained_model
+from service.serving import LIKELIHOODS, Running, likelihood_model, running, small_model, trained_model
 
 LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
 
@@ -51,12 +51,14 @@ def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def several(settings: Settings) -> Iterator[Running]:
-    """A service of several models: `brake`; `lens` and `wide` have their moments; `kind` tells classes."""
+    """A service of several models: `brake`; `lens` and `wide` have their moments; `kind` tells classes; and one by each
+    likelihood, called as its family."""
     models = [
         small_model(),
         trained_model(),
         trained_model("wide", width=40),
         small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
+        *map(likelihood_model, LIKELIHOODS),
     ]
     with running(create_app(ModelRegistry.of(models), settings), settings) as service:
         yield service

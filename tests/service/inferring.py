@@ -13,7 +13,7 @@ import numpy as np
 from anytime.model import AnytimeModel
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.wire.tensors import DATATYPES
-from service.serving import Connection, Running, small_model, trained_model
+from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, small_model, trained_model
 
 JSON_BYTES = "Inference-Header-Content-Length"
 CLASSES = ("car", "cyclist", "wälker")
@@ -38,6 +38,7 @@ MODELS: dict[str, AnytimeModel] = {
         labelled("grade", (1, 1.5, 2)),
         labelled("mixed", (1, "two", 2**70)),
         trained_model("lens"),
+        *map(likelihood_model, LIKELIHOODS),
     )
 }
 

@@ -86,22 +86,50 @@ def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, 
     return AnytimeModel(manifest, prefixes)
 
 
+def groups_of(width: int | None) -> dict[str, Any]:
+    """The groups above; with a width, four of that many features instead."""
+    if width is None:
+        return GROUPS
+    return {"groups": [{"name": g, "features": [f"{g}{i}" for i in range(width)], "cost": 1.0} for g in "abcd"]}
+
+
+def rows_of(groups: dict[str, Any], seed: int) -> tuple[Any, Any]:
+    """Features of these groups, and scores that depend on them."""
+    count = len(load_groups(groups).features)
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(3 * count + 40, count))
+    return X, X @ rng.normal(size=count) + rng.normal(size=len(X))
+
+
 @cache
 def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -> AnytimeModel:
     """A model of the same groups that has its moments; with a width, of that many features a group instead."""
     from anytime.estimators import AnytimeRegressor  # noqa: PLC0415  (scikit-learn takes seconds to import)
 
-    groups: dict[str, Any] = GROUPS
-    if width is not None:
-        names = "abcd"
-        groups = {"groups": [{"name": g, "features": [f"{g}{i}" for i in range(width)], "cost": 1.0} for g in names]}
-    count = len(load_groups(groups).features)
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(3 * count + 40, count))
-    y = X @ rng.normal(size=count) + rng.normal(size=len(X))
-    model = AnytimeRegressor(groups).fit(X, y).model_
+    groups = groups_of(width)
+    model = AnytimeRegressor(groups).fit(*rows_of(groups, seed)).model_
     told = {"name": name, "version": f"{name}-{seed}"}
     return replace(model, manifest=model.manifest.model_copy(update=told))
+
+
+@cache
+def likelihood_model(family: str, width: int | None = None) -> AnytimeModel:
+    """A model of the same groups by a likelihood, called as its family: two classes, three, or a count."""
+    from anytime.estimators import AnytimeClassifier, AnytimeRegressor  # noqa: PLC0415
+
+    groups = groups_of(width)
+    X, scores = rows_of(groups, 0)
+    scores = scores / scores.std()
+    if family == "poisson":
+        y = np.random.default_rng(1).poisson(np.exp(0.5 + 0.5 * scores))
+        model = AnytimeRegressor(groups, family="poisson", alpha=0.01).fit(X, y).model_
+    else:
+        names, cuts = (["no", "yes"], [0.0]) if family == "binomial" else (["car", "cyclist", "walker"], [-0.5, 0.5])
+        model = AnytimeClassifier(groups, alpha=0.01).fit(X, np.array(names)[np.digitize(scores, cuts)]).model_
+    return replace(model, manifest=model.manifest.model_copy(update={"name": family, "version": f"{family}-0"}))
+
+
+LIKELIHOODS = ("binomial", "multinomial", "poisson")
 
 
 def expected(

@@ -14,12 +14,23 @@ from hypothesis import strategies as st
 from anytime.model import AnytimeModel
 from anytime_service.wire.forms import JSON, MSGPACK
 from models.properties import quick
-from service.serving import VALUES, Running, Stream, packed, small_model, timeless, trained_model
+from service.serving import (
+    LIKELIHOODS,
+    VALUES,
+    Running,
+    Stream,
+    likelihood_model,
+    packed,
+    small_model,
+    timeless,
+    trained_model,
+)
 
 MODELS: dict[str, AnytimeModel] = {
     "brake": small_model(),
     "lens": trained_model(),
     "kind": small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
+    **{family: likelihood_model(family) for family in LIKELIHOODS},
 }
 Case = dict[str, Any]
 
@@ -87,6 +98,9 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
         @quick(max_examples=100)
         @example({"rows": 1, "groups": {n: [v] for n, v in VALUES.items()}, "asked": {"model": "brake"}})
         @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "lens", "policy": "arrived"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "poisson", "policy": "arrived"}})
+        @example({"rows": 2, "groups": {"lab": [[0.5], [1e6]]}, "asked": {"model": "binomial", "policy": "arrived"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "multinomial", "policy": "arrived"}})
         @given(cases())
         def check(case: Case) -> None:
             nonlocal count

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
+from anytime_service.catalogue import summary
 from anytime_service.client.address import Address
+from anytime_service.client.calling import Ask
+from anytime_service.client.descriptions import ModelDescription, described
 from anytime_service.client.frames import Begin, encode_frame
+from anytime_service.client.known import KnownModel
 from anytime_service.client.mailbox import KEPT, Mailbox
 from anytime_service.client.margin import LONGEST_MS, NetworkMargin
 from anytime_service.client.replies import problem_of, seconds_of
 from anytime_service.wire.forms import MSGPACK
 from anytime_service.wire.frames import BeginFrame, read_frame
+from service.serving import LIKELIHOODS, likelihood_model
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,23 @@ def test_the_frames_are_those_that_the_server_reads() -> None:
     begin = Begin(3, "m", 2, 1.5, 20.0, "arrived", updates=True, ranking=True)
     assert read_frame(MSGPACK, encode_frame(begin)) == BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
     assert read_frame(MSGPACK, encode_frame(Begin(0))) == BeginFrame(0)
+
+
+@pytest.mark.parametrize("family", LIKELIHOODS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_base_rate_at_hand_is_the_librarys_for_as_many_rows(family: str, rows: int) -> None:
+    model = likelihood_model(family)
+    description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
+    known = KnownModel(description, model.open().answer())
+    assert known.base_rate(Ask(rows=rows)) == model.open(rows).answer()
+
+
+def test_what_covers_the_base_rate_covers_it_in_every_row() -> None:
+    model = likelihood_model("poisson")
+    description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
+    base = replace(model.open().answer(), interval=[0.0, 2.0], prediction_set=["a"])
+    found = KnownModel(description, base).base_rate(Ask(rows=2))
+    assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
 
 
 def test_the_margin_would_have_had_nearly_all_of_the_last_answers_in_time() -> None:

@@ -10,7 +10,7 @@ import pytest
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.browser import CHROMIUM, TAGGED, Visit, browsing, classification, regression
+from service.browser import CHROMIUM, TAGGED, Visit, browsing, classification, likelihoods, regression
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
@@ -23,7 +23,8 @@ if CHROMIUM is None:
 @pytest.fixture(scope="module")
 def console() -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([regression(), classification()]), settings), settings) as service:
+    models = [regression(), classification(), *likelihoods()]
+    with running(create_app(ModelRegistry.of(models), settings), settings) as service:
         yield service
 
 
@@ -185,7 +186,9 @@ def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
 
 
 def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
-    expect(visit.page.get_by_label("Model").locator("option")).to_have_text(["brake", "light"])
+    expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
+        ["brake", "light", "softmax", "alarm", "visits"]
+    )
     visit.choose("light")
     visit.tick("many", TAGGED)
     expect(visit.facts.first).to_have_text("step 2 of 2, 3 of 3 dollars")
@@ -193,6 +196,54 @@ def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(vi
     assert visit.page.locator("#prediction").inner_text() in {"stop", "slow", "go"}
     expect(visit.page.locator("#answer-chart .ytick")).to_have_text(["stop", "slow", "go"])  # drawn from below
     assert visit.column("trail", 2)[-1].count("%") == 3
+
+
+def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(visit: Visit, console: Running) -> None:
+    expect(visit.page.locator("#curve-title")).to_have_text("Explained variance against cost")
+    visit.choose("softmax")
+    expect(visit.page.locator("#curve-title")).to_have_text("Deviance explained against cost")
+    expect(visit.page.locator("#curve-says")).to_contain_text("of the deviance in training")
+    expect(visit.page.locator("#about")).to_contain_text("multiclass (multinomial)")
+    heads = visit.page.locator("#steps thead th").all_text_contents()
+    assert {"Deviance explained, training", "Deviance, cross-validated"} <= set(heads)
+    visit.tick("many", TAGGED)
+    expect(visit.facts.first).to_have_text("step 2 of 2, 3 of 3 dollars")
+    told = console.post({"groups": visit.values()}, model="softmax").json()
+    expect(visit.page.locator("#prediction")).to_have_text(told["prediction"])
+    expect(visit.page.locator("#answer-chart .ytick")).to_have_text(["go", "slow", "stop"][::-1])
+    shares = [f"{share:.1%}".replace("%", " %") for share in told["probabilities"]]
+    expect(visit.page.locator("#answer-chart .bartext")).to_have_text(shares)
+    shades = visit.page.locator("#answer-chart .bars .point path").evaluate_all(
+        "bars => bars.map((bar) => bar.style.fill)"
+    )
+    chosen = [shade for shade, name in zip(shades, ["go", "slow", "stop"], strict=True) if name == told["prediction"]]
+    assert shades.count(chosen[0]) == 1, "the class that is chosen stands out"
+    visit.page.get_by_label("whatever has arrived").check()
+    expect(visit.page.locator("#policy-says")).to_contain_text("knows prefixes only")
+    expect(visit.facts.filter(has_text="the prefix policy answered")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["alarm", "visits"])
+def test_an_approximate_answer_says_so(visit: Visit, name: str) -> None:
+    visit.choose(name)
+    visit.tick("hog")
+    expect(visit.facts.filter(has_text="not counted: hog")).to_be_visible()
+    expect(visit.facts.filter(has_text="approximate")).to_have_count(0)
+    visit.page.get_by_label("whatever has arrived").check()
+    expect(visit.facts.filter(has_text="approximate: one Newton step")).to_be_visible()
+    expect(visit.facts.filter(has_text="of the deviance in training")).to_contain_text("at least")
+    expect(visit.page.locator("#policy-says")).to_contain_text("approximate")
+
+
+def test_a_count_is_a_number_without_the_error_bar_of_least_squares(visit: Visit, console: Running) -> None:
+    visit.choose("visits")
+    visit.tick("speed", "hog", "lab")
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+    told = console.post({"groups": visit.values()}, model="visits").json()
+    assert float(visit.page.locator("#prediction").inner_text()) == pytest.approx(told["prediction"], rel=1e-3)
+    expect(visit.page.locator("#error")).to_be_empty()
+    expect(visit.page.locator("#answer-chart .ytitle")).to_have_text("expected visits")
+    assert visit.complaints == []
 
 
 def test_a_wide_group_is_typed_as_one_list(visit: Visit) -> None:

@@ -39,6 +39,7 @@ def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running
         "r2",
         "cv_error",
         "alpha",
+        "deviance",
     }
     assert {group["name"]: group["features"] for group in told["groups"]}["hog"] == ["h0", "h1"]
     assert told["policies"] == ["prefix"]

@@ -67,7 +67,8 @@ def test_a_model_tells_its_inputs_in_the_order_of_the_sequence(service: Running,
     lab = told["inputs"][2]["parameters"]
     assert lab == {"features": '["l0"]', "cost": 3.0, "step": 3, "prefix_cost": 10.0}
     assert told["outputs"] == [{"name": "prediction", "datatype": "FP64", "shape": [-1, 1]}]
-    assert told["parameters"] == {"task": "regression", "steps": 3, "cost_unit": "ms", "total_cost": 10.0}
+    parameters = {"task": "regression", "family": "gaussian", "link": "identity"}
+    assert told["parameters"] == parameters | {"steps": 3, "cost_unit": "ms", "total_cost": 10.0}
     assert service.get(f"{path}/ready").json() == {"name": "brake", "ready": True}
 
 

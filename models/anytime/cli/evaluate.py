@@ -10,7 +10,7 @@ __all__ = ["evaluate"]
 def evaluate(
     model: ModelFile, data: Data, json: AsJson = False, drop_missing_target: DropMissing = False, n_jobs: Jobs = None
 ) -> None:
-    """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, timeliness."""
+    """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness."""
     from anytime import evaluation  # noqa: PLC0415
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import print_json, results  # noqa: PLC0415

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from anytime.calibration import conformal_rank
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
-from anytime.errors import GroupsError, listed, suggestion
+from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
@@ -19,7 +20,10 @@ from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
 from anytime.training import Retrained
 
-__all__ = ["Source", "open_again", "open_source", "open_test"]
+__all__ = ["Source", "checked_coverage", "open_again", "open_calibration", "open_source", "open_test"]
+
+COVERAGE = 0.9
+"""What is to be covered unless told."""
 
 
 FEW = 20
@@ -92,13 +96,36 @@ def _remark(survey: Survey, target: Target, family: FamilyName) -> str:
 
 def open_test(test: Path, source: Source) -> Dataset:
     """A table to measure on, with the columns of the source, checked before the long pass over it."""
+    return _beside(test, source)[0]
+
+
+def checked_coverage(coverage: float | None, calibrate: Path | None, data: Path) -> float:
+    """The value of --coverage, for a table that is not the one to learn from."""
+    if calibrate is None and coverage is not None:
+        raise TrainingError(f"--coverage is {coverage}, and no table is given to calibrate on; add --calibrate TABLE")
+    if calibrate is not None and calibrate.exists() and data.exists() and calibrate.samefile(data):
+        raise TrainingError(
+            f"--calibrate is {str(data)!r}, which the model learns from; expected a table of other rows"
+        )
+    return COVERAGE if coverage is None else coverage
+
+
+def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
+    """A table to calibrate on, as `open_test`, which has rows enough."""
+    dataset, rows = _beside(calibrate, source)
+    conformal_rank(rows, coverage)
+    return dataset
+
+
+def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
+    """A table with the columns of the source, checked, and how many of its rows have a target."""
     like = source.dataset
-    table = open_table(test)
+    table = open_table(path)
     query = like.query if like.query is not None and table.has(like.query) else None
-    survey_target(table, like.target.columns, drop_missing=like.drop_missing)
+    survey = survey_target(table, like.target.columns, drop_missing=like.drop_missing)
     dataset = Dataset(table, like.groups, like.target, query, drop_missing=like.drop_missing)
     dataset.check()
-    return dataset
+    return dataset, survey.rows - survey.missing
 
 
 def open_again(model: AnytimeModel, data: Path, *, weights: str | None, drop_missing: bool, jobs: int) -> Retrained:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 from rich.markup import escape
@@ -15,6 +17,9 @@ from anytime.model import AnytimeModel
 
 __all__ = ["described", "evaluation_table", "evaluation_values", "steps_table", "summary"]
 
+OWN = ("step", "cost", "total", "r2", "cv error", "alpha")
+"""What a model itself says of a prefix."""
+
 
 def described(model: AnytimeModel) -> dict[str, Any]:
     """What `show --json` prints: the manifest, less the features of the groups."""
@@ -25,23 +30,26 @@ def described(model: AnytimeModel) -> dict[str, Any]:
     return values
 
 
-def _table(model: AnytimeModel, *more: str) -> Table:
-    """An empty table of prefixes."""
-    # What is measured must not be cut off in a narrow terminal; what was asked for is in `show`.
-    own = ("step", "total", "r2", "cv error") if more else ("step", "cost", "total", "r2", "cv error", "alpha")
+def _table(model: AnytimeModel, own: Many[str], measures: Mapping[str, Many[float] | Float]) -> Table:
+    """A table of the prefixes with some of their own cells, and what is measured of each."""
     table = Table(box=None, pad_edge=False)
-    for name in (*own, *more):
+    for name in (*own, *measures):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
+    for k, (cells, adds) in enumerate(_rows(model)):
+        table.add_row(*(cells[name] for name in own), *(f"{values[k]:.4g}" for values in measures.values()), adds)
     return table
 
 
 def steps_table(model: AnytimeModel) -> Table:
     """The prefixes of a model, a row each."""
-    table = _table(model)
-    for cells, adds in _rows(model):
-        table.add_row(*cells, adds)
-    return table
+    found = model.manifest.calibration
+    measures: dict[str, Many[float]] = {}
+    if found is not None:
+        measures[_size(model)] = found.sizes
+        if found.reliability is not None:
+            measures["ECE"] = found.reliability
+    return _table(model, OWN, measures)
 
 
 def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
@@ -55,27 +63,30 @@ def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
         measures["accuracy"] = evaluated.accuracy
     if evaluated.ndcg is not None:
         measures["NDCG@5"] = evaluated.ndcg
-    table = _table(model, *measures)
-    for k, (cells, adds) in enumerate(_rows(model)):
-        own = [cell for i, cell in enumerate(cells) if i not in (1, 5)]
-        table.add_row(*own, *(f"{values[k]:.4g}" for values in measures.values()), adds)
-    return table
+    if evaluated.coverage is not None and evaluated.size is not None:
+        measures |= {"coverage": evaluated.coverage, _size(model): evaluated.size}
+    # What is measured must not be cut off in a narrow terminal; what was asked for is in `show`.
+    return _table(model, [name for name in OWN if name not in ("cost", "alpha")], measures)
 
 
-def _rows(model: AnytimeModel) -> list[tuple[list[str], str]]:
-    """Cells of each prefix, the base rate first, and the groups that it adds."""
+def _size(model: AnytimeModel) -> str:
+    return "width" if model.manifest.classes is None else "set size"
+
+
+def _rows(model: AnytimeModel) -> list[tuple[dict[str, str], str]]:
+    """Cells of each prefix by their columns, the base rate first, and the groups that it adds."""
     prior = model.manifest.prior_error
-    rows = [(["0", "0", "0", "0", _number(prior), ""], "(base rate)")]
+    rows = [(dict(zip(OWN, ("0", "0", "0", "0", _number(prior), ""), strict=True)), "(base rate)")]
     for k, step in enumerate(model.manifest.steps, start=1):
-        cells = [
+        cells = (
             str(k),
             f"{step.cost:.4g}",
             f"{step.cumulative_cost:.4g}",
             f"{step.r2:.4f}",
             _number(step.cv_error),
             f"{step.alpha:.2g}",
-        ]
-        rows.append((cells, escape(" + ".join(step.adds))))
+        )
+        rows.append((dict(zip(OWN, cells, strict=True)), escape(" + ".join(step.adds))))
     return rows
 
 
@@ -102,6 +113,9 @@ def summary(model: AnytimeModel) -> str:
     if origin.imputed:
         lines.append(f"missing values imputed by the training mean: {listed(origin.imputed, 20)}")
     lines.append(f"guarantee: {_promise(model)}")
+    if manifest.calibration is not None:
+        found, what = manifest.calibration, "intervals" if manifest.classes is None else "sets of classes"
+        lines.append(f"calibrated on {found.rows} rows of {found.data}: {100 * found.coverage:.10g}% {what}")
     return "\n".join(lines)
 
 
@@ -136,6 +150,8 @@ def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:
         "deviance": evaluated.deviance,
         "accuracy": evaluated.accuracy,
         "ndcg@5": evaluated.ndcg,
+        "coverage": evaluated.coverage,
+        "size": evaluated.size,
     }
     columns = {name: array.tolist() for name, array in arrays.items() if array is not None}
     values["prefixes"] = [

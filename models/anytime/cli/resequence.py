@@ -44,6 +44,8 @@ def resequence(
     with working(f"ordering {len(loaded.groups)} groups and fitting every prefix"):
         changed = training.resequence(loaded, groups, out.stem, again).save(out)
     remark("one penalty for all prefixes, and none of them cross-validated: a model carries no folds")
+    if loaded.manifest.calibration is not None:
+        remark("not calibrated: these are other prefixes")
     console = results()
     console.print(steps_table(changed))
     console.print(summary(changed), markup=False)

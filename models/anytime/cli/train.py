@@ -29,6 +29,14 @@ from anytime.manifest import FamilyName, Method
 
 __all__ = ["train"]
 
+Calibrating = Annotated[
+    Path | None,
+    typer.Option("--calibrate", help="Table of other rows, for intervals or sets that cover.", show_default=False),
+]
+Coverage = Annotated[
+    float | None,
+    typer.Option("--coverage", help="Share of rows that they are to cover; 0.9 by default.", show_default=False),
+]
 Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 
@@ -65,6 +73,8 @@ def train(
     query: Query = None,
     weights: Weights = None,
     drop: Drop = None,
+    calibrate: Calibrating = None,
+    coverage: Coverage = None,
     test: Testing = None,
     drop_missing_target: DropMissing = False,
     no_moments: Annotated[
@@ -78,7 +88,8 @@ def train(
     Values missing in a feature are imputed by its training mean, exactly, in the same pass.
     """
     from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
-    from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
+    from anytime.calibrating import calibrated  # noqa: PLC0415
+    from anytime.cli.learning import checked_coverage, open_calibration, open_source, open_test  # noqa: PLC0415
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
     from anytime.training import Options, fit, provenance  # noqa: PLC0415
 
@@ -86,10 +97,12 @@ def train(
     options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled)
     options.check()
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
+    share = checked_coverage(coverage, calibrate, data)
     check_out(out)
     source = open_source(
         data, groups, target, task, settled, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )
+    calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
     testing = None if test is None else open_test(test, source)
     found = source.dataset.target
     remark(f"task: {found.task}{source.remark}")
@@ -99,6 +112,9 @@ def train(
         fitted = fit(parts, source.dataset.groups, options, observed)
     origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
+    if calibrating is not None:
+        with working(f"calibrating on {calibrating.table.name}"):
+            model = calibrated(model, calibrating, share)
     evaluated = None
     if testing is not None:
         with working(f"evaluating on {testing.table.name}"):

@@ -11,7 +11,6 @@ from functools import cache
 
 import numpy as np
 from scipy.linalg import helmert
-from scipy.special import logsumexp, softmax
 
 from anytime.arrays import Float
 from anytime.manifest import FamilyName, Link
@@ -49,15 +48,17 @@ class Multinomial:
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         """Log sum exp s - y's, and B'(y - p)."""
         scores = self.scores(eta)
-        residual = Y - softmax(scores, axis=1)
-        value: Float = logsumexp(scores, axis=1) - (Y * scores).sum(axis=1)
-        return value, residual @ _basis(Y.shape[1]).T
+        scores -= scores.max(axis=1, keepdims=True)
+        powers = np.exp(scores)
+        total = powers.sum(axis=1, keepdims=True)
+        value: Float = np.log(total[:, 0]) - np.einsum("ik,ik->i", Y, scores)
+        return value, (Y - powers / total) @ _basis(Y.shape[1]).T
 
     def hessian(self, eta: Float) -> Float:
         """B'(diag p - p p')B."""
         rows, Q = eta.shape
         B = _basis(Q + 1)
-        p = softmax(self.scores(eta), axis=1)
+        p = self.mean(self.scores(eta))
         squares = (B[:, np.newaxis] * B).reshape(Q * Q, Q + 1)
         mean = p @ B.T
         curvature: Float = (p @ squares.T).reshape(rows, Q, Q) - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
@@ -65,9 +66,9 @@ class Multinomial:
 
     def bend(self, eta: Float, direction: Float) -> Float:
         """The second derivatives times a direction."""
-        p = softmax(self.scores(eta), axis=1)
+        p = self.mean(self.scores(eta))
         s = self.scores(direction)
-        curved: Float = (p * (s - (p * s).sum(axis=1, keepdims=True))) @ _basis(p.shape[1]).T
+        curved: Float = (p * (s - np.einsum("ik,ik->i", p, s)[:, np.newaxis])) @ _basis(p.shape[1]).T
         return curved
 
     def scores(self, eta: Float) -> Float:
@@ -77,5 +78,6 @@ class Multinomial:
 
     def mean(self, scores: Float) -> Float:
         """The probabilities of the classes."""
-        probabilities: Float = softmax(scores, axis=1)
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        probabilities: Float = powers / powers.sum(axis=1, keepdims=True)
         return probabilities

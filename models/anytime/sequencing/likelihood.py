@@ -132,9 +132,10 @@ class _Fitted:
         if self._curvature is not None:
             known = self._curvature.evaluation(self._padded(), columns, last.loss)
         try:
-            return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
+            found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
         except SeparatedError:
             raise separated(self._groups, adds) from None
+        return replace(found, near=None)  # a prefix each would fill the memory
 
     def _padded(self) -> Float:
         """The last optimum on all columns, (D + 1, Q)."""

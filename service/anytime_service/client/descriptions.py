@@ -42,6 +42,7 @@ class ModelStep:
     explained_variance: float
     r2: float
     cv_error: float | None = None
+    deviance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,11 @@ class ModelGroup:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model's sequence and groups; `steps` are in the order in which the sequence computes them."""
+    """A model's sequence and groups; `steps` are in the order in which the sequence computes them.
+
+    `cv_error` of steps and `prior_error` are mean squared errors by least squares (family gaussian), mean deviances in
+    other families.
+    """
 
     name: str
     version: str
@@ -70,8 +75,12 @@ class ModelDescription:
     classes: tuple[Any, ...] | None = None
     target: tuple[str, ...] = ()
     method: str | None = None
+    family: str = "gaussian"
+    link: str = "identity"
     prior_error: float | None = None
+    prior_deviance: float | None = None
     guarantee: Any = None
+    calibration: Any = None
     redundant: Any = None
 
     @cached_property
@@ -108,6 +117,7 @@ class PlannedStep:
     explained_variance: float
     r2: float
     cv_error: float | None = None
+    deviance: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import copy
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Any
 
 from anytime.answer import Answer
 from anytime_service.client.calling import Ask, Call
@@ -38,12 +39,16 @@ class KnownModel:
         """Answer without any group, for as many rows as asked for."""
         base, rows = self.base, ask.rows or 1
         missing = self.description.order(ask.budget)
+
+        def of_rows(told: Any) -> Any:
+            return told if rows == 1 or told is None else [told] * rows
+
         return replace(
             base,
-            prediction=base.prediction if rows == 1 else [base.prediction] * rows,
-            probabilities=base.probabilities
-            if rows == 1 or base.probabilities is None
-            else [base.probabilities] * rows,
+            prediction=of_rows(base.prediction),
+            probabilities=of_rows(base.probabilities),
+            interval=of_rows(base.interval),
+            prediction_set=of_rows(base.prediction_set),
             budget=ask.budget,
             missing=missing,
             complete=not missing,

@@ -118,7 +118,7 @@ def shortened(content: Any) -> str:
 
 
 def _expected(told: Any) -> Expected:
-    return Expected(told["cv_error"], told["explained_variance"], told["r2"])
+    return Expected(told["cv_error"], told["explained_variance"], told["r2"], told.get("deviance"))
 
 
 def _tuple(told: Any) -> Any:

@@ -20,7 +20,7 @@ def encode_answer(form: Form, answer: Answer) -> bytes:
     Raises
     ------
     FieldError
-        The prediction is not finite: absurd coefficients overflowed. JSON would turn it into null.
+        The prediction or its interval is not finite: absurd coefficients overflowed. JSON would turn it into null.
     """
     _check_finite(answer)
     return form.encode(answer)
@@ -35,5 +35,5 @@ def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int,
 def _check_finite(answer: Answer) -> None:
     numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
     finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
-    if not finite:
+    if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
         raise FieldError("groups", "the values are too large: the prediction is not a finite number")

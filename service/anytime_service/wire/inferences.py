@@ -1,7 +1,8 @@
 """Replies of the Open Inference Protocol v2: an answer as tensors, and what it rests on as parameters.
 
-Outputs are `prediction`; for classes `probabilities`; and, where it was asked for, `ranking`. Parameters are scalars
-in this protocol, so lists are told as JSON in a string; what is not known is left out.
+Outputs are `prediction`; for classes `probabilities`; of calibrated models `interval` (rows, responses, 2) or, for
+classes, `prediction_set` (rows, classes), which are in it; and, where it was asked for, `ranking`. Parameters are
+scalars in this protocol, so lists are told as JSON in a string; what is not known is left out.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def output_names(model: AnytimeModel) -> list[str]:
     names = ["prediction"]
     if model.manifest.classes is not None:
         names.append("probabilities")
+    if model.manifest.calibration is not None:
+        names.append("interval" if model.manifest.classes is None else "prediction_set")
     if len(model.prefixes.intercept) == 1:
         names.append("ranking")
     return names
@@ -156,12 +159,14 @@ def encode_inference(model: AnytimeModel, answer: Answer, request: InferRequest 
     Raises
     ------
     FieldError
-        The prediction is not finite: absurd coefficients overflowed.
+        The prediction or its interval is not finite: absurd coefficients overflowed.
     """
     outputs = _outputs(model, answer)
     tensors: list[InferTensor] = []
     blobs: list[bytes] = []
     for name, binary in _wanted(outputs, request).items():
+        if name not in outputs:  # of a set of groups that is no prefix, what is calibrated is not known
+            continue
         if binary:
             tensor, blob = outputs[name].as_bytes()
             blobs.append(blob)
@@ -204,9 +209,24 @@ def _outputs(model: AnytimeModel, answer: Answer) -> dict[str, _Output]:
             _Output("prediction", datatype, [len(chosen), 1], chosen),
             _Output("probabilities", "FP64", shape, flat),
         ]
+    outputs += _coverings(answer, classes, shape)
     if answer.ranking is not None:
         outputs.append(_Output("ranking", "INT64", [len(answer.ranking)], list(answer.ranking)))
     return {output.name: output for output in outputs}
+
+
+def _coverings(answer: Answer, classes: Sequence[Scalar] | None, shape: list[int]) -> list[_Output]:
+    """The interval, or for each class whether it is in the set, where the prefix that answered is calibrated."""
+    if answer.interval is not None:
+        ends = np.asarray(answer.interval, dtype=np.float64)
+        if not np.isfinite(ends).all():
+            raise FieldError("inputs", "the values are too large: the interval is not a finite number")
+        return [_Output("interval", "FP64", [*shape, 2], ends.ravel().tolist())]
+    if answer.prediction_set is None or classes is None:
+        return []
+    sets = answer.prediction_set if isinstance(answer.prediction, list) else [answer.prediction_set]
+    members = [label in each for each in sets for label in classes]
+    return [_Output("prediction_set", "BOOL", shape, members)]
 
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
@@ -222,9 +242,11 @@ def _parameters(answer: Answer) -> dict[str, Scalar]:
         "imputed": in_json(answer.imputed),
         "reason": answer.reason,
         "policy": answer.policy,
+        "approximate": answer.approximate,
         "expected_r2": expected.r2,
         "expected_explained_variance": expected.explained_variance,
         "expected_cv_error": expected.cv_error,
+        "expected_deviance": expected.deviance,
         "elapsed_ms": answer.elapsed_ms,
         "late_groups": in_json(answer.late_groups),
         "note": answer.note,

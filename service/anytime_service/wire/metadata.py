@@ -53,8 +53,8 @@ class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tensor that a model takes or gives; a size of -1 is any, here the rows.
 
     Parameters of an input: `features`, JSON in a string; the `cost` of its group, in the model's `cost_unit`; the
-    `step` that adds it, and the `prefix_cost` of all steps up to that. Of the probabilities: `classes`, JSON in a
-    string.
+    `step` that adds it, and the `prefix_cost` of all steps up to that. Of probabilities and prediction set: `classes`,
+    JSON in a string. Of interval and prediction set: the `coverage` that they are calibrated for.
     """
 
     name: str
@@ -93,6 +93,8 @@ def model_metadata(model: AnytimeModel, versions: list[str]) -> InferModel:
         outputs=_outputs(model),
         parameters={
             "task": model.manifest.task,
+            "family": model.manifest.family,
+            "link": model.manifest.link,
             "steps": model.steps,
             "cost_unit": model.groups.cost_unit,
             "total_cost": float(model.costs[-1]),
@@ -115,10 +117,17 @@ def _inputs(model: AnytimeModel) -> list[InferTensorKind]:
 
 
 def _outputs(model: AnytimeModel) -> list[InferTensorKind]:
-    classes = model.manifest.classes
+    classes, calibration = model.manifest.classes, model.manifest.calibration
+    coverage: dict[str, Scalar] = {} if calibration is None else {"coverage": calibration.coverage}
     if classes is None:
-        return [InferTensorKind("prediction", "FP64", [-1, len(model.manifest.responses)])]
-    return [
-        InferTensorKind("prediction", class_datatype(classes), [-1, 1]),
-        InferTensorKind("probabilities", "FP64", [-1, len(classes)], {"classes": in_json(classes)}),
-    ]
+        width = len(model.manifest.responses)
+        kinds = [InferTensorKind("prediction", "FP64", [-1, width])]
+        covering = InferTensorKind("interval", "FP64", [-1, width, 2], coverage)
+    else:
+        width, named = len(classes), {"classes": in_json(classes)}
+        kinds = [
+            InferTensorKind("prediction", class_datatype(classes), [-1, 1]),
+            InferTensorKind("probabilities", "FP64", [-1, width], {**named}),
+        ]
+        covering = InferTensorKind("prediction_set", "BOOL", [-1, width], {**named, **coverage})
+    return kinds if calibration is None else [*kinds, covering]

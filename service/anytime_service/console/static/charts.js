@@ -1,6 +1,6 @@
 // Charts by plotly, which comes from this server; without it the tables say the same.
 
-import { bar, deviation, percent } from "./words.js";
+import { bar, bars, percent } from "./words.js";
 
 let library = null;
 
@@ -57,7 +57,7 @@ function worthNaming(points) {
   return new Set(gains.sort(([a], [b]) => b - a).slice(0, 4).filter(([gain]) => gain > 0.04 * points.at(-1).r2).map(([, i]) => i));
 }
 
-/** Explained variance against cost: training, cross-validated, guaranteed, and where the answer stands. */
+/** What is explained against cost: training, cross-validated, guaranteed, and where the answer stands. */
 export function drawCurve(place, curve, answer, budget) {
   const colour = colours();
   const { points } = curve;
@@ -119,17 +119,19 @@ function drawNumber(place, model, trail, now) {
   const total = Math.max(model.total_cost, 1e-9);
   return draw(place, [path, trace(trail.filter((answer) => answer !== now), "before", colour("accent"), 6), trace([now], "now", colour("now"), 13)], {
     xaxis: { title: { text: `cost (${plain(model.cost_unit)})` }, range: [-0.03 * total, 1.04 * total] },
-    yaxis: { title: { text: plain(model.responses[0]) } },
+    yaxis: { title: { text: `${model.task === "count" ? "expected " : ""}${plain(model.responses[0])}` } },
   });
 }
 
-/** Bars across: likelihood of each class, or each response with its error bar. */
-function drawBars(place, names, values, error, layout) {
+/** Bars across: likelihood of each class, of which the one `chosen` stands out, or each response with its error bar. */
+function drawBars(place, names, values, ends, layout, chosen = null) {
   const colour = colours();
-  const top = layout.trace ? Math.max(...values) : null;
   return draw(place, [{
-    type: "bar", orientation: "h", x: values, y: names.map(plain), marker: { color: values.map((value) => colour(value === top ? "now" : "accent")) }, hovertemplate: "%{y}: %{x:.4~g}<extra></extra>",
-    error_x: error === null ? { visible: false } : { type: "constant", value: error, color: colour("text") },
+    type: "bar", orientation: "h", x: values, y: names.map(plain), marker: { color: names.map((name) => colour(name === chosen ? "now" : "accent")) }, hovertemplate: "%{y}: %{x:.4~g}<extra></extra>",
+    error_x: ends === null ? { visible: false } : {
+      type: "data", symmetric: false, color: colour("text"),
+      array: ends.map(([, high], i) => high - values[i]), arrayminus: ends.map(([low], i) => values[i] - low),
+    },
     ...layout.trace,
   }], { bargap: 0.35, yaxis: { autorange: "reversed", type: "category" }, xaxis: layout.xaxis });
 }
@@ -142,8 +144,8 @@ export function drawAnswer(place, model, trail, now) {
     const shares = shown.map(([share]) => share);
     return drawBars(place, shown.map(([, name]) => name), shares, null, {
       trace: { text: shares.map(percent), textposition: "outside" }, xaxis: { range: [0, 1.15], tickformat: ".0%" },
-    });
+    }, String(now.prediction));
   }
-  if (Array.isArray(now.prediction)) return drawBars(place, model.responses, now.prediction, deviation(model, now), { xaxis: {} });
+  if (Array.isArray(now.prediction)) return drawBars(place, model.responses, now.prediction, bars(model, now), { xaxis: {} });
   return drawNumber(place, model, trail, now);
 }

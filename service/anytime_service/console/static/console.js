@@ -6,7 +6,7 @@ import { Live } from "./live.js";
 import { Row } from "./row.js";
 import { get } from "./service.js";
 import { curveSentence, showSteps } from "./steps.js";
-import { doubt, facts, lacks, listed, number, percent, prediction } from "./words.js";
+import { doubt, explained, facts, kind, lacks, listed, number, percent, prediction } from "./words.js";
 
 const PLAYED_MS = 5000; // what all costs of a model take when they are played
 const TYPING_MS = 150; // a pause in typing that is worth a question
@@ -154,7 +154,8 @@ byId("policy").onchange = () => {
 function sayPolicy() {
   byId("policy-says").textContent = policy() === "prefix"
     ? "A group counts once every group before it in the sequence has arrived."
-    : model.policies.includes("arrived") ? "Every group counts at once, in whatever order it comes." : "This model was saved without its moments, so the longest complete prefix answers.";
+    : model.policies.includes("arrived") ? `Every group counts at once, in whatever order it comes${model.family === "gaussian" ? "." : "; the answer is approximate where they are no prefix."}`
+    : `This model ${model.family === "multinomial" ? "knows prefixes only" : "was saved without its moments"}, so the longest complete prefix answers.`;
 }
 
 byId("play").onclick = play;
@@ -186,9 +187,10 @@ async function open(name) {
   model.featured = new Set(model.groups.filter((group) => group.features.length).map((group) => group.name));
   row = new Row(byId("row"), model, () => ask({ fresh: true }));
   await fill();
-  byId("about").textContent = `${model.name} ${model.version}: ${model.task} of ${model.target.join(", ")}, ` +
+  byId("about").textContent = `${model.name} ${model.version}: ${kind(model)} of ${model.target.join(", ")}, ` +
     `${model.groups.length} groups in ${model.steps.length} steps, ${number(model.total_cost)} ${model.cost_unit} in all`;
   byId("unit").textContent = model.cost_unit;
+  byId("curve-title").textContent = `${explained(model)} against cost`;
   byId("curve-says").textContent = curveSentence(model, curve);
   byId("promise").textContent = curve.promise;
   byId("slider").max = model.steps.length;

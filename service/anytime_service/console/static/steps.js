@@ -1,7 +1,7 @@
 // The steps of the sequence as a table, which is also the curve in numbers, and what the curve comes to in a sentence.
 
 import { fillTable } from "./element.js";
-import { listed, number, percent } from "./words.js";
+import { errorName, explained, listed, number, percent } from "./words.js";
 
 /** Where a step stands in an answer. */
 function state(step, prefix, model, answer, sent) {
@@ -23,15 +23,15 @@ export function showSteps(table, model, curve, answer, sent) {
   });
   rows.unshift(["0", "none: the base rate", answer ? "used" : "", "0", "0", percent(base.r2), percent(base.cv_r2), number(base.cv_error), percent(base.guaranteed_r2)]);
   fillTable(table, `What each step adds, costs (in ${unit}) and explains`,
-    ["Step", "Adds", "In the answer", "Cost", "Cost so far", "Explained, training", "Cross-validated", "Error, cross-validated", "Guaranteed"], rows);
+    ["Step", "Adds", "In the answer", "Cost", "Cost so far", `${explained(model)}, training`, "Cross-validated", `${errorName(model)}, cross-validated`, "Guaranteed"], rows);
   table.querySelectorAll("tbody tr").forEach((row) => { row.dataset.used = row.cells[2].textContent === "used"; });
 }
 
-/** The curve in a sentence: what half of the explained variance costs, and what all of it does. */
+/** The curve in a sentence: what half of what is explained costs, and what all of it does. */
 export function curveSentence(model, curve) {
   const last = curve.points.at(-1);
   const half = curve.points.find((point) => point.r2 >= last.r2 / 2);
   const heldOut = last.cv_r2 === null ? "" : ` (${percent(last.cv_r2)} cross-validated)`;
-  return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit} and explain ${percent(last.r2)} in training${heldOut}; ` +
+  return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit} and explain ${percent(last.r2)} of the ${model.family === "gaussian" ? "variance" : "deviance"} in training${heldOut}; ` +
     `half of that is reached at ${number(half.cost)} ${model.cost_unit}, by step ${half.prefix}.`;
 }

@@ -13,6 +13,17 @@ export const percent = (share) => (share === null ? "–" : `${(100 * share).toF
 export const listed = (names, most = 6) =>
   names.length > most ? `${names.slice(0, most).join(", ")} and ${names.length - most} more` : names.join(", ");
 
+const likelihood = (model) => model.family !== "gaussian";
+
+/** What a prefix explains, by the name that it has in the model's family; a heading. */
+export const explained = (model) => (likelihood(model) ? "Deviance explained" : "Explained variance");
+
+/** What the cross-validated error of a prefix is called; a heading. */
+export const errorName = (model) => (likelihood(model) ? "Deviance" : "Error");
+
+/** What the model is, in a word or two. */
+export const kind = (model) => (likelihood(model) ? `${model.task} (${model.family})` : model.task);
+
 /** Half the width of the error bar of a regression: the root of the cross-validated error; null where not known. */
 export function deviation(model, answer) {
   const error = answer.expected.cv_error;
@@ -27,18 +38,36 @@ export function bar(model, answer) {
   return half === null ? null : [answer.prediction - half, answer.prediction + half];
 }
 
+/** The same of several numbers. */
+export function bars(model, answer) {
+  if (answer.interval) return answer.interval;
+  const half = deviation(model, answer);
+  return half === null ? null : answer.prediction.map((value) => [value - half, value + half]);
+}
+
 export function prediction(answer) {
   const value = answer.prediction;
   if (Array.isArray(value)) return value.map(number).join(", ");
   return typeof value === "number" && answer.probabilities === null ? number(value) : String(value);
 }
 
-/** What stands beside the prediction: its error bar, or how likely the class is. */
+const between = ([low, high]) => `between ${number(low)} and ${number(high)}`;
+
+/** How often the model's intervals or sets hold the truth, as calibrated. */
+const sure = (model) => (model.calibration ? ` (${Number((100 * model.calibration.coverage).toPrecision(4))} %)` : "");
+
+/** What stands beside the prediction: its error bar, or how likely the class is and which others it may be. */
 export function doubt(model, answer) {
-  if (answer.probabilities !== null) return `${percent(Math.max(...answer.probabilities))} likely`;
-  if (!Array.isArray(answer.prediction) && answer.interval) {
-    const [low, high] = bar(model, answer);
-    return `between ${number(low)} and ${number(high)}`;
+  if (answer.probabilities !== null) {
+    const likely = `${percent(Math.max(...answer.probabilities))} likely`;
+    const set = answer.prediction_set;
+    if (!set) return likely;
+    const held = ["none likely enough", "no other"][set.length] ?? `may be ${listed(set.map(String))}`;
+    return `${likely}; ${held}${sure(model)}`;
+  }
+  if (answer.interval) {
+    const all = Array.isArray(answer.prediction) ? answer.interval : [answer.interval];
+    return `${all.map(between).join(", ")}${sure(model)}`;
   }
   const half = deviation(model, answer);
   return half === null ? "" : `± ${number(half)}`;
@@ -58,8 +87,9 @@ export function facts(model, answer) {
     answer.policy === "arrived"
       ? `${answer.groups.length} arrived groups used, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`
       : `step ${answer.prefix} of ${answer.steps}, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`,
-    `explains ${percent(answer.expected.r2)} in training`,
+    `explains ${answer.approximate ? "at least " : ""}${percent(answer.expected.r2)}${likelihood(model) ? " of the deviance" : ""} in training`,
   ];
+  if (answer.approximate) said.push("approximate: one Newton step from the nearest prefix");
   if (REASONS[answer.reason]) said.push(REASONS[answer.reason]);
   return said;
 }

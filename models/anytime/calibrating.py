@@ -1,0 +1,137 @@
+"""Calibrating a model on a table that took no part in training: a threshold for every prefix, and what it is worth.
+
+A first pass over the table takes the score of each row by each prefix, (steps + 1, rows); the thresholds are order
+statistics of these. Another tells how large intervals or sets are by them, and for classes a third how reliable the
+probabilities are. What is promised is told in `anytime.calibration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from anytime.arrays import Float
+from anytime.calibration import (
+    Calibration,
+    conformal_level,
+    conformal_rank,
+    conformal_threshold,
+    expected_calibration_error,
+)
+from anytime.conformity import conformity_scores, coverings, told_of
+from anytime.dataset import Dataset, held_out
+from anytime.manifest import FORMAT
+from anytime.model import AnytimeModel
+from anytime.probabilities import class_codes
+from anytime.tables import Table
+
+__all__ = ["Measured", "calibrate", "calibrated", "measured"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Intervals or sets of every prefix on a table, element 0 being the base rate.
+
+    Attributes
+    ----------
+    coverage : (steps + 1,) share of the rows whose interval or set holds the truth; of several responses, all of them.
+    size : (steps + 1,) mean width, over rows and responses and in target units, or mean number of classes.
+    """
+
+    coverage: Float
+    size: Float
+
+
+def calibrate(model: AnytimeModel, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> AnytimeModel:
+    """The model with intervals, or sets of classes, that cover as often as asked; it has no version until it is saved.
+
+    Parameters
+    ----------
+    model : trained on other rows.
+    table : rows like those that will be predicted: exchangeable with them, gaps in the features included.
+    coverage : the share of rows that each prefix is to cover.
+    drop_missing : leave out rows without a target (they are an error otherwise).
+
+    Raises
+    ------
+    TrainingError
+        The coverage is no share, or the rows are too few for it.
+    TableError, GroupsError
+        The table lacks a column of the model, or holds what the model cannot take.
+    """
+    dataset, rows = held_out(model, table, drop_missing=drop_missing)
+    conformal_rank(rows, coverage)
+    return calibrated(model, dataset, coverage)
+
+
+def calibrated(model: AnytimeModel, dataset: Dataset, coverage: float = 0.9) -> AnytimeModel:
+    """As `calibrate`, on a checked dataset with the model's features and target."""
+    rows, thresholds = _thresholds(model, dataset, coverage)
+    found = Calibration(
+        coverage=float(coverage),
+        level=conformal_level(rows, coverage),
+        rows=rows,
+        data=Path(dataset.table.name).name,
+        thresholds=thresholds,
+        sizes=tuple(measured(model, dataset, thresholds).size.tolist()),
+        reliability=None if model.manifest.classes is None else _reliability(model, dataset),
+    )
+    changes = {"format": FORMAT, "version": "", "calibration": found}
+    return replace(model, manifest=model.manifest.model_copy(update=changes))
+
+
+def measured(model: AnytimeModel, dataset: Dataset, thresholds: Sequence[float]) -> Measured:
+    """How often and how widely a checked dataset is covered, given the threshold of each prefix (steps + 1,)."""
+    covered, size, finite, total = (np.zeros(model.steps + 1) for _ in range(4))
+    for Y, tellings in _tellings(model, dataset):
+        for prefix, (told, threshold) in enumerate(zip(tellings, thresholds, strict=True)):
+            inside, sizes = coverings(model, told, Y, threshold)
+            known = np.isfinite(sizes)
+            covered[prefix] += inside.sum()
+            size[prefix] += sizes[known].sum()
+            finite[prefix] += known.sum()
+            total[prefix] += len(Y)
+    return Measured(covered / total, size / np.maximum(finite, 1))
+
+
+def _thresholds(model: AnytimeModel, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
+    """How many rows there are, and the threshold of each prefix."""
+    scores = _collected(model, dataset, lambda told, Y: conformity_scores(model, told, Y))
+    return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
+
+
+def _reliability(model: AnytimeModel, dataset: Dataset) -> tuple[float, ...]:
+    """Expected calibration error of each prefix, from confidences alone: whether one comes true is a class of two."""
+
+    def confidence(told: Float, Y: Float) -> Float:
+        codes = class_codes(Y)
+        likely = np.ones_like(codes) if told.shape[1] == 2 else told.argmax(axis=1)
+        return np.array([told[np.arange(len(Y)), likely], codes == likely])
+
+    errors = []
+    for confident, right in _collected(model, dataset, confidence):
+        known = np.isfinite(confident)
+        two = np.column_stack([1 - confident[known], confident[known]])
+        errors.append(expected_calibration_error(two, right[known].astype(np.intp)))
+    return tuple(errors)
+
+
+def _collected(model: AnytimeModel, dataset: Dataset, of: Callable[[Float, Float], Float]) -> list[Float]:
+    """What `of` makes of what each prefix tells of each row, (..., rows)."""
+    parts: list[list[Float]] = [[] for _ in range(model.steps + 1)]
+    for Y, tellings in _tellings(model, dataset):
+        for part, told in zip(parts, tellings, strict=True):
+            part.append(of(told, Y))
+    # The parts of a prefix go when they are joined, so that not all is there twice.
+    return [np.concatenate(parts.pop(0), axis=-1) for _ in range(model.steps + 1)]
+
+
+def _tellings(model: AnytimeModel, dataset: Dataset) -> Iterator[tuple[Float, Iterator[Float]]]:
+    """Responses of a batch of rows, and what each prefix tells of them."""
+    for rows in dataset.rows():
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = model.prefixes.predict_all(rows.filled(model.prefixes.mean))
+        yield rows.Y, (told_of(model, each) for each in scores)

@@ -1,0 +1,152 @@
+"""Likelihoods beside scikit-learn: `python tests/benchmarks/likelihood.py --data DIR`.
+
+On the intrusions of KDD Cup 1999 the whole binomial path, every prefix at its optimum, is timed in turns with one
+`LogisticRegression(solver="newton-cholesky")` on all columns at the same penalty. On the digits of mfeat the softmax
+path is drawn beside that of least squares on one-hot classes, error against cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from matplotlib.figure import Figure
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from anytime import AnytimeClassifier, load_groups
+from anytime.arrays import Float, Index
+from anytime.groups import FeatureGroups
+from anytime.manifest import FamilyName
+
+THREADS = 2
+
+
+def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[Float, Index]:
+    """Features in the order of the groups, and the target."""
+    read = pq.read_table(folder / f"{name}.parquet")
+    X = np.empty((read.num_rows, len(groups.features)))
+    for j, feature in enumerate(groups.features):
+        X[:, j] = read[feature].to_numpy()
+    return X, read[target].to_numpy().astype(np.intp)
+
+
+def classifier(groups: FeatureGroups, alpha: float) -> AnytimeClassifier:
+    """The trainer, unfitted."""
+    return AnytimeClassifier(groups, alpha=alpha, n_jobs=THREADS)
+
+
+def rival(n: int, alpha: float) -> LogisticRegression:
+    """One model of all columns at the same penalty."""
+    return LogisticRegression(C=1 / (n * alpha), solver="newton-cholesky", tol=1e-8, max_iter=1000)
+
+
+def megabytes() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def memory(data: Path, alpha: float) -> None:
+    """Print the peak memory of the data alone, and of the binomial path beyond it."""
+    folder = data / "kddcup99"
+    groups = load_groups(folder / "groups.json")
+    X, y = table(folder, "train", "attack", groups)
+    before = megabytes()
+    classifier(groups, alpha).fit(X, y)
+    print(
+        f"memory: data {X.nbytes / 2**20:.0f} MiB, peak before {before:.0f} MiB, during the path {megabytes():.0f} MiB"
+    )
+
+
+def intrusions(data: Path, alpha: float, repeats: int) -> None:
+    """The binomial path beside one fit of scikit-learn."""
+    folder = data / "kddcup99"
+    groups = load_groups(folder / "groups.json")
+    X, y = table(folder, "train", "attack", groups)
+    test, truth = table(folder, "test", "attack", groups)
+    mean, scale = X.mean(axis=0), np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
+    Z = (X - mean) / scale
+    own, theirs, ratios = [], [], []
+    for _ in range(repeats):
+        gc.collect()
+        start = time.perf_counter()
+        other = rival(len(X), alpha).fit(Z, y)
+        theirs.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        model = classifier(groups, alpha).fit(X, y)
+        own.append(time.perf_counter() - start)
+        ratios.append(own[-1] / theirs[-1])
+    print(f"kddcup99, {len(X)} x {X.shape[1]}, {len(groups)} groups, alpha {alpha:g}:")
+    print(f"  whole path {statistics.median(own):.1f} s, one LogisticRegression {statistics.median(theirs):.1f} s")
+    print(f"  ratio {statistics.median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
+    found = {"ours": model.predict_proba(test), "scikit-learn": other.predict_proba((test - mean) / scale)}
+    for name, likely in found.items():
+        accuracy, deviance = float(np.mean(likely.argmax(axis=1) == truth)), 2 * log_loss(truth, likely)
+        print(f"  last prefix on the test table, {name}: accuracy {accuracy:.6f}, deviance {deviance:.6f}")
+
+
+def digits(data: Path, picture: Path) -> None:
+    """Error against cost of softmax and of least squares on one-hot classes."""
+    folder = data / "mfeat"
+    groups = load_groups(folder / "groups.json")
+    X, y = table(folder, "train", "digit", groups)
+    test, truth = table(folder, "test", "digit", groups)
+    axis = (figure := Figure(figsize=(6.5, 4.2), layout="constrained")).subplots()
+    drawn: dict[FamilyName, tuple[str, str]] = {
+        "multinomial": ("softmax", "-"),
+        "gaussian": ("least squares, one-hot", "--"),
+    }
+    for family, (label, style) in drawn.items():
+        start = time.perf_counter()
+        model = AnytimeClassifier(groups, alpha="cv", family=family, n_jobs=THREADS).fit(X, y)
+        seconds = time.perf_counter() - start
+        errors = np.array([np.mean(predicted != truth) for predicted in model.staged_predict(test)])
+        print(
+            f"mfeat, {label}: {', '.join(model.sequence_)}; test errors {np.round(errors, 4).tolist()}; {seconds:.1f} s"
+        )
+        costs = model.curve_.costs
+        axis.step(costs, errors, where="post", color="black", linestyle=style, label=label)
+        axis.plot(costs, errors, "o", color="black", markersize=3)
+        for k, name in enumerate(model.sequence_, start=1):
+            above = family == "gaussian"
+            axis.annotate(name, (costs[k], errors[k]), (3, 6 if above else -11), textcoords="offset points", fontsize=8)
+    axis.set(
+        xlabel=f"cost ({groups.cost_unit})", ylabel="test error", yscale="log", title="mfeat: 10 classes, 649 columns"
+    )
+    axis.grid(alpha=0.3, which="both")
+    axis.legend()
+    figure.savefig(picture, dpi=150)
+    print(f"wrote {picture}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
+    parser.add_argument("--alpha", type=float, default=1e-5)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--picture", type=Path, default=Path("mfeat.png"))
+    parser.add_argument("--memory-only", action="store_true")
+    parser.add_argument("--only", choices=["kddcup99", "mfeat"])
+    options = parser.parse_args()
+    if options.memory_only:
+        memory(options.data, options.alpha)
+        return
+    if options.only != "mfeat":
+        intrusions(options.data, options.alpha, options.repeats)
+        again = [sys.executable, __file__, "--memory-only", "--data", str(options.data), "--alpha", str(options.alpha)]
+        subprocess.run(again, check=True)
+    if options.only != "kddcup99":
+        digits(options.data, options.picture)
+
+
+if __name__ == "__main__":
+    main()

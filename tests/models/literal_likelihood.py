@@ -1,0 +1,182 @@
+"""Generalised linear models as the paper's appendix B writes them, on the rows: slow, literal, and independent.
+
+X is standardised, the responses are as they come, n is the sum of the weights, and
+
+    r(W) = 1/n sum_i w_i (phi(W x_i) - y_i'W x_i) + alpha/2 |W|^2        Eq. 21, the intercept not penalised
+    F(G) = min r over the intercept alone - min r over the intercept and the columns of G
+    b_g  = 1/n sum_i w_i (y_i - grad phi(W x_i)) x_ig                     Eq. 22, at the optimum of G
+
+Every optimum begins at nothing and is found by damped Newton steps with explicit second derivatives. The multinomial
+keeps its K classes side by side: what is common to all of them costs nothing in the intercepts, and is left alone by
+the pseudo-inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+from anytime.arrays import Float
+
+__all__ = ["Family", "LikelihoodRows", "Minimum", "hessians", "losses", "means"]
+
+Family = Literal["gaussian", "binomial", "multinomial", "poisson"]
+
+NULL = 1e-13
+"""Share of the largest eigenvalue under which one is zero."""
+
+
+# The families: phi(eta) - y'eta, grad phi and its second derivatives, row by row.
+
+
+def losses(family: Family, eta: Float, Y: Float) -> Float:
+    """phi(eta) - y'eta of each row."""
+    phi: Float
+    if family == "gaussian":
+        phi = (eta**2).sum(axis=1) / 2
+    elif family == "binomial":
+        phi = np.logaddexp(0, eta).sum(axis=1)
+    elif family == "multinomial":
+        phi = logsumexp(eta, axis=1)
+    else:
+        phi = np.exp(eta).sum(axis=1)
+    found: Float = phi - (Y * eta).sum(axis=1)
+    return found
+
+
+def means(family: Family, eta: Float) -> Float:
+    """Grad phi."""
+    found: Float = eta
+    if family == "binomial":
+        found = expit(eta)
+    elif family == "multinomial":
+        found = softmax(eta, axis=1)
+    elif family == "poisson":
+        found = np.exp(eta)
+    return found
+
+
+def hessians(family: Family, eta: Float) -> Float:
+    """Second derivatives of phi, (rows, P, P)."""
+    rows, P = eta.shape
+    if family == "gaussian":
+        return np.tile(np.eye(P), (rows, 1, 1))
+    p = means(family, eta)
+    if family == "multinomial":
+        return np.array([np.diag(own) - np.outer(own, own) for own in p])
+    curved: Float = p if family == "poisson" else expit(eta) * expit(-eta)
+    return curved[:, :, np.newaxis]
+
+
+# The optimum.
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Coefficients (columns + 1, P), the intercepts first, and the penalised mean loss there."""
+
+    theta: Float
+    objective: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LikelihoodRows:
+    """Standardised rows with responses (rows, P): a `models.literal.Problem`."""
+
+    X: Float
+    Y: Float
+    family: Family
+    alpha: float
+    weights: Float | None = None
+    _found: dict[tuple[int, ...], Minimum] = field(default_factory=dict)
+
+    @property
+    def w(self) -> Float:
+        """Share of each row in the mean."""
+        w: Float = np.ones(len(self.X)) if self.weights is None else self.weights
+        shares: Float = w / w.sum()
+        return shares
+
+    def minimum(self, columns: Sequence[int]) -> Minimum:
+        """The optimum of some columns; asked for again it is not computed again."""
+        key = tuple(sorted(columns))
+        if key not in self._found:
+            self._found[key] = self._minimum(key)
+        return self._found[key]
+
+    def coefficients(self, columns: Sequence[int]) -> Float:
+        """(columns + 1, P), in the order of the columns."""
+        theta = self.minimum(columns).theta
+        return np.vstack([theta[:1], theta[1:][np.argsort(np.argsort(columns))]])
+
+    def explained_variance(self, columns: Sequence[int]) -> float:
+        """F(G) = R(empty) - R(G)."""
+        return self.minimum([]).objective - self.minimum(columns).objective
+
+    def gradient(self, selected: Sequence[int], columns: Sequence[int]) -> Float:
+        """b_g at the optimum of the selected columns, (columns, P)."""
+        residual = self.Y - means(self.family, self._eta(selected))
+        gradient: Float = self.X[:, list(columns)].T @ (self.w[:, np.newaxis] * residual)
+        return gradient
+
+    def gram(self, columns: Sequence[int]) -> Float:
+        """S_g = X_g'X_g/n: the weights are those of the rows, not those of the Hessian."""
+        X = self.X[:, list(columns)]
+        gram: Float = X.T @ (self.w[:, np.newaxis] * X)
+        return gram
+
+    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
+        """The score test 1/2 b_g' H_{g|S}^-1 b_g, H_{g|S} being the Schur complement of the intercepts and S."""
+        P = self.Y.shape[1]
+        b = self.gradient(selected, columns).ravel()
+        H = self._hessian([*selected, *columns], self._eta(selected))
+        S, g = slice(0, (len(selected) + 1) * P), slice((len(selected) + 1) * P, None)
+        given = H[g, g] - H[g, S] @ _inverse(H[S, S]) @ H[S, g]
+        return float(b @ _inverse(given) @ b) / 2
+
+    def _eta(self, columns: Sequence[int]) -> Float:
+        eta: Float = self._design(columns) @ self.coefficients(columns)
+        return eta
+
+    def _design(self, columns: Sequence[int]) -> Float:
+        return np.column_stack([np.ones(len(self.X)), self.X[:, list(columns)]])
+
+    def _hessian(self, columns: Sequence[int], eta: Float) -> Float:
+        """Second derivatives of r in all coefficients, that of column j and response p at j P + p."""
+        Z, h = self._design(columns), hessians(self.family, eta)
+        d, P = Z.shape[1], eta.shape[1]
+        H = np.einsum("i,ij,ipq,ik->jpkq", self.w, Z, h, Z, optimize=True).reshape(d * P, d * P)
+        penalised: Float = H + np.diag(np.repeat([0.0, *[self.alpha] * (d - 1)], P))
+        return penalised
+
+    def _objective(self, columns: Sequence[int], theta: Float) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = float(self.w @ losses(self.family, self._design(columns) @ theta, self.Y))
+        return loss + self.alpha / 2 * float(np.sum(theta[1:] ** 2))
+
+    def _minimum(self, columns: Sequence[int]) -> Minimum:
+        """Newton's method from nothing; a step that raises the objective is halved."""
+        Z = self._design(columns)
+        ridge = np.array([0.0, *[self.alpha] * len(columns)])[:, np.newaxis]
+        theta = np.zeros((Z.shape[1], self.Y.shape[1]))
+        value = self._objective(columns, theta)
+        for _ in range(500):
+            eta = Z @ theta
+            gradient = ridge * theta - Z.T @ (self.w[:, np.newaxis] * (self.Y - means(self.family, eta)))
+            step = -(_inverse(self._hessian(columns, eta)) @ gradient.ravel()).reshape(theta.shape)
+            promised = -float(np.sum(gradient * step))
+            if promised <= 1e-24 * (1 + abs(value)):
+                return Minimum(theta + step, value)
+            while not self._objective(columns, theta + step) <= value + 1e-14 * (1 + abs(value)):
+                step /= 2
+            theta = theta + step
+            value = self._objective(columns, theta)
+        raise AssertionError(f"the literal optimum was not reached: {gradient}")
+
+
+def _inverse(H: Float) -> Float:
+    return np.asarray(np.linalg.pinv(H, rcond=NULL, hermitian=True), dtype=np.float64)

@@ -1,0 +1,99 @@
+"""Problems to sequence, small and as unpleasant as real tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from anytime.arrays import Float
+from anytime.groups import FeatureGroups, load_groups
+
+__all__ = ["any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]
+
+
+def grouped(
+    sizes: Sequence[int], costs: Sequence[float], requires: Mapping[int, Sequence[int]] | None = None
+) -> FeatureGroups:
+    """Groups g0, g1, ... of these sizes and costs."""
+    requires = requires or {}
+    content = [
+        {
+            "name": f"g{g}",
+            "features": [f"g{g}x{d}" for d in range(size)],
+            "cost": cost,
+            "requires": [f"g{p}" for p in requires.get(g, ())],
+        }
+        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
+    ]
+    return load_groups({"groups": content})
+
+
+@st.composite
+def plain_groups(draw: st.DrawFn, costs: Sequence[float] = (0, 0.5, 1, 1, 2, 3, 5, 8), most: int = 8) -> FeatureGroups:
+    """Groups that require nothing."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=most))
+    return grouped(sizes, [draw(st.sampled_from(costs)) for _ in sizes])
+
+
+@st.composite
+def visits(draw: st.DrawFn) -> FeatureGroups:
+    """Dear visits, most of them featureless, and cheap tests that require one or both of them."""
+    count = draw(st.integers(4, 8))
+    places = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=2, unique=True))
+    sizes = [draw(st.sampled_from((0, 0, 1)) if g in places else st.integers(1, 4)) for g in range(count)]
+    dear, cheap = st.sampled_from((0, 5, 8, 20)), st.sampled_from((0, 0.5, 0.5, 1, 1, 5))
+    costs = [draw(dear if g in places else cheap) for g in range(count)]
+    requires = {g: [p for p in places if draw(st.integers(0, 2))] for g in range(count) if g not in places}
+    return grouped(sizes, costs, requires)
+
+
+@st.composite
+def rival_visits(draw: st.DrawFn) -> FeatureGroups:
+    """Two featureless visits with tests of unlike costs, and a group that needs neither: bundles decide the order."""
+    count = draw(st.integers(6, 8))
+    costs: list[float] = [draw(st.sampled_from((2, 4, 8))) for _ in range(2)]
+    costs += [draw(st.sampled_from((0.5, 1, 2, 3))) for _ in range(2, count - 1)] + [draw(st.sampled_from((1, 2, 4)))]
+    requires = {g: [draw(st.integers(0, 1))] for g in range(2, count - 1)}
+    places = draw(st.permutations(range(count)))
+    content = grouped([0, 0, *(draw(st.integers(1, 2)) for _ in range(2, count))], costs, requires).groups
+    return FeatureGroups(groups=tuple(content[g] for g in places))
+
+
+@st.composite
+def webs(draw: st.DrawFn) -> FeatureGroups:
+    """Groups that require each other in any way that is no circle."""
+    count = draw(st.integers(2, 8))
+    order = draw(st.permutations(range(count)))
+    costs = [draw(st.sampled_from((0, 0.5, 1, 2, 5, 8))) for _ in order]
+    sizes = [draw(st.integers(0, 4)) for _ in order]
+    sizes[order[-1]] = max(1, sizes[order[-1]])
+    requires = {
+        g: draw(st.lists(st.sampled_from(order[:k]), max_size=2, unique=True)) for k, g in enumerate(order) if k > 0
+    }
+    return grouped(sizes, costs, requires)
+
+
+any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs())
+
+
+def messy_table(
+    rng: np.random.Generator, rows: int, width: int, kinds: Sequence[str], mess: float, missing: float
+) -> Float:
+    """Columns of which the share `mess` is of some other kind than fresh, with cells missing."""
+    X = np.zeros((rows, width))
+    common = rng.normal(size=rows)
+    for j in range(width):
+        kind = str(rng.choice(kinds)) if rng.random() < mess else "fresh"
+        other, another = rng.integers(0, max(j, 1), size=2)
+        if kind == "constant":
+            X[:, j] = rng.choice([0.0, 1.0, 0.1, -7.3])
+        elif kind == "binary":
+            X[:, j] = rng.integers(0, 2, rows)
+        elif kind in {"copy", "negated", "sum"} and j > 0:
+            X[:, j] = {"copy": X[:, other], "negated": -X[:, other], "sum": X[:, other] + 2 * X[:, another]}[kind]
+        else:
+            X[:, j] = rng.normal(size=rows) + rng.choice([0.0, 1.0]) * common + rng.choice([0.0, 10.0])
+            X[rng.random(rows) < missing, j] = np.nan
+    return X

@@ -1,0 +1,648 @@
+"""A calibrated model: every prefix covers as often as asked, whichever way it answers, and a file keeps that."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as serialise
+from scipy.stats import betabinom
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+
+from anytime import training
+from anytime.answer import Answer
+from anytime.arrays import Float
+from anytime.artifact import load
+from anytime.calibrating import calibrate, calibrated, measured
+from anytime.calibration import (
+    Calibration,
+    conformal_level,
+    conformal_rank,
+    conformal_threshold,
+    expected_calibration_error,
+)
+from anytime.conformity import conformity_scores, told_of
+from anytime.dataset import Dataset, held_out
+from anytime.errors import AnytimeError, ArtifactError, TableError, TrainingError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation import evaluate
+from anytime.manifest import FORMAT
+from anytime.model import AnytimeModel
+from anytime.prediction import Prediction
+from anytime.probabilities import class_codes, class_probabilities, expected_responses
+from anytime.tables import open_table
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model trained on a part of a real table, and the other rows, in no order."""
+
+    model: AnytimeModel
+    targets: list[str]
+    others: pd.DataFrame
+    continuous: bool = False
+    """Whether no two scores tie, so that what is promised is exact."""
+
+    def table(self, folder: Path, part: slice, name: str = "held.parquet") -> Any:
+        self.others[part].to_parquet(folder / name)
+        return open_table(folder / name)
+
+    def calibrated(self, folder: Path, part: slice, coverage: float = 0.9) -> AnytimeModel:
+        return calibrate(self.model, self.table(folder, part), coverage)
+
+    def values(self, part: slice) -> Float:
+        """Features (rows, D) in the order of the groups."""
+        values: Float = self.others[part][list(self.model.groups.features)].to_numpy(dtype=np.float64)
+        return values
+
+    def truths(self, part: slice) -> Float:
+        """Responses (rows, P), or labels (rows, 1)."""
+        truths: Float = self.others[part][self.targets].to_numpy()
+        return truths
+
+
+def problem(frame: pd.DataFrame, targets: list[str], sizes: list[int], estimator: Any, rows: int) -> Problem:
+    """Train on the first rows of a shuffled table; sizes are those of its groups, one after the other."""
+    frame = frame.sample(frac=1.0, random_state=3).reset_index(drop=True)
+    features = [name for name in frame.columns if name not in targets]
+    ends = np.cumsum([0, *sizes])
+    assert ends[-1] == len(features)
+    names = [features[start:stop] for start, stop in pairwise(ends)]
+    groups = [{"name": f"g{i}", "features": each, "cost": 1.0 + i} for i, each in enumerate(names)]
+    estimator.set_params(groups={"cost_unit": "ms", "groups": groups})
+    y = frame[targets[0]] if len(targets) == 1 else frame[targets]
+    model = estimator.fit(frame[:rows], y[:rows]).model_
+    noisy = model.manifest.classes is None and model.manifest.family == "gaussian"
+    return Problem(model, targets, frame[rows:].reset_index(drop=True), continuous=noisy)
+
+
+def diabetes() -> pd.DataFrame:
+    frame: pd.DataFrame = load_diabetes(as_frame=True, scaled=False).frame
+    return frame
+
+
+def cancer() -> pd.DataFrame:
+    found = load_breast_cancer(as_frame=True)
+    frame: pd.DataFrame = found.frame.rename(columns=lambda name: name.replace(" ", "_"))
+    frame["target"] = np.where(frame["target"] == 1, "benign", "malignant")
+    return frame
+
+
+def digits() -> pd.DataFrame:
+    X, y = load_digits(return_X_y=True)
+    frame = pd.DataFrame(X, columns=[f"p{j}" for j in range(64)])
+    frame["digit"] = y
+    return frame
+
+
+def dithered(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Whole numbers told to a fraction, so that none tie."""
+    rng = np.random.default_rng(11)
+    for name in columns:
+        frame[name] = frame[name] + rng.uniform(-0.5, 0.5, len(frame))
+    return frame
+
+
+PROBLEMS: dict[str, Problem] = {
+    "number": problem(dithered(diabetes(), "target"), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(alpha="cv"), 180),
+    "vector": problem(
+        dithered(diabetes(), "target", "bp", "s6"), ["target", "bp", "s6"], [2, 1, 4, 1], AnytimeRegressor(), 180
+    ),
+    "count": problem(diabetes(), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(family="poisson", alpha=0.01), 180),
+    "binary": problem(cancer(), ["target"], [10, 10, 10], AnytimeClassifier(alpha=0.05), 180),
+    "digits": problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(alpha=0.05), 600),
+    "squares": problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(family="gaussian"), 600),
+}
+problems = pytest.mark.parametrize("name", PROBLEMS)
+HELD, NEW = slice(0, 130), slice(130, None)
+
+
+def opened(model: AnytimeModel, X: Float, prefix: int) -> Prediction:
+    """A prediction about one row (D,) or several (rows, D), with the groups of a prefix."""
+    prediction = model.open(1 if X.ndim == 1 else len(X))
+    for name in model.computed[prefix]:
+        prediction.add(name, X[..., model.groups.slices[model.groups.positions[name]]])
+    return prediction
+
+
+def interval(answer: Answer) -> Float:
+    """The interval of an answer, which must have one."""
+    assert answer.interval is not None
+    return np.array(answer.interval)
+
+
+def covers(answer: Answer, truth: Any) -> bool:
+    """Whether the answer about one row holds the truth (P,) of it."""
+    if answer.prediction_set is not None:
+        return truth[0] in answer.prediction_set
+    ends = interval(answer).reshape(len(truth), 2)
+    return bool(((ends[:, 0] <= truth) & (truth <= ends[:, 1])).all())
+
+
+def the_calibration(model: AnytimeModel) -> Calibration:
+    assert model.manifest.calibration is not None
+    return model.manifest.calibration
+
+
+# Thresholds
+
+
+@problems
+@pytest.mark.parametrize("coverage", [0.9, 0.8])
+def test_thresholds_are_order_statistics_of_answers_row_by_row(name: str, coverage: float, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model, part = given.model, slice(0, 40)
+    found = the_calibration(given.calibrated(tmp_path, part, coverage))
+    classes = model.manifest.classes
+    for prefix in range(model.steps + 1):
+        scores = []
+        for x, truth in zip(given.values(part), given.truths(part), strict=True):
+            answer = opened(model, x, prefix).answer()
+            if classes is not None:
+                scores.append(1 - answer.probabilities[classes.index(truth[0])])
+                continue
+            far = np.abs(truth - np.ravel(answer.prediction))
+            spread = np.sqrt(answer.prediction) if name == "count" else model.prefixes.response_scale
+            scores.append(float((far / spread).max()))
+        rank = int(np.ceil(41 * coverage - 1e-9))
+        assert found.thresholds[prefix] == pytest.approx(sorted(scores)[rank - 1], rel=1e-9, abs=1e-12)
+    assert (found.coverage, found.rows, found.data) == (coverage, 40, "held.parquet")
+    assert found.level == conformal_level(40, coverage)
+    assert (found.reliability is None) == (classes is None)
+
+
+@problems
+def test_of_the_rows_of_calibration_as_many_are_covered_as_the_rank_says(name: str, tmp_path: Path) -> None:
+    # Answered one by one, and not as calibrated: rounding must not cast out rows at the threshold, nor those that tie.
+    given = PROBLEMS[name]
+    part = slice(0, 60)
+    model = given.calibrated(tmp_path, part)
+    rows = list(zip(given.values(part), given.truths(part), strict=True))
+    for prefix in range(model.steps + 1):
+        count = sum(covers(opened(model, x, prefix).answer(), truth) for x, truth in rows)
+        assert count >= conformal_rank(60, 0.9)
+        if given.continuous:
+            assert count == conformal_rank(60, 0.9)
+
+
+def scores_of_others(given: Problem, folder: Path) -> Float:
+    """Scores (steps + 1, rows) of all rows that took no part in training."""
+    X = given.values(slice(None))
+    (rows,) = held_out(given.model, given.table(folder, slice(None)))[0].rows()
+    return np.array(
+        [
+            conformity_scores(given.model, told_of(given.model, scores), rows.Y)
+            for scores in given.model.prefixes.predict_all(X)
+        ]
+    )
+
+
+@problems
+@pytest.mark.parametrize("coverage", [0.9, 0.55])
+def test_over_many_splits_every_prefix_covers_as_often_as_promised(name: str, coverage: float, tmp_path: Path) -> None:
+    given, rng, splits, m = PROBLEMS[name], np.random.default_rng(7), 200, 99
+    scores = scores_of_others(given, tmp_path)
+    shares = np.empty((splits, len(scores)))
+    for split in range(splits):
+        order = rng.permutation(scores.shape[1])
+        for prefix, each in enumerate(scores):
+            threshold = conformal_threshold(each[order[:m]], coverage)
+            shares[split, prefix] = (each[order[m:]] <= threshold + 1e-12).mean()
+    level = conformal_level(m, coverage)
+    error = shares.std(axis=0, ddof=1) / np.sqrt(splits)
+    # Within two standard errors; what ties only adds.
+    assert (shares.mean(axis=0) >= level - 2 * error - 1e-12).all()
+    if given.continuous:
+        assert (shares.mean(axis=0) <= level + 2 * error).all()
+
+
+@problems
+def test_new_rows_are_covered_about_as_often_as_asked(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model = given.calibrated(tmp_path, HELD)
+    found = evaluate(model, given.table(tmp_path, NEW, "new.parquet"))
+    assert found.coverage is not None
+    assert found.size is not None
+    # Given the table of calibration, the share that is covered is Beta(rank, rows + 1 - rank).
+    rank = conformal_rank(130, 0.9)
+    law = betabinom(found.rows, rank, 131 - rank)
+    covered = np.rint(found.coverage * found.rows)
+    assert covered == pytest.approx(found.coverage * found.rows)
+    assert (law.cdf(covered) > 1e-4).all()
+    if given.continuous:
+        assert (law.sf(covered - 1) > 1e-4).all()
+    answers = [[opened(model, x, prefix).answer() for x in given.values(NEW)[:25]] for prefix in range(model.steps + 1)]
+    shares = [sum(map(covers, each, given.truths(NEW)[:25])) / 25 for each in answers]
+    few = evaluate(model, given.table(tmp_path, slice(130, 155), "few.parquet"))
+    assert few.coverage is not None
+    assert few.coverage.tolist() == shares
+
+
+@problems
+def test_sizes_are_what_evaluating_the_same_rows_tells(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model = given.calibrated(tmp_path, HELD)
+    found = evaluate(model, given.table(tmp_path, HELD))
+    assert found.size is not None
+    assert found.size.tolist() == list(the_calibration(model).sizes)
+    prefix = model.steps
+    answers = [opened(model, x, prefix).answer() for x in given.values(HELD)]
+    sizes = [np.diff(interval(a)).mean() if a.prediction_set is None else len(a.prediction_set) for a in answers]
+    assert found.size[prefix] == pytest.approx(np.mean(sizes), rel=1e-9)
+    # What a better prefix buys is a smaller answer.
+    assert found.size[prefix] < 0.95 * found.size[0]
+
+
+@pytest.mark.parametrize("name", ["binary", "digits", "squares"])
+def test_reliability_is_the_calibration_error_of_each_prefix(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model, X = given.model, given.values(HELD)
+    (rows,) = held_out(model, given.table(tmp_path, HELD))[0].rows()
+    found = the_calibration(given.calibrated(tmp_path, HELD)).reliability
+    for prefix in range(model.steps + 1):
+        likely = class_probabilities(model.prefixes.predict(X, prefix), model.manifest.family)
+        assert found is not None
+        assert found[prefix] == pytest.approx(expected_calibration_error(likely, class_codes(rows.Y)), abs=1e-9)
+
+
+def test_an_uncalibrated_model_has_no_coverage(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    found = evaluate(given.model, given.table(tmp_path, HELD))
+    assert (found.coverage, found.size) == (None, None)
+
+
+@problems
+@pytest.mark.parametrize("batch", [7, 64])
+def test_a_table_in_batches_calibrates_as_a_whole_one(
+    name: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = PROBLEMS[name]
+    whole = the_calibration(given.calibrated(tmp_path, HELD))
+    rows = Dataset.rows
+    monkeypatch.setattr(Dataset, "rows", lambda dataset: rows(dataset, batch))
+    parts = the_calibration(given.calibrated(tmp_path, HELD))
+    assert parts.thresholds == pytest.approx(whole.thresholds, rel=1e-9)
+    assert parts.sizes == pytest.approx(whole.sizes, rel=1e-9)
+    assert parts.model_copy(update={"thresholds": (), "sizes": (), "reliability": None}) == whole.model_copy(
+        update={"thresholds": (), "sizes": (), "reliability": None}
+    )
+
+
+def test_gaps_in_features_are_filled_by_training_means(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    gaps, filled = given.others[HELD].copy(), given.others[HELD].copy()
+    place = given.model.groups.features.index("bmi")
+    gaps["bmi"] = gaps["bmi"].where(gaps.index % 3 != 0)
+    filled["bmi"] = gaps["bmi"].fillna(given.model.prefixes.mean[place])
+    found = []
+    for name, frame in (("gaps.parquet", gaps), ("filled.parquet", filled)):
+        frame.to_parquet(tmp_path / name)
+        found.append(the_calibration(calibrate(given.model, open_table(tmp_path / name))).thresholds)
+    assert found[0] == found[1]
+
+
+def test_calibrating_changes_nothing_else_and_not_the_model_given(tmp_path: Path) -> None:
+    model = PROBLEMS["number"].model
+    before = model.manifest.model_dump_json()
+    found = PROBLEMS["number"].calibrated(tmp_path, HELD)
+    assert model.manifest.model_dump_json() == before
+    assert found.prefixes is model.prefixes
+    assert found.moments is model.moments
+    assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
+    again = calibrate(found, PROBLEMS["number"].table(tmp_path, NEW), 0.5)
+    assert the_calibration(again).coverage == 0.5
+
+
+def test_a_checked_dataset_calibrates_as_its_table(tmp_path: Path) -> None:
+    given = PROBLEMS["count"]
+    dataset, rows = held_out(given.model, given.table(tmp_path, HELD))
+    assert rows == 130
+    assert calibrated(given.model, dataset).manifest == given.calibrated(tmp_path, HELD).manifest
+
+
+def test_a_wider_threshold_covers_more_and_is_larger(tmp_path: Path) -> None:
+    given = PROBLEMS["digits"]
+    dataset, _ = held_out(given.model, given.table(tmp_path, HELD))
+    narrow, wide = (measured(given.model, dataset, [q] * (given.model.steps + 1)) for q in (0.3, 0.95))
+    assert (narrow.coverage <= wide.coverage).all()
+    assert (narrow.size < wide.size).all()
+    everything = measured(given.model, dataset, [1.0] * (given.model.steps + 1))
+    assert (everything.coverage == 1.0).all()
+    assert (everything.size == 10).all()
+
+
+# Answers
+
+
+@problems
+def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model = given.calibrated(tmp_path, HELD)
+    p, X = model.prefixes, given.values(NEW)[:6]
+    for prefix, threshold in enumerate(the_calibration(model).thresholds):
+        scores = p.predict(X, prefix)
+        answers = [opened(model, x, prefix).answer() for x in X]
+        classes = model.manifest.classes
+        if classes is not None:
+            likely = class_probabilities(scores, model.manifest.family)
+            enough = [[1 - share <= threshold + 1e-12 for share in row] for row in likely.tolist()]
+            assert [answer.prediction_set for answer in answers] == [list(compress(classes, row)) for row in enough]
+            assert {answer.interval for answer in answers} == {None}
+            continue
+        told = expected_responses(scores, model.manifest.family)
+        half = threshold * (np.sqrt(told) if name == "count" else p.response_scale)
+        ends = np.stack([told - half, told + half], axis=-1)
+        ends = np.maximum(ends, 0.0) if name == "count" else ends
+        expected = ends if name == "vector" else ends[:, 0]
+        assert np.array([answer.interval for answer in answers]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert {answer.prediction_set for answer in answers} == {None}
+
+
+@problems
+def test_many_rows_are_answered_as_one_row_each(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model, X = given.calibrated(tmp_path, HELD), given.values(NEW)[:20]
+    for prefix in (0, 1, model.steps):
+        together = opened(model, X, prefix).answer()
+        each = [opened(model, x, prefix).answer() for x in X]
+        told = [together.interval, together.prediction_set]
+        assert json.loads(json.dumps(told)) == told
+        if model.manifest.classes is not None:
+            assert told == [None, [answer.prediction_set for answer in each]]
+        else:
+            shape = (3, 2) if name == "vector" else (2,)
+            assert {interval(answer).shape for answer in each} == {shape}
+            assert interval(together).shape == (20, *shape)
+            assert interval(together) == pytest.approx(np.array([answer.interval for answer in each]), rel=1e-9)
+
+
+def test_a_budget_answers_with_its_own_prefix(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    model, x = given.calibrated(tmp_path, HELD), given.values(NEW)[0]
+    whole = opened(model, x, model.steps)
+    for prefix, cost in enumerate(model.costs):
+        assert whole.answer(float(cost)).interval == opened(model, x, prefix).answer().interval
+    widths = [np.diff(interval(whole.answer(float(cost))))[0] for cost in model.costs]
+    thresholds = np.array(the_calibration(model).thresholds)
+    assert widths == pytest.approx(2 * thresholds * model.prefixes.response_scale[0], rel=1e-9)
+
+
+def test_counts_are_never_told_to_be_negative(tmp_path: Path) -> None:
+    given = PROBLEMS["count"]
+    model = given.calibrated(tmp_path, slice(0, 60), 0.95)
+    answers = [opened(model, x, model.steps).answer() for x in given.values(slice(None))]
+    assert min(interval(answer)[0] for answer in answers) == 0.0
+
+
+def test_labels_in_a_set_are_those_of_the_table(tmp_path: Path) -> None:
+    for name, kind in (("digits", int), ("binary", str)):
+        given = PROBLEMS[name]
+        told = opened(given.calibrated(tmp_path, HELD), given.values(NEW)[:30], 1).answer().prediction_set
+        assert told is not None
+        assert {type(label) for each in told for label in each} == {kind}
+
+
+def test_a_set_may_be_empty_and_the_best_guess_is_still_told(tmp_path: Path) -> None:
+    given = PROBLEMS["digits"]
+    model = given.calibrated(tmp_path, HELD, 0.6)
+    answer = opened(model, given.values(NEW), model.steps).answer()
+    assert answer.prediction_set is not None
+    assert [] in answer.prediction_set
+    assert all(label in range(10) for label in answer.prediction)
+
+
+@problems
+def test_a_model_that_is_not_calibrated_says_nothing(name: str) -> None:
+    answer = opened(PROBLEMS[name].model, PROBLEMS[name].values(NEW)[0], 1).answer()
+    assert (answer.interval, answer.prediction_set) == (None, None)
+
+
+def arrived_names(model: AnytimeModel) -> list[str]:
+    """Groups that are no prefix: the second without the first."""
+    return [name for name in model.computed[2] if name not in model.computed[1]]
+
+
+@pytest.mark.parametrize("name", ["number", "vector", "count", "binary", "squares"])
+def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_otherwise(
+    name: str, tmp_path: Path
+) -> None:
+    given = PROBLEMS[name]
+    model, x = given.calibrated(tmp_path, HELD), given.values(NEW)[0]
+    for prefix in range(model.steps + 1):
+        prediction = opened(model, x, prefix)
+        one, other = prediction.answer(), prediction.answer(policy="arrived")
+        assert other.policy == "arrived"
+        assert (other.interval, other.prediction_set) == (one.interval, one.prediction_set)
+    prediction = model.open()
+    for group in arrived_names(model):
+        prediction.add(group, x[model.groups.slices[model.groups.positions[group]]])
+    answer = prediction.answer(policy="arrived")
+    assert answer.groups == tuple(arrived_names(model))
+    assert (answer.interval, answer.prediction_set) == (None, None)
+    # As does the prefix that answers in its place.
+    base = prediction.answer(policy="prefix")
+    assert (base.interval, base.prediction_set) != (None, None)
+    stood_in = prediction.answer(policy="arrived", solve=lambda *_: None)
+    assert stood_in.note is not None
+    assert (stood_in.interval, stood_in.prediction_set) == (base.interval, base.prediction_set)
+
+
+# Files
+
+
+@problems
+def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    model = given.calibrated(tmp_path, HELD)
+    saved = model.save(tmp_path / "sure.safetensors")
+    plain = given.model.save(tmp_path / "plain.safetensors")
+    loaded = load(tmp_path / "sure.safetensors")
+    assert loaded.manifest == saved.manifest
+    assert loaded.manifest.calibration == model.manifest.calibration
+    assert loaded.version not in ("", plain.version)
+    assert load(tmp_path / "plain.safetensors").manifest.calibration is None
+    x = given.values(NEW)[0]
+    one, other = (opened(m, x, 2).answer() for m in (saved, loaded))
+    assert one == other
+
+
+def test_calibrations_that_differ_have_other_versions(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    versions = {
+        model.save(tmp_path / "m.safetensors").version
+        for model in (
+            given.model,
+            given.calibrated(tmp_path, HELD),
+            given.calibrated(tmp_path, HELD, 0.8),
+            given.calibrated(tmp_path, NEW),
+        )
+    }
+    assert len(versions) == 4
+
+
+def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the calibration in a file."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    fields = json.loads(header["__metadata__"]["anytime"])
+    change(fields["calibration"])
+    path.write_bytes(serialise(parse_tensors(content), metadata={"anytime": json.dumps(fields)}))
+
+
+def narrower(found: dict[str, Any]) -> None:
+    found["thresholds"][1] *= 0.5
+
+
+def shorter(found: dict[str, Any]) -> None:
+    for name in ("thresholds", "sizes"):
+        found[name] = found[name][:-1]
+
+
+def reliable(found: dict[str, Any]) -> None:
+    found["reliability"] = [0.0] * len(found["thresholds"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (narrower, "changed after it was written"),
+        (lambda found: found.update(coverage=0.5), "changed after it was written"),
+        (lambda found: found.update(data="other.csv"), "changed after it was written"),
+        (shorter, "is calibrated for 5 prefixes and has 6"),
+        (reliable, "a calibration that is not one of regression or counts"),
+        (lambda found: found["thresholds"].pop(), "6 sizes; expected one for each of 5 thresholds"),
+        (lambda found: found.update(level=0.1), "level is 0.1"),
+        (lambda found: found["thresholds"].__setitem__(1, -1.0), "calibration.thresholds.1"),
+        (lambda found: found["thresholds"].__setitem__(1, float("nan")), "calibration.thresholds.1"),
+        (lambda found: found.update(kind="split"), "calibration.kind"),
+    ],
+)
+def test_a_calibration_that_was_tampered_with_is_refused(
+    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.safetensors"
+    PROBLEMS["number"].calibrated(tmp_path, HELD).save(path)
+    damaged(path, change)
+    with pytest.raises(ArtifactError, match=re.escape(words)) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_classification_cannot_be_calibrated_as_a_regression(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    PROBLEMS["binary"].calibrated(tmp_path, HELD).save(path)
+    damaged(path, lambda found: found.update(reliability=None))
+    with pytest.raises(ArtifactError, match="not one of classes"):
+        load(path)
+
+
+def test_a_model_of_an_older_format_is_calibrated_in_the_format_of_today(tmp_path: Path) -> None:
+    old = load(GOLDEN / "model-format-1.safetensors")
+    assert old.manifest.format == 1
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(30, 4)), columns=["a0", "a1", "b0", "y"])
+    frame.to_csv(tmp_path / "held.csv", index=False)
+    found = calibrate(old, open_table(tmp_path / "held.csv"))
+    assert (found.manifest.format, found.version) == (FORMAT, "")
+    saved = found.save(tmp_path / "m.safetensors")
+    assert load(tmp_path / "m.safetensors").manifest == saved.manifest
+    damaged(tmp_path / "m.safetensors", narrower)
+    with pytest.raises(ArtifactError, match="changed after it was written"):
+        load(tmp_path / "m.safetensors")
+
+
+def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path) -> None:
+    model = PROBLEMS["number"].calibrated(tmp_path, HELD)
+    assert training.resequence(model, model.groups).manifest.calibration is None
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("number", lambda frame: frame.drop(columns="bmi"), "lacks 'bmi'"),
+        ("number", lambda frame: frame.drop(columns="target"), "no column 'target'"),
+        ("number", lambda frame: frame.assign(target=frame["target"].where(frame.index != 4)), "1 of 130 rows"),
+        ("number", lambda frame: frame.assign(target=np.inf), "infinite in row 0"),
+        ("number", lambda frame: frame.assign(bmi="much"), "'bmi'"),
+        ("count", lambda frame: frame.assign(target=-frame["target"]), "negative in row 0"),
+        ("binary", lambda frame: frame.assign(target="unclear"), "'unclear' was never seen in training"),
+        ("digits", lambda frame: frame.assign(digit=11), "11 was never seen in training"),
+    ],
+)
+def test_what_evaluate_refuses_calibrate_refuses_in_the_same_words(
+    name: str, change: Callable[[pd.DataFrame], pd.DataFrame], words: str, tmp_path: Path
+) -> None:
+    change(PROBLEMS[name].others[HELD]).to_parquet(tmp_path / "held.parquet")
+    said = []
+    for work in (calibrate, evaluate):
+        with pytest.raises(AnytimeError, match=re.escape(words)) as caught:
+            work(PROBLEMS[name].model, open_table(tmp_path / "held.parquet"))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_rows_without_a_target_may_be_left_out(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    frame = given.others[HELD].copy()
+    frame["target"] = frame["target"].where(frame.index >= 30)
+    frame.to_parquet(tmp_path / "gaps.parquet")
+    found = calibrate(given.model, open_table(tmp_path / "gaps.parquet"), drop_missing=True)
+    assert the_calibration(found).rows == 100
+    assert the_calibration(found).thresholds == the_calibration(given.calibrated(tmp_path, slice(30, 130))).thresholds
+
+
+def test_too_few_rows_are_refused_before_the_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = PROBLEMS["number"]
+    table = given.table(tmp_path, slice(0, 18))
+    monkeypatch.setattr(Dataset, "rows", lambda _: pytest.fail("features were read"))
+    with pytest.raises(TrainingError, match=r"^18 rows are too few to calibrate a coverage of 0\.95; expected 19"):
+        calibrate(given.model, table, 0.95)
+    with pytest.raises(TrainingError, match="coverage is 90"):
+        calibrate(given.model, table, 90)
+
+
+@problems
+def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(name: str, tmp_path: Path) -> None:
+    given = PROBLEMS[name]
+    frame = given.others[HELD].copy()
+    features = list(given.model.groups.features)
+    frame[features] = frame[features].astype(np.float64)
+    frame.loc[5, features] = 1e300
+    frame.to_parquet(tmp_path / "absurd.parquet")
+    found = the_calibration(calibrate(given.model, open_table(tmp_path / "absurd.parquet")))
+    assert np.isfinite([*found.thresholds, *found.sizes, *(found.reliability or ())]).all()
+    assert all(q >= 0 for q in found.thresholds)
+
+
+def test_many_absurd_rows_are_refused_in_words(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    frame = given.others[HELD].copy()
+    frame.loc[:40, "bmi"] = 1e308
+    frame.loc[:40, "s5"] = 1e308
+    frame.to_parquet(tmp_path / "absurd.parquet")
+    model = replace(given.model, prefixes=replace(given.model.prefixes, packed=given.model.prefixes.packed * 1e3))
+    with pytest.raises(TrainingError, match="have no finite score"):
+        calibrate(model, open_table(tmp_path / "absurd.parquet"))
+
+
+def test_a_table_of_no_rows_is_refused(tmp_path: Path) -> None:
+    given = PROBLEMS["number"]
+    (tmp_path / "none.csv").write_text(",".join(given.others.columns) + "\n")
+    with pytest.raises(TableError, match="no rows"):
+        calibrate(given.model, open_table(tmp_path / "none.csv"))

@@ -1,0 +1,199 @@
+"""Every prefix of a generalised linear model is scikit-learn's model on the same standardised columns.
+
+scikit-learn is asked for more than it promises, and its answer is accepted only where its gradient is as good as zero.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from scipy.special import expit, softmax
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.arrays import Float
+from anytime.groups import FeatureGroups, load_groups
+from models import literal
+from models.likelihood_problems import KINDS, METHODS
+from models.literal_likelihood import Family
+from models.problems import grouped
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
+Estimator = AnytimeClassifier | AnytimeRegressor
+
+
+def table(family: Family, rows: int = 150, seed: int = 0) -> tuple[Float, Any]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 7)) * [1, 10, 0.1, 1, 1, 3, 1] + [0, 5, 0, 0, 100, 0, 0]
+    eta = literal.standardise(X, np.zeros(rows))[0] @ (0.7 * rng.normal(size=(7, 3)))
+    if family == "poisson":
+        return X, rng.poisson(np.exp(eta[:, 0])).astype(np.float64)
+    K = 2 if family == "binomial" else 3
+    return X, np.array(["ash", "elm", "oak"])[(eta[:, :K] + rng.gumbel(size=(rows, K))).argmax(axis=1)]
+
+
+def fitted(family: Family, X: Any, y: Any, groups: FeatureGroups = GROUPS, weights: Any = None, **options: Any) -> Any:
+    kind = AnytimeRegressor if family == "poisson" else AnytimeClassifier
+    return kind(groups, family=family, **options).fit(X, y, sample_weight=weights)
+
+
+def by_sklearn(family: Family, Z: Float, y: Any, alpha: float, weights: Float | None) -> tuple[Float, Float]:
+    """Coefficients (d, P) and intercepts (P,), with the gradient of the penalised mean loss there all but zero."""
+    w = np.ones(len(Z)) if weights is None else weights
+    if family == "poisson":
+        model = PoissonRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-13, max_iter=1000)
+        model.fit(Z, y, sample_weight=w)
+        W, intercept = model.coef_[:, np.newaxis], np.atleast_1d(model.intercept_)
+        residual = y[:, np.newaxis] - np.exp(intercept + Z @ W)
+    else:
+        model = LogisticRegression(C=1 / (w.sum() * alpha), solver="newton-cholesky", tol=1e-13, max_iter=1000)
+        model.fit(Z, y, sample_weight=w)
+        W, intercept = model.coef_.T, model.intercept_
+        one_hot = (np.asarray(y)[:, np.newaxis] == model.classes_).astype(np.float64)
+        eta = intercept + Z @ W
+        residual = one_hot[:, 1:] - expit(eta) if family == "binomial" else one_hot - softmax(eta, axis=1)
+    gradient = alpha * W - Z.T @ (w[:, np.newaxis] * residual) / w.sum()
+    assert np.abs(gradient).max() < 1e-10
+    assert np.abs(w @ residual / w.sum()).max() < 1e-10
+    return W, intercept
+
+
+def base_rate(family: Family, intercept: Float) -> Float:
+    """The inverse link of the empty prefix."""
+    if family == "multinomial":
+        return np.asarray(softmax(intercept), dtype=np.float64)
+    return np.asarray(expit(intercept) if family == "binomial" else np.exp(intercept), dtype=np.float64)
+
+
+def shares(family: Family, y: Any, w: Float) -> Float:
+    """The mean count; or the share of each class, of two that of the second."""
+    if family == "poisson":
+        return np.atleast_1d(np.average(y, weights=w))
+    found = np.average(y[:, np.newaxis] == np.unique(y), axis=0, weights=w)
+    return found[1:] if family == "binomial" else found
+
+
+def check_every_prefix(
+    estimator: Any, family: Family, X: Float, y: Any, weights: Float | None = None, atol: float = 1e-6
+) -> None:
+    """Standardise the table by hand, with the training means in the gaps, and compare prefix after prefix."""
+    Z, _ = literal.standardise(X, np.zeros(len(X)), weights)
+    models = estimator.fit_.prefixes
+    w = np.ones(len(X)) if weights is None else weights
+    for prefix, end in enumerate(models.ends):
+        used, intercept = models.columns[:end], models.intercept_of(prefix)
+        if end == 0:
+            np.testing.assert_allclose(base_rate(family, intercept), shares(family, y, w), atol=1e-12)
+            continue
+        W, wanted = by_sklearn(family, Z[:, used], y, float(estimator.fit_.alphas[prefix]), weights)
+        scale = 1 + np.abs(W).max()
+        np.testing.assert_allclose(models.coef(prefix) * models.scale[used, np.newaxis], W, rtol=0, atol=atol * scale)
+        # Both sum to 0 over the classes in the coefficients; scikit-learn centres its intercepts, too.
+        np.testing.assert_allclose(intercept, wanted, rtol=0, atol=atol * (1 + np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("alpha", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("family", KINDS)
+def test_every_prefix_is_the_model_of_scikit_learn(family: Family, alpha: float) -> None:
+    X, y = table(family)
+    check_every_prefix(fitted(family, X, y, alpha=alpha), family, X, y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("variant", [{}, {"cost_blind": True}, {"doubling": True}], ids=str)
+@pytest.mark.parametrize("family", KINDS)
+def test_whatever_ordered_the_groups(family: Family, method: str, variant: dict[str, Any]) -> None:
+    X, y = table(family, rows=100)
+    check_every_prefix(fitted(family, X, y, alpha=1e-3, method=method, **variant), family, X, y)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_with_weights_some_of_them_zero(family: Family) -> None:
+    X, y = table(family)
+    weights = np.random.default_rng(1).choice([0.0, 0.3, 1.0, 7.0], size=len(X))
+    check_every_prefix(fitted(family, X, y, weights=weights, alpha=1e-4), family, X, y, weights)
+
+
+@pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])
+@pytest.mark.parametrize("family", KINDS)
+def test_on_sparse_tables(family: Family, layout: Any) -> None:
+    X, y = table(family)
+    X = np.where(np.abs(X) > 0.8, X, 0.0)
+    estimator = fitted(family, layout(X), y, alpha=1e-4)
+    check_every_prefix(estimator, family, X, y)
+    told = estimator.predict_proba if family != "poisson" else estimator.predict
+    np.testing.assert_allclose(told(layout(X)), told(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("family", KINDS)
+def test_what_is_missing_is_the_training_mean(family: Family, weighted: bool) -> None:
+    X, y = table(family)
+    rng = np.random.default_rng(2)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    weights = rng.uniform(0.1, 3.0, len(X)) if weighted else None
+    check_every_prefix(fitted(family, X, y, weights=weights, alpha=1e-4), family, X, y, weights)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_each_prefix_at_the_penalty_that_was_chosen_for_it(family: Family) -> None:
+    X, y = table(family, rows=90)
+    estimator = fitted(family, X, y, alpha="cv", folds=3)
+    assert len(set(estimator.fit_.alphas.tolist())) > 1
+    check_every_prefix(estimator, family, X, y)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_what_is_predicted_is_what_scikit_learn_predicts(family: Family) -> None:
+    X, y = table(family)
+    estimator = fitted(family, X, y, alpha=1e-3)
+    Z, _ = literal.standardise(X, np.zeros(len(X)))
+    if family == "poisson":
+        model = PoissonRegressor(alpha=1e-3, solver="newton-cholesky", tol=1e-13, max_iter=1000).fit(Z, y)
+        np.testing.assert_allclose(estimator.predict(X), model.predict(Z), rtol=1e-6)
+        return
+    model = LogisticRegression(C=1 / (len(X) * 1e-3), solver="newton-cholesky", tol=1e-13, max_iter=1000).fit(Z, y)
+    np.testing.assert_allclose(estimator.predict_proba(X), model.predict_proba(Z), atol=1e-7)
+    np.testing.assert_allclose(estimator.decision_function(X), model.decision_function(Z), atol=1e-6)
+    np.testing.assert_array_equal(estimator.predict(X), model.predict(Z))
+
+
+# Real tables.
+
+
+def test_heart_disease(shared_data: Path) -> None:
+    frame = pd.read_parquet(shared_data / "heart_cleveland" / "data.parquet")
+    groups = load_groups(shared_data / "heart_cleveland" / "groups.json")
+    X = frame[list(groups.features)].to_numpy(dtype=np.float64)
+    y = frame["disease"].to_numpy() > 0
+    check_every_prefix(fitted("binomial", X, y, groups, alpha=1e-4), "binomial", X, y)
+
+
+def test_handwritten_digits(shared_data: Path) -> None:
+    """Ten classes; of each group of features the first few."""
+    frame = pd.read_parquet(shared_data / "mfeat" / "train.parquet")
+    full = load_groups(shared_data / "mfeat" / "groups.json")
+    some = [
+        {"name": group.name, "features": list(group.features[:4]), "cost": group.cost}
+        for group in full.groups
+        if group.features
+    ]
+    groups = load_groups({"groups": some})
+    X = frame[list(groups.features)].to_numpy(dtype=np.float64)[:600]
+    y = frame["digit"].to_numpy()[:600]
+    check_every_prefix(fitted("multinomial", X, y, groups, alpha=1e-3), "multinomial", X, y)
+
+
+def test_relevance_as_a_count(shared_data: Path) -> None:
+    frame = pd.read_parquet(shared_data / "mq2008" / "data.parquet")
+    groups = load_groups(shared_data / "mq2008" / "groups.json")
+    X = frame[list(groups.features)].to_numpy(dtype=np.float64)
+    y = frame["relevance"].to_numpy(dtype=np.float64)
+    check_every_prefix(fitted("poisson", X, y, groups, alpha=1e-4), "poisson", X, y)
