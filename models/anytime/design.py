@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
-from anytime.arrays import Float, Index
+from anytime.arrays import Bool, Float, Index
 from anytime.families import Family
 from anytime.gram import Gram
 from anytime.slabs import Slab
@@ -65,6 +65,7 @@ class Design:
     weight : sum of the weights of the training rows.
     ridge : (D,) the penalty of each coefficient in the units of the slabs, for alpha 1.
     held : fold that is left out, or None.
+    centre : (D,) the means of the training rows in the units of the slabs, which fill what is missing.
     n_jobs : threads, as joblib counts them.
     """
 
@@ -74,6 +75,7 @@ class Design:
     weight: float
     ridge: Float
     held: int | None = None
+    centre: Float | None = None
     n_jobs: int | None = None
 
     @property
@@ -87,7 +89,9 @@ class Design:
 
     def without(self, fold: int, gram: Gram, weight: float) -> Design:
         """The rows of the other folds; the penalty is on standard units of their own."""
-        return replace(self, held=fold, gram=gram, weight=weight, ridge=np.square(gram.x_scale / self.gram.x_scale))
+        ridge = np.square(gram.x_scale / self.gram.x_scale)
+        centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
+        return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
     @cached_property
     def weights(self) -> list[Float | None]:
@@ -160,17 +164,28 @@ class View:
         slabs = self.design.slabs
         few = len(slabs) == 1 or sum(len(slab.Y) for slab in slabs) * self.width < ALONE
         if few or effective_n_jobs(self.design.n_jobs) == 1:
-            yield from map(task, range(len(slabs)))
+            yield from map(self._released(task), range(len(slabs)))
             return
         run = Parallel(n_jobs=self.design.n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        yield from run(delayed(task)(i) for i in range(len(slabs)))
+        yield from run(delayed(self._released(task))(i) for i in range(len(slabs)))
+
+    def _released(self, task: Callable[[int], T]) -> Callable[[int], T]:
+        """A task that lets go of its slab."""
+
+        def released(number: int) -> T:
+            try:
+                return task(number)
+            finally:
+                self.design.slabs[number].release()
+
+        return released
 
     def _chunks(self, number: int) -> Iterator[tuple[Float, slice]]:
         """Z (d + 1, rows) of the chunks of a slab; valid until the next."""
-        Z = self.design.slabs[number].Z
+        Z, gaps = self.design.slabs[number].Z, self._gaps(number)
         total = Z.shape[1]
         step = min(max(256, CHUNK_VALUES // self.width), total)
-        buffer = None if len(self._runs) == 1 else np.empty((self.width, step))
+        buffer = None if len(self._runs) == 1 and not gaps else np.empty((self.width, step))
         for start in range(0, total, step):
             rows = slice(start, min(start + step, total))
             if buffer is None:
@@ -179,7 +194,17 @@ class View:
             chunk = buffer[:, : rows.stop - start]
             for to, out_of in self._runs:
                 chunk[to] = Z[out_of, rows]
+            for row, missing, mean in gaps:
+                chunk[row, missing[rows]] = mean
             yield chunk, rows
+
+    def _gaps(self, number: int) -> list[tuple[int, Bool, float]]:
+        """Where a slab lacks features of the view, and their means where these are not 0."""
+        gaps, centre = self.design.slabs[number].gaps, self.design.centre
+        if not gaps or centre is None:
+            return []
+        place = {int(column): row for row, column in enumerate(self.columns, start=1)}
+        return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
     def _predictors(self, number: int, theta: Float) -> Float:
         eta = np.empty((self.design.slabs[number].Z.shape[1], theta.shape[1]))

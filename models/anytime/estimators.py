@@ -218,6 +218,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
     Hu, Grubb, Bagnell and Hebert, "Efficient Feature Group Sequencing for Anytime Linear Prediction", UAI 2016.
     """
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.family == "poisson":
+            tags.target_tags.positive_only, tags.target_tags.multi_output = True, False
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
 
@@ -230,7 +236,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
         """
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         names = _names(y)
-        X, y = validate_data(self, self._prepared(X), y, multi_output=True, y_numeric=True, dtype="numeric", **options)
+        several = self._family() != "poisson"
+        X, y = validate_data(
+            self, self._prepared(X), y, multi_output=several, y_numeric=True, dtype="numeric", **options
+        )
         self._resolve_groups(X)
         self._flat = y.ndim == 1
         default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
@@ -283,7 +292,7 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
         self._resolve_groups(X)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise TrainingError(f"y has one class, {self.classes_[0]!r}; expected 2 or more")
+            raise TrainingError(f"y has one class, {self.classes_.tolist()[0]!r}; expected 2 or more")
         labels = tuple(self.classes_.tolist())
         binary = len(labels) == 2
         self._target = Target("binary" if binary else "multiclass", names or ("y",), labels)

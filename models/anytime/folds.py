@@ -33,7 +33,7 @@ class StratifiedFolds:
     """Fold numbers by a class: each class is dealt out by itself, so that two rows of one are in two folds."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self._count, self._rng = count, rng
+        self._count, self._seed = count, int(rng.integers(2**63))
         self._streams: dict[Hashable, FoldStream] = {}
 
     def take(self, labels: Index) -> Index:
@@ -41,7 +41,9 @@ class StratifiedFolds:
         folds = np.empty(len(labels), dtype=np.intp)
         for label in np.unique(labels).tolist():
             rows = np.flatnonzero(labels == label)
-            folds[rows] = self._streams.setdefault(label, FoldStream(self._count, self._rng)).take(len(rows))
+            if label not in self._streams:  # a generator of its own, so that batches change nothing
+                self._streams[label] = FoldStream(self._count, np.random.default_rng([self._seed, label]))
+            folds[rows] = self._streams[label].take(len(rows))
         return folds
 
 

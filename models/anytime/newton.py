@@ -148,6 +148,8 @@ def optimum(
         if not (solver.lasting and damping == DAMPING and t == 1.0 and left < FAST):
             solver = None
         now = view.evaluate(etas, hessian=solver is None and _dense(theta))
+    if alpha == 0:  # separated by so little that rounding ended the steps
+        raise SeparatedError("the likelihood has no optimum at alpha 0")
     raise TrainingError(
         "no optimum of the likelihood was reached; scale or drop features with extreme values, or give a larger alpha"
     )

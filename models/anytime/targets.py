@@ -160,14 +160,14 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family:
     TableError
         The target has one value only, or is not what the task needs.
     """
+    if task == "auto" and family in FAMILY_TASKS:
+        task = FAMILY_TASKS[family]
     for name, kind, values in zip(survey.columns, survey.kinds, survey.values, strict=True):
         if len(values) < 2:
             (only,) = values
             raise TableError(f"{survey.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
         if kind == "O" and (task in ("regression", "count") or len(survey.columns) > 1):
             raise TableError(f"{survey.table}: target {name!r} is text; expected numbers")
-    if task == "auto" and family in FAMILY_TASKS:
-        task = FAMILY_TASKS[family]
     target = _settled(survey, task)
     if family is not None:
         check_family(family, target)

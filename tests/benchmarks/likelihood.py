@@ -32,11 +32,17 @@ THREADS = 2
 
 def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[Float, Index]:
     """Features in the order of the groups, and the target."""
-    read = pq.read_table(folder / f"{name}.parquet")
-    X = np.empty((read.num_rows, len(groups.features)))
-    for j, feature in enumerate(groups.features):
-        X[:, j] = read[feature].to_numpy()
-    return X, read[target].to_numpy().astype(np.intp)
+    file = pq.ParquetFile(folder / f"{name}.parquet")
+    X = np.empty((file.metadata.num_rows, len(groups.features)))
+    y = np.empty(len(X), dtype=np.intp)
+    start = 0
+    for batch in file.iter_batches(8192):  # by pieces, so that the data are the peak of memory so far
+        rows = slice(start, start + batch.num_rows)
+        for j, feature in enumerate(groups.features):
+            X[rows, j] = batch[feature].to_numpy(zero_copy_only=False)
+        y[rows] = batch[target].to_numpy(zero_copy_only=False)
+        start = rows.stop
+    return X, y
 
 
 def classifier(groups: FeatureGroups, alpha: float) -> AnytimeClassifier:

@@ -22,18 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 # Step by step.
 
 
-WRONG = pytest.mark.xfail(reason="gradients of groups taken are added to those of groups left")  # as examples have it
-
-
-def options() -> list[Any]:
-    """Every family, method and restriction; those known to go wrong are marked."""
-    return [
-        pytest.param(*option, marks=WRONG if option[1] in ("single", "no-whiten") else ())
-        for option in product(KINDS, METHODS, (False, True))
-    ]
-
-
-@pytest.mark.parametrize(("family", "method", "doubling"), options())
+@pytest.mark.parametrize(("family", "method", "doubling"), list(product(KINDS, METHODS, (False, True))))
 def test_every_step_and_every_prefix_is_the_literal_one(family: Family, method: Method, doubling: bool) -> None:
     @quick(max_examples=14)
     @given(cases((family,)), st.booleans())

@@ -82,7 +82,6 @@ def test_forward_regression_sees_what_a_group_adds_to_those_selected(family: Fam
 # Groups taken have gradients, too: those of the penalty.
 
 
-@pytest.mark.xfail(strict=True, reason="gradients of groups taken are added to those of the group left before them")
 @pytest.mark.parametrize("method", ["single", "no-whiten"])
 @pytest.mark.parametrize("family", ["binomial", "multinomial"])
 def test_a_group_is_not_scored_by_those_taken_that_stand_after_it(family: Family, method: Method) -> None:

@@ -212,12 +212,7 @@ def test_with_a_penalty_what_is_separated_has_its_literal_optimum(name: str, alp
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="says that no optimum was reached"))
-        if name == "by a hair"
-        else name
-        for name in SEPARATED
-    ],
+    SEPARATED,
 )
 def test_the_estimators_say_which_groups_separate_and_what_to_do(name: str) -> None:
     family, made = SEPARATED[name]

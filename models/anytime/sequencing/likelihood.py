@@ -163,7 +163,9 @@ class _Fitted:
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
-        left = Left(self._groups.slices, at.score[1:], np.ones(len(theta) - 1))
+        b = at.score[1:].copy()
+        b[np.array(self.columns, dtype=np.intp)] = 0.0
+        left = Left(self._groups.slices, b, np.ones(len(theta) - 1))
         left.taken[self._order] = True
         left.stack()
         return left
