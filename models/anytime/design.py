@@ -207,11 +207,25 @@ class View:
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
     def _predictors(self, number: int, theta: Float) -> Float:
-        eta = np.empty((self.design.slabs[number].Z.shape[1], theta.shape[1]))
+        """Z'theta (rows, Q) of a slab, run by run, without a copy."""
+        Z = self.design.slabs[number].Z
+        eta = np.zeros((Z.shape[1], theta.shape[1]))
         with np.errstate(over="ignore", invalid="ignore"):  # a step too far is seen by its loss
-            for Z, rows in self._chunks(number):
-                eta[rows] = Z.T @ theta
+            for to, out_of in self._runs:
+                eta += Z[out_of].T @ theta[to]
+            for row, missing, mean in self._gaps(number):
+                eta[missing] += mean * theta[row]
         return eta
+
+    def _score(self, number: int, residual: Float) -> Float:
+        """Z residual (d + 1, Q) of a slab, likewise."""
+        Z = self.design.slabs[number].Z
+        score = np.empty((self.width, residual.shape[1]))
+        for to, out_of in self._runs:
+            score[to] = Z[out_of] @ residual
+        for row, missing, mean in self._gaps(number):
+            score[row] += mean * residual[missing].sum(axis=0)
+        return score
 
     def _along(self, etas: Predictors, directions: Predictors | None) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
@@ -230,20 +244,17 @@ class View:
         if w is not None:
             losses, residual = losses * w, residual * w[:, np.newaxis]
         Q = eta.shape[1]
-        score = np.zeros((self.width, Q))
         H = np.zeros((self.width, Q, self.width, Q)) if hessian else None
-        for Z, rows in self._chunks(number):
-            score += Z @ residual[rows]
-            if H is not None:
+        if H is not None:
+            for Z, rows in self._chunks(number):
                 _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
+        score = self._score(number, residual)
         return float(losses.sum()), score, None if H is None else H.reshape(self.width * Q, -1)
 
     def _product(self, number: int, eta: Float, direction: Float) -> Float:
-        w, total = self.design.weights[number], np.zeros_like(direction)
-        for Z, rows in self._chunks(number):
-            curved = self.design.family.bend(eta[rows], Z.T @ direction)
-            total += Z @ (curved if w is None else curved * w[rows, np.newaxis])
-        return total
+        w = self.design.weights[number]
+        curved = self.design.family.bend(eta, self._predictors(number, direction))
+        return self._score(number, curved if w is None else curved * w[:, np.newaxis])
 
     def _weighted_gram(self, number: int, eta: Float) -> Float:
         total = np.zeros((self.width, 1, self.width, 1))

@@ -147,9 +147,10 @@ def main() -> None:
         memory(options.data, options.alpha)
         return
     if options.only != "mfeat":
-        intrusions(options.data, options.alpha, options.repeats)
+        # First, for a process that is begun inherits the peak of the one that begins it.
         again = [sys.executable, __file__, "--memory-only", "--data", str(options.data), "--alpha", str(options.alpha)]
         subprocess.run(again, check=True)
+        intrusions(options.data, options.alpha, options.repeats)
     if options.only != "kddcup99":
         digits(options.data, options.picture)
 
