@@ -99,6 +99,11 @@ class Curvatures:
     r: Float
 
     @staticmethod
+    def all_kept(columns: int, prefixes: int) -> bool:
+        """Whether those of so many prefixes may all be kept."""
+        return prefixes * ((columns + 1) * (columns + 2) // 2) <= LARGEST
+
+    @staticmethod
     def prefixes_kept(ends: Index) -> Index:
         """All prefixes, or where that would be too much the last and as many as fit, evenly spaced by their columns."""
         width = int(ends[-1]) + 1

@@ -282,7 +282,10 @@ def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optim
     kept = Curvatures.prefixes_kept(sequence.ends)
     found = []
     whole = design.view(np.arange(D))
-    for prefix in kept:
+    for prefix in kept.tolist():
+        if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
+            found.append(sequence.curvatures[prefix])
+            continue
         theta = np.zeros((D + 1, 1))
         theta[0] = optima[prefix].theta[0]
         used = sequence.columns[: sequence.ends[prefix]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from anytime.arrays import Float
 from anytime.criteria import CRITERIA
-from anytime.curvature import Curvature
+from anytime.curvature import Curvature, Curvatures
 from anytime.design import Design, Predictors
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
@@ -46,9 +46,11 @@ class LikelihoodSequence(Sequence):
     Attributes
     ----------
     optima : for each prefix the optimum at the penalty that ordered, theta (ends + 1, Q), intercept first.
+    curvatures : second-order models at these optima, by prefix, where the search needed them and they are small.
     """
 
     optima: tuple[Optimum, ...]
+    curvatures: dict[int, Curvature]
 
 
 def likelihood_sequence(
@@ -72,7 +74,12 @@ def likelihood_sequence(
         search = _Fitted(design, groups, method, alpha, cost_blind)
         found = greedy(search, groups, doubling=doubling)
     return LikelihoodSequence(
-        found.steps, found.doubling_until, np.array(search.columns, dtype=np.intp), found.ends, tuple(search.optima)
+        found.steps,
+        found.doubling_until,
+        np.array(search.columns, dtype=np.intp),
+        found.ends,
+        tuple(search.optima),
+        search.curvatures,
     )
 
 
@@ -107,6 +114,8 @@ class _Fitted:
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
         self._curvature: Curvature | None = None
+        self.curvatures: dict[int, Curvature] = {}
+        self._kept = design.predictors == 1 and Curvatures.all_kept(len(design.gram.x_mean), len(groups) + 1)
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -160,6 +169,8 @@ class _Fitted:
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = Curvature.at(theta, at)
+            if self._kept:
+                self.curvatures[len(self.optima) - 1] = self._curvature
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
