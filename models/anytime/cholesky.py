@@ -14,7 +14,7 @@ from scipy.linalg import solve_triangular
 
 from anytime.arrays import Bool, Float
 
-__all__ = ["RANK_TOLERANCE", "Factor", "factorise"]
+__all__ = ["RANK_TOLERANCE", "Factor", "factorise", "factorise_penalised"]
 
 RANK_TOLERANCE = 1e-10
 """A pivot under this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
@@ -50,6 +50,15 @@ def factorise(A: Float, reference: Float) -> Factor:
     if (pivots > RANK_TOLERANCE * reference).all():
         return Factor(L, np.zeros(len(A), dtype=np.bool_))
     return _by_columns(A, reference)
+
+
+def factorise_penalised(H: Float, ridge: Float) -> Factor:
+    """Factor of H + diag(ridge), ridge (d,); a column without variation and penalty gets a pivot of its own, 1."""
+    C = H.copy()
+    diagonal = np.einsum("ii->i", C)
+    diagonal += ridge
+    diagonal[diagonal <= 0.0] = 1.0
+    return factorise(C, diagonal.copy())
 
 
 def _by_columns(A: Float, reference: Float) -> Factor:

@@ -21,7 +21,7 @@ from anytime.moments import Moments
 from anytime.prefixes import staircase
 from anytime.threads import single_blas_thread
 
-__all__ = ["Errors", "Fold", "HeldOut", "prefix_errors", "split"]
+__all__ = ["Errors", "Fold", "HeldOut", "prefix_errors", "split", "with_rows"]
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -95,6 +95,16 @@ class Errors:
         return np.sqrt(spread / (len(self.weights) - 1))
 
 
+def with_rows(parts: Many[Moments]) -> list[int]:
+    """Which folds have rows of positive weight; TrainingError where fewer than two have."""
+    full = [f for f, part in enumerate(parts) if part.weight > 0]
+    if len(full) < 2:
+        raise TrainingError(
+            f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: give more rows or a fixed alpha"
+        )
+    return full
+
+
 def split(parts: Many[Moments]) -> list[Fold]:
     """Hold out each of the parts in turn; parts without rows are left out.
 
@@ -103,11 +113,7 @@ def split(parts: Many[Moments]) -> list[Fold]:
     TrainingError
         Fewer than two parts have rows of positive weight.
     """
-    full = [part for part in parts if part.weight > 0]
-    if len(full) < 2:
-        raise TrainingError(
-            f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: give more rows or a fixed alpha"
-        )
+    full = [parts[f] for f in with_rows(parts)]
     folds = []
     for f, part in enumerate(full):
         train = Gram.of(Moments.merged(full[:f] + full[f + 1 :]))

@@ -15,14 +15,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anytime.arrays import Float, Index
-from anytime.cholesky import factorise
+from anytime.cholesky import factorise, factorise_penalised
 from anytime.design import Evaluation
 from anytime.gram import Gram
 
-__all__ = ["Curvature", "Curvatures"]
+__all__ = ["Curvature", "Curvatures", "on_all_columns"]
 
 LARGEST = 2**22
 """Numbers that the curvatures of one model may take: 32 MiB."""
+
+
+def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
+    """Coefficients (d + 1, Q) of some columns as those of all, (width + 1, Q), zero in the others."""
+    whole = np.zeros((width + 1, theta.shape[1]))
+    whole[0] = theta[0]
+    whole[columns + 1] = theta[1:]
+    return whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +70,8 @@ class Curvature:
     def newton(self, columns: Index, alpha: float) -> Float:
         """One Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
         at = self.places(columns)
-        C = self.H[np.ix_(at, at)]
-        diagonal = np.einsum("ii->i", C)
-        diagonal[self.predictors :] += alpha
-        diagonal[diagonal <= 0.0] = 1.0
-        factor = factorise(C, diagonal.copy())
+        ridge = np.where(np.arange(len(at)) < self.predictors, 0.0, alpha)
+        factor = factorise_penalised(self.H[np.ix_(at, at)], ridge)
         return factor.backward(factor.forward(self.r[at, np.newaxis])).reshape(-1, self.predictors)
 
     def gram(self, like: Gram) -> Gram:

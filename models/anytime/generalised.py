@@ -17,7 +17,8 @@ import numpy as np
 from anytime.accumulate import Block
 from anytime.alpha import choose, nested_errors
 from anytime.arrays import Float, Index
-from anytime.curvature import Curvature, Curvatures
+from anytime.cross_validation import with_rows
+from anytime.curvature import Curvature, Curvatures, on_all_columns
 from anytime.design import Design
 from anytime.errors import TrainingError
 from anytime.families import FAMILIES
@@ -90,7 +91,6 @@ class Selection:
     grid: Many[float]
     one_se: bool
     nested: bool
-    keep_curvature: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ def _generalised(
         prefixes=_prefixes(design, sequence, optima),
         deviance=deviance,
         null=0.5 * float(deviance[0]),
-        curvatures=_curvatures(design, sequence, optima) if how.keep_curvature else None,
+        curvatures=_curvatures(design, sequence, optima),
     )
 
 
@@ -210,11 +210,7 @@ def _check(design: Design, target: Target) -> None:
 
 def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
     """Each fold held out in turn; those without weight are left out."""
-    full = [f for f, part in enumerate(parts) if part.weight > 0]
-    if len(full) < 2:
-        raise TrainingError(
-            f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: give more rows or a fixed alpha"
-        )
+    full = with_rows(parts)
     folds = []
     for f in full:
         rest = Moments.merged([parts[g] for g in full if g != f])
@@ -286,10 +282,8 @@ def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optim
         if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
             found.append(sequence.curvatures[prefix])
             continue
-        theta = np.zeros((D + 1, 1))
-        theta[0] = optima[prefix].theta[0]
         used = sequence.columns[: sequence.ends[prefix]]
-        theta[used + 1] = optima[prefix].theta[1:]
+        theta = on_all_columns(optima[prefix].theta, used, D)
         etas = design.view(used).predictors(optima[prefix].theta)
         found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
     return Curvatures.packed_from(kept, found)

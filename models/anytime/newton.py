@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from anytime.arrays import Float
-from anytime.cholesky import Factor, factorise
+from anytime.cholesky import factorise_penalised
 from anytime.design import Evaluation, Predictors, View
 from anytime.errors import TrainingError
 
@@ -233,19 +233,10 @@ class _Dense:
 
     def __init__(self, at: Evaluation, ridge: Float) -> None:
         assert at.hessian is not None  # noqa: S101
-        self._factor = _factor(at.hessian, np.repeat(ridge, at.score.shape[1]))
+        self._factor = factorise_penalised(at.hessian, np.repeat(ridge, at.score.shape[1]))
 
     def solve(self, g: Float, tolerance: float) -> Float:  # noqa: ARG002
         return self._factor.backward(self._factor.forward(g.reshape(-1, 1))).reshape(g.shape)
-
-
-def _factor(H: Float, ridge: Float) -> Factor:
-    """Factor of H plus the penalty; a column without variation keeps a pivot of its own."""
-    C = H.copy()
-    diagonal = np.einsum("ii->i", C)
-    diagonal += ridge
-    diagonal[diagonal <= 0.0] = 1.0
-    return factorise(C, diagonal.copy())
 
 
 class _Conjugate:
@@ -255,7 +246,7 @@ class _Conjugate:
 
     def __init__(self, view: View, etas: Predictors, ridge: Float) -> None:
         self._product, self._ridge = view.products(etas), ridge
-        self._factor = _factor(view.weighted_gram(etas), ridge[:, 0])
+        self._factor = factorise_penalised(view.weighted_gram(etas), ridge[:, 0])
 
     def solve(self, g: Float, tolerance: float) -> Float:
         x, r = np.zeros_like(g), g.copy()

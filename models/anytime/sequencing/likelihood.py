@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anytime.arrays import Float
+from anytime.arrays import Float, Index
 from anytime.criteria import CRITERIA
-from anytime.curvature import Curvature, Curvatures
+from anytime.curvature import Curvature, Curvatures, on_all_columns
 from anytime.design import Design, Predictors
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
@@ -148,16 +148,15 @@ class _Fitted:
 
     def _padded(self) -> Float:
         """The last optimum on all columns, (D + 1, Q)."""
-        theta = self.optima[-1].theta
-        whole = np.zeros((self._whole.width, theta.shape[1]))
-        whole[0] = theta[0]
-        whole[np.array(self.columns[: len(theta) - 1], dtype=np.intp) + 1] = theta[1:]
-        return whole
+        return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._whole.width - 1)
+
+    def _fitted_columns(self) -> Index:
+        """The columns of the last optimum."""
+        return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
 
     def _predictors(self) -> Predictors:
         """The predictors of all rows at the last optimum."""
-        theta = self.optima[-1].theta
-        return self._design.view(np.array(self.columns[: len(theta) - 1], dtype=np.intp)).predictors(theta)
+        return self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
 
     def _candidates(self) -> Candidates:
         return Candidates(self._groups, self._left(), self._criterion, self._cost_blind)
