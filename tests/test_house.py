@@ -46,7 +46,7 @@ LAYERS = (
     "lateness",
     "collecting",
     "runner estimators plotting",
-    "kept_runners",
+    "kept_runners experiments",
     "cli",
 )
 """Rooms of the library in the order in which data pass through them; none imports one further on."""

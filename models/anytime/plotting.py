@@ -11,7 +11,7 @@ from anytime.comparison import Comparison
 from anytime.errors import AnytimeError
 from anytime.model import AnytimeModel
 
-__all__ = ["check_picture", "plot_comparison", "plot_model"]
+__all__ = ["blank_figure", "check_picture", "plot_comparison", "plot_model", "write_figure"]
 
 FORMATS = (".png", ".svg", ".pdf")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (1, 3)))
@@ -34,7 +34,7 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
     AnytimeError
         matplotlib is not installed, or the name has no suffix of a picture.
     """
-    figure, axes = _figure(2 if model.manifest.prior_error is not None else 1)
+    figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
     steps = model.manifest.steps
     explained = np.array([0.0, *(step.r2 for step in steps)])
     unit = model.groups.cost_unit
@@ -50,7 +50,7 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
         axes[1].plot(model.costs, errors, "o", markersize=3, color="black")
         axes[1].set(ylabel=f"cross-validated {'error' if gaussian else 'deviance'}", ylim=(0, None))
     axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def _label_steps(axis: Any, model: AnytimeModel, values: Any) -> None:
@@ -65,7 +65,7 @@ def _label_steps(axis: Any, model: AnytimeModel, values: Any) -> None:
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     """Draw the methods' curves up to where timeliness stops, training beside test; errors as `plot_model`."""
     sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
-    figure, axes = _figure(len(sides), across=True)
+    figure, axes = blank_figure(len(sides), across=True)
     for axis, (side, curves) in zip(axes, sides.items(), strict=True):
         for (name, curve), style in zip(curves.items(), LINES, strict=True):
             axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
@@ -73,10 +73,10 @@ def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
         axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
     axes[0].set_ylabel("explained variance F")
     axes[-1].legend(fontsize=8, loc="lower right")
-    _write(figure, path)
+    write_figure(figure, path)
 
 
-def _figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
+def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
     """A figure with panels side by side or one above the other, that needs no screen."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -91,7 +91,8 @@ def _figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
     return figure, list(axes.flat)
 
 
-def _write(figure: Any, path: Path) -> None:
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure whose texts are taken as they are; AnytimeError where that fails."""
     from matplotlib.text import Text  # noqa: PLC0415
 
     check_picture(path)

@@ -22,7 +22,7 @@ def test_axes_are_named_after_what_the_family_explains(
     monkeypatch: pytest.MonkeyPatch, family: Any, labels: list[str]
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plotting, "_write", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = X[:, 0] + np.random.default_rng(1).normal(size=60) > 0
     plotting.plot_model(AnytimeClassifier(family=family, alpha=0.1, folds=2).fit(X, y).model_, Path("m.png"))

@@ -1,0 +1,150 @@
+"""Working the runs off: those that measure nothing by the clock side by side, each result kept in a file at once.
+
+A result is used again where the library's version, the source of the run's module, its arguments, the setting and the
+data files are those that it was made with; everything else is run anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from joblib import Parallel, delayed
+
+from anytime.errors import AnytimeError
+from anytime.experiments.experiment import Experiment, Result, Results, Run, Setting
+
+__all__ = ["results_of"]
+
+Told = Callable[[str, int, int], None]
+"""Called with the run just done, how many are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A run, the file that keeps its result, and what the result depends on."""
+
+    experiment: str
+    run: Run
+    path: Path
+    fingerprint: str
+
+
+def results_of(
+    experiments: Many[Experiment],
+    setting: Setting,
+    folder: Path,
+    *,
+    n_jobs: int = 1,
+    fresh: bool = False,
+    told: Told = lambda *_: None,
+) -> dict[str, Results]:
+    """Results of all runs of some experiments, by experiment and run.
+
+    Parameters
+    ----------
+    folder : where results are kept, a file each.
+    n_jobs : processes, as joblib counts them.
+    fresh : use no kept result.
+    told : called as runs are done, those kept from before first.
+
+    Raises
+    ------
+    AnytimeError
+        The folder cannot be written; or what a run raised. What was done before is kept.
+    """
+    marks = _marks(setting)
+    tasks = [
+        _task(experiment.name, run, setting, folder, marks)
+        for experiment in experiments
+        for run in experiment.runs(setting)
+    ]
+    found: dict[tuple[str, str], Result] = {}
+    pending: list[_Task] = []
+    for task in tasks:
+        kept = None if fresh else _kept(task)
+        if kept is None:
+            pending.append(task)
+        else:
+            found[task.experiment, task.run.name] = kept
+    done = len(found)
+    if done:
+        told("kept from before", done, len(tasks))
+    for task, result in _worked(pending, setting, n_jobs):
+        _keep(task, result)
+        found[task.experiment, task.run.name] = result
+        done += 1
+        told(f"{task.experiment}: {task.run.name}", done, len(tasks))
+    return {
+        e.name: {t.run.name: found[e.name, t.run.name] for t in tasks if t.experiment == e.name} for e in experiments
+    }
+
+
+def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result]]:
+    """Work tasks off, in whatever order they end; those that must be alone come last, one after another."""
+    together = [task for task in tasks if not task.run.alone]
+    worked = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
+        delayed(_work)(number, task.run, setting) for number, task in enumerate(together)
+    )
+    for number, result in worked:
+        yield together[number], result
+    for task in tasks:
+        if task.run.alone:
+            yield task, _work(0, task.run, setting)[1]
+
+
+def _work(number: int, run: Run, setting: Setting) -> tuple[int, Result]:
+    # By way of JSON, so that a result is the same whether it was kept or has just been made.
+    return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
+
+
+def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many[str]) -> _Task:
+    source = inspect.getsource(sys.modules[run.work.__module__])
+    what = [source, run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
+
+
+def _marks(setting: Setting) -> list[str]:
+    """The library's version, and name, size and time of every data file."""
+    try:
+        marks = [version("anytime-linear")]
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        marks = ["unknown"]
+    folders = [setting.data, *(setting.yahoo or ())]
+    for path in (path for path in folders if path is not None):
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        marks += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
+    return marks
+
+
+def _kept(task: _Task) -> Result | None:
+    """The result on file, where it is of just this run."""
+    try:
+        record = json.loads(task.path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    same = isinstance(record, dict) and record.get("fingerprint") == task.fingerprint
+    result: Result | None = record["result"] if same else None
+    return result
+
+
+def _keep(task: _Task, result: Result) -> None:
+    """Write a result aside, then give it its name: an interruption leaves no half of one."""
+    record = {"fingerprint": task.fingerprint, "done": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result}
+    aside = task.path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        task.path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(record), encoding="utf-8")
+        aside.replace(task.path)
+    except OSError as error:
+        raise AnytimeError(f"cannot write {str(task.path)!r}: {(error.strerror or str(error)).lower()}") from error
