@@ -25,8 +25,8 @@ from anytime.experiments.experiment import Experiment, Result, Results, Run, Set
 
 __all__ = ["results_of"]
 
-Told = Callable[[str, int, int], None]
-"""Called with the run just done, how many are done, and how many there are."""
+Told = Callable[[int], None]
+"""Called with the number of runs just done."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def results_of(
     *,
     n_jobs: int = 1,
     fresh: bool = False,
-    told: Told = lambda *_: None,
+    told: Told = lambda _: None,
 ) -> dict[str, Results]:
     """Results of all runs of some experiments, by experiment and run.
 
@@ -55,7 +55,7 @@ def results_of(
     folder : where results are kept, a file each.
     n_jobs : processes, as joblib counts them.
     fresh : use no kept result.
-    told : called as runs are done, those kept from before first.
+    told : called as runs are done, first with the number of those kept from before.
 
     Raises
     ------
@@ -76,14 +76,11 @@ def results_of(
             pending.append(task)
         else:
             found[task.experiment, task.run.name] = kept
-    done = len(found)
-    if done:
-        told("kept from before", done, len(tasks))
+    told(len(found))
     for task, result in _worked(pending, setting, n_jobs):
         _keep(task, result)
         found[task.experiment, task.run.name] = result
-        done += 1
-        told(f"{task.experiment}: {task.run.name}", done, len(tasks))
+        told(1)
     return {
         e.name: {t.run.name: found[e.name, t.run.name] for t in tasks if t.experiment == e.name} for e in experiments
     }
