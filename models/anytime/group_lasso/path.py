@@ -37,7 +37,7 @@ SMALLEST = 1e-5
 TOLERANCE = 1e-12
 """Duality gap to reach, as a share of 1/2 sum(yy)."""
 
-ROUNDS = 1000
+ROUNDS = 300
 """Cycles and Newton's steps at one penalty; a handful is usual."""
 
 
@@ -105,14 +105,7 @@ def group_lasso_path(
     with single_blas_thread():
         tracer = Tracer(gram, slices, weights, tolerance, rounds)
         grid = tracer.grid(count, smallest) if mu is None else np.asarray(mu, dtype=np.float64)
-        points = tracer.trace(grid)
-        coef = np.stack([tracer.problem.whole(point.w) for point in points])
-    active = np.zeros((len(points), len(slices)), dtype=np.bool_)
-    for k, point in enumerate(points):
-        active[k, tracer.problem.members] = point.active
-    active[:, [s.stop > s.start and w == 0 for s, w in zip(slices, weights, strict=True)]] = True
-    gaps = np.array([point.gap for point in points])
-    return GroupLassoPath(grid, coef, gaps, active, tracer.target, gram.weight)
+        return tracer.path(tracer.trace(grid))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +149,8 @@ class Tracer:
         if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
         self.problem = Problem.of(gram, slices, weights)
+        self._gram, self._slices = gram, slices
+        self._free = [s.stop > s.start and weight == 0 for s, weight in zip(slices, weights, strict=True)]
         self.target = tolerance * 0.5 * float(gram.yy.sum())
         self._rounds = rounds
         self._descent = Descent(self.problem)
@@ -179,3 +174,18 @@ class Tracer:
         gap = descent.solve(mu, self.target, self._rounds)
         ratios = problem.norms(descent.b) / problem.weights
         return Point(mu, gap, descent.w.copy(), ratios, problem.norms(descent.w) > 0)
+
+    def path(self, points: Sequence[Point]) -> GroupLassoPath:
+        """The same points in the columns and groups of the whole."""
+        active = np.zeros((len(points), len(self._slices)), dtype=np.bool_)
+        active[:, self._free] = True
+        for k, point in enumerate(points):
+            active[k, self.problem.members] = point.active
+        return GroupLassoPath(
+            mu=np.array([point.mu for point in points]),
+            coef=np.stack([self.problem.whole(point.w) for point in points]),
+            gaps=np.array([point.gap for point in points]),
+            active=active,
+            target=self.target,
+            weight=self._gram.weight,
+        )

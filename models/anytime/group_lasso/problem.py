@@ -13,8 +13,8 @@ problem on what they do not explain,
 so they are taken out beforehand, exactly. Their dual constraint, the equality X_0'theta = 0, holds for every residual
 of what is left.
 
-*Dual.* maximise 1/2 |y|^2 - 1/2 |y - theta|^2 over |X_g'theta|_F <= k_g. With theta = s r, feasible for s = min(1, min_g
-k_g/|b_g|), and by <r, y> = |r|^2 + <b, w>,
+*Dual.* maximise D(theta) = 1/2 |y|^2 - 1/2 |y - theta|^2 over |X_g'theta|_F <= k_g. With theta = s r, feasible for
+s = min(1, min_g k_g/|b_g|), and by <r, y> = |r|^2 + <b, w>,
 
     P(w) - D(s r) = 1/2 (1 - s)^2 |r|^2 + sum_g (k_g |w_g| - s <b_g, w_g>).
 
