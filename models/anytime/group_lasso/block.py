@@ -32,12 +32,16 @@ class Block:
     """The eigenvectors of one group's covariance S (d, d); directions without variance get no coefficient."""
 
     def __init__(self, S: Float) -> None:
+        self.S = np.ascontiguousarray(S)
         values, vectors = np.linalg.eigh(S)
         sound = values > NULL * values[-1]
         self.values, self.vectors = values[sound], np.ascontiguousarray(vectors[:, sound])
 
     def optimum(self, z: Float, k: float, rho: float) -> Float:
         """The optimum (d, P), for k > 0; `rho`, a guess of its norm, spares steps."""
+        if len(z) == 1:
+            length = math.sqrt(float(np.vdot(z, z)))
+            return z * (max(length - k, 0.0) / (length * float(self.S[0, 0]))) if length > 0 else z
         along = self.vectors.T @ z
         a = np.einsum("dp,dp->d", along, along)
         length = math.sqrt(float(a.sum()))
@@ -50,8 +54,6 @@ class Block:
     def _norm(self, a: Float, k: float, rho: float) -> float:
         """Root of the secular equation. Once Newton's step no longer rises it is rounding."""
         s = self.values
-        if len(s) == 1:
-            return (math.sqrt(float(a[0])) - k) / float(s[0])
         floor = (math.sqrt(float(a.sum())) - k) / float(s[-1])
         for step in range(STEPS):
             inverse = 1.0 / (s * rho + k)

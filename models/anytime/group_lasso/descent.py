@@ -28,6 +28,7 @@ class Descent:
         self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
         ends = problem.starts + problem.sizes
         self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
+        self._columns = [problem.S[:, rows] for rows in self._slices]
         self._blocks = [Block(problem.S[rows, rows]) for rows in self._slices]
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
@@ -57,12 +58,12 @@ class Descent:
 
     def _cycle(self, groups: Index, k: Float, norms: Float) -> None:
         """Each of some groups to its optimum given the others, once."""
-        S, w, b = self.problem.S, self.w, self.b
+        w, b = self.w, self.b
         for g in groups.tolist():
-            rows = self._slices[g]
-            before = w[rows].copy()
-            w[rows] = self._blocks[g].optimum(b[rows] + S[rows, rows] @ before, float(k[g]), float(norms[g]))
-            b -= S[:, rows] @ (w[rows] - before)
+            rows, block = self._slices[g], self._blocks[g]
+            after = block.optimum(b[rows] + block.S @ w[rows], float(k[g]), float(norms[g]))
+            b -= self._columns[g] @ (after - w[rows])
+            w[rows] = after
 
     def _newton(self, k: Float) -> None:
         """A step on the groups that are not zero; where it ends at a kink, that group is 0 and the others go on."""

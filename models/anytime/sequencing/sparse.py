@@ -4,9 +4,9 @@ The path is found once for a problem; it has no alpha. Its order is then refitte
 those of ridge regression at alpha, as of every other method. The paper keeps the shrunken weights of the path instead:
 `shrunken_curve`.
 
-*Weights.* A group is weighted by its own cost, as in the paper, which knows no requirements. One that costs nothing
-itself is weighted by what it requires, all of it, or it would drag that in unpenalised. What then weighs nothing is
-free, and stands before the path.
+*Weights.* A group is weighted by what it takes to compute it, alone: its own cost and that of all it requires. Without
+requirements, which the paper does not know, this is the cost. By its own cost, a cheap test would enter early and drag
+a dear visit in. What weighs nothing is free, and stands before the path.
 
 *Ties.* Where several groups enter between two penalties, the interval is halved (geometrically) until they part, or to
 its smallest; then the larger dual ratio |b_g|/c_g at the penalty before goes first, being nearer to entering at mu.
@@ -78,9 +78,7 @@ def sparse_weights(groups: FeatureGroups, cost_blind: bool = False) -> Float:
     """Weight of each group in the path, (groups,): see the head of this module; all 1 where costs are forgotten."""
     if cost_blind:
         return np.ones(len(groups))
-    return np.array(
-        [cost or float(groups.costs[list(groups.prerequisites[g])].sum()) for g, cost in enumerate(groups.costs)]
-    )
+    return np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
 
 
 def sparse_sequence(gram: Gram, groups: FeatureGroups, alpha: float, cost_blind: bool = False) -> FactoredSequence:
