@@ -49,16 +49,8 @@ class Split:
 
     def ordered(self, order: Index) -> Split:
         """The same with the features in another order."""
-        square = np.ix_(order, order)
-        gram = replace(
-            self.gram,
-            S=self.gram.S[square],
-            q=self.gram.q[order],
-            x_mean=self.gram.x_mean[order],
-            x_scale=self.gram.x_scale[order],
-            constant=self.gram.constant[order],
-        )
-        return Split(gram, replace(self.held, S=self.held.S[square], q=self.held.q[order]), self.test)
+        held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
+        return Split(self.gram.restricted(order), held, self.test)
 
 
 @dataclass(frozen=True, eq=False)
