@@ -41,7 +41,7 @@ class Block:
         """The optimum (d, P), for k > 0; `rho`, a guess of its norm, spares steps."""
         if len(z) == 1:
             length = math.sqrt(float(np.vdot(z, z)))
-            return z * (max(length - k, 0.0) / (length * float(self.S[0, 0]))) if length > 0 else z
+            return z * ((length - k) / (length * float(self.S[0, 0]))) if length > k else np.zeros_like(z)
         along = self.vectors.T @ z
         a = np.einsum("dp,dp->d", along, along)
         length = math.sqrt(float(a.sum()))

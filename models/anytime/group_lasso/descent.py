@@ -20,6 +20,14 @@ from anytime.group_lasso.problem import Problem
 __all__ = ["Descent"]
 
 
+SHARP = 1e-6
+"""Share of its penalty up to which a group's gradient may be off."""
+
+POLISH = 10
+"""Rounds spent, once the gap is reached, on groups that are off: where the penalty is small, a group may be there that
+should be zero, and the gap hardly tell. More than rounding allows is not asked for."""
+
+
 class Descent:
     """Coefficients w (d, P) of one problem and their gradient b = q - S w, kept from one penalty to the next."""
 
@@ -41,15 +49,25 @@ class Descent:
         """Descend until the gap is at most `target`, or for so many rounds; returns the gap reached."""
         k = mu * self.problem.weights
         gap = self.problem.gap(self.w, self.b, mu)
+        polishing = 0
         for _ in range(rounds):
             if gap <= target:
-                break
+                if polishing == POLISH or self._is_sharp(k):
+                    break
+                polishing += 1
             norms = self.problem.norms(self.w)
             self._cycle(np.flatnonzero((norms > 0) | (self.problem.norms(self.b) > k)), k, norms)
             self._newton(k)
             self._refresh()
             gap = self.problem.gap(self.w, self.b, mu)
         return gap
+
+    def _is_sharp(self, k: Float) -> bool:
+        """Whether each group by itself fulfils the conditions of an optimum: b_g = k_g u_g, or |b_g| <= k_g at 0."""
+        norms = self.problem.norms(self.w)
+        unit = self.w / np.where(norms > 0, norms, 1.0)[self._owner, np.newaxis]
+        off = self.problem.norms(self.b - k[self._owner, np.newaxis] * unit)
+        return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
 
     def _refresh(self) -> None:
         """The gradient from the coefficients: what updates have left of rounding goes."""

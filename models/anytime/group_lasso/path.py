@@ -96,6 +96,11 @@ def group_lasso_path(
     tolerance : duality gap to reach, as a share of 1/2 sum(yy).
     rounds : how often to cycle at one penalty; `GroupLassoPath.reached` tells where they did not do.
 
+    Raises
+    ------
+    TrainingError
+        Weights or penalties that are none.
+
     Notes
     -----
     Where columns are collinear the optimum is one of several; predictions and norms' weighted sum are unique.
@@ -104,8 +109,15 @@ def group_lasso_path(
     """
     with single_blas_thread():
         tracer = Tracer(gram, slices, weights, tolerance, rounds)
-        grid = tracer.grid(count, smallest) if mu is None else np.asarray(mu, dtype=np.float64)
+        grid = tracer.grid(count, smallest) if mu is None else _checked(mu)
         return tracer.path(tracer.trace(grid))
+
+
+def _checked(mu: Sequence[float]) -> Float:
+    grid = np.array(mu, dtype=np.float64)
+    if len(grid) == 0 or not (np.isfinite(grid) & (grid > 0)).all():
+        raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, falling")
+    return grid
 
 
 @dataclass(frozen=True, eq=False)
