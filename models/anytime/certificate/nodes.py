@@ -23,9 +23,6 @@ __all__ = ["SAME", "Node", "Nodes"]
 SAME = 1e-9
 """Two values of F that differ by this share are one: a node that promises no more is closed."""
 
-NULL = 1e-12
-"""A covariance whose least eigenvalue is under this is not split."""
-
 ROUNDS = 4
 """How often a node is bounded, as long as its bound settles groups."""
 
@@ -132,10 +129,10 @@ class Nodes:
         columns = problem.columns(open_)
         if split is None:
             begin = first_split(left.C, costs)
-            if begin.delta[0] <= NULL:
-                return None
         else:
             begin = Split(split.delta[columns], split.z[groups], split.price)
+        if begin is None:
+            return None
 
         def enough(value: float) -> bool:
             return not self.promises(left.explained + left.top * value) or self._late()

@@ -28,6 +28,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.blas import dtrsm
+from scipy.linalg.lapack import dpotrf, dpotri
 
 from anytime.arrays import Float, Index
 
@@ -38,6 +40,9 @@ SETTLED = 0.3
 
 INTERIOR = 0.9
 """Share of the way to the boundary that a step may go."""
+
+NULL = 1e-13
+"""A covariance that can lose less than this of a column is as good as singular."""
 
 RESUMED = 1e-4
 """The last mu whose point is kept to begin a smaller problem from: deep inside, so that the first steps are long."""
@@ -73,11 +78,18 @@ class Relaxed:
     split: Split
 
 
-def first_split(C: Float, costs: Float) -> Split:
-    """A point inside: half the least eigenvalue for every column, the budget spread evenly."""
-    least = float(np.linalg.eigvalsh(C)[0])
-    z = np.full(len(costs), min(0.5, 1.0 / float(costs.sum())))
-    return Split(np.full(len(C), 0.5 * least), z, 0.0)
+def first_split(C: Float, costs: Float) -> Split | None:
+    """A point inside: half of what C - t diag(C^-1)^-1 can lose, the budget spread evenly; None where C is singular."""
+    try:
+        inverse = _inverse(C)
+    except np.linalg.LinAlgError:
+        return None
+    scale = 1.0 / np.sqrt(np.diagonal(inverse))
+    largest = float(np.linalg.eigvalsh(scale[:, np.newaxis] * inverse * scale)[-1])
+    delta = 0.5 * scale**2 / largest
+    if not (delta > NULL).all():
+        return None
+    return Split(delta, np.full(len(costs), min(0.5, 1.0 / float(costs.sum()))), 0.0)
 
 
 def priced(C: Float, b: Float, starts: Index, costs: Float, split: Split, u: Float) -> Relaxed:
@@ -147,14 +159,14 @@ class _Saddle:
         self.sizes = np.diff(np.append(starts, len(C)))
         self.z = np.repeat(split.z, self.sizes)
         self.h = 1.0 / self.z - 1.0
-        self.G = np.linalg.inv(C + np.diag(split.delta * self.h))
+        self.G = _inverse(C + np.diag(split.delta * self.h))
         self.W: Float = self.G @ b
 
     def step(self, mu: float) -> tuple[Split, float] | None:
         """The next point and the size of the step to it; None where rounding is all there is."""
         delta, z, price = self.split.delta, self.split.z, self.split.price
         Q, s, t = self.G * (self.W @ self.W.T), 0.5 * np.einsum("dp,dp->d", self.W, self.W), delta / self.z**2
-        P = np.linalg.inv(self.C - np.diag(delta))
+        P = _inverse(self.C - np.diag(delta))
         by_delta = -self.h * s + mu * (np.diagonal(P) - 1.0 / delta)
         by_z = self._grouped(t * s) + mu * (1.0 / z - 1.0 / (1.0 - z)) - price * self.costs
         H = self.h[:, np.newaxis] * Q * self.h + mu * P * P
@@ -194,25 +206,33 @@ def _newton(
 ) -> tuple[Float, Float, float]:
     """Solve  [H, X, 0; X', -B, -c; 0, -c', 0] (delta, z, price) = -(by_delta, by_z, missing), by elimination."""
     scale = 1.0 / np.sqrt(np.diagonal(H))
-    factor = cho_factor(scale[:, np.newaxis] * H * scale, lower=True, check_finite=False)
-    right = np.column_stack([cross, by_delta])
-    solved = scale[:, np.newaxis] * cho_solve(factor, scale[:, np.newaxis] * right, check_finite=False)
-    A = B + cross.T @ solved[:, :-1]
-    g = by_z - cross.T @ solved[:, -1]
-    scale = 1.0 / np.sqrt(np.diagonal(A))
-    factor = cho_factor(scale[:, np.newaxis] * A * scale, lower=True, check_finite=False)
-    both = scale[:, np.newaxis] * cho_solve(
-        factor, scale[:, np.newaxis] * np.column_stack([g, costs]), check_finite=False
-    )
+    L = np.linalg.cholesky(scale[:, np.newaxis] * H * scale)
+    Y = dtrsm(1.0, L, scale[:, np.newaxis] * np.column_stack([cross, by_delta]), lower=1)
+    X, y = Y[:, :-1], Y[:, -1]
+    A, g = B + X.T @ X, by_z - X.T @ y
+    balance = 1.0 / np.sqrt(np.diagonal(A))
+    factor = cho_factor(balance[:, np.newaxis] * A * balance, lower=True, check_finite=False)
+    sides = balance[:, np.newaxis] * np.column_stack([g, costs])
+    both = balance[:, np.newaxis] * cho_solve(factor, sides, check_finite=False)
     price = float((costs @ both[:, 0] - missing) / (costs @ both[:, 1]))
     d_z = both[:, 0] - price * both[:, 1]
-    return -solved[:, -1] - solved[:, :-1] @ d_z, d_z, price
+    back = dtrsm(1.0, L, (y + X @ d_z)[:, np.newaxis], lower=1, trans_a=1)
+    return -scale * back[:, 0], d_z, price
+
+
+def _inverse(A: Float) -> Float:
+    """Inverse of a positive definite matrix; LinAlgError where it is not."""
+    factor, info = dpotrf(A, lower=1)
+    if info == 0:
+        half, info = dpotri(factor, lower=1, overwrite_c=1)
+    if info != 0:
+        raise np.linalg.LinAlgError("not positive definite")
+    # The other triangle is zero.
+    inverse: Float = half + half.T
+    inverse[np.diag_indices_from(inverse)] = np.diagonal(half)
+    return inverse
 
 
 def _positive(A: Float) -> bool:
     """Whether A is positive definite."""
-    try:
-        np.linalg.cholesky(A)
-    except np.linalg.LinAlgError:
-        return False
-    return True
+    return bool(dpotrf(A, lower=1)[1] == 0)
