@@ -84,12 +84,17 @@ class Sets:
 
     @staticmethod
     def of(gram: Gram, groups: FeatureGroups, alpha: float) -> Sets:
-        values = subset_values(gram, groups, alpha)
-        members = (np.arange(len(values))[:, np.newaxis] >> np.arange(len(groups)) & 1).astype(np.bool_)
-        closed = np.ones(len(values), dtype=np.bool_)
+        # Groups without features add nothing but costs: they are in the sets that require them only.
+        telling = [g for g, group in enumerate(groups.groups) if group.features]
+        alone = FeatureGroups(groups=tuple(groups.groups[g].model_copy(update={"requires": ()}) for g in telling))
+        values = subset_values(gram, alone, alpha)
+        members = np.zeros((len(values), len(groups)), dtype=np.bool_)
+        members[:, telling] = np.arange(len(values))[:, np.newaxis] >> np.arange(len(telling)) & 1
+        with_all = members.copy()
         for g, before in enumerate(groups.prerequisites):
-            closed &= ~members[:, g] | members[:, list(before)].all(axis=1)
-        return Sets(members[closed], values[closed], members[closed] @ groups.costs)
+            with_all[:, list(before)] |= members[:, [g]]
+        closed = (with_all == members)[:, telling].all(axis=1)
+        return Sets(with_all[closed], values[closed], with_all[closed] @ groups.costs)
 
     def best(self, budget: float) -> float:
         return float(self.F[self.costs <= budget * (1 + COST_TOLERANCE)].max())
@@ -271,10 +276,10 @@ def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> 
 
 def test_copies_are_bounded_as_one() -> None:
     rng = np.random.default_rng(5)
-    x = rng.normal(size=(200, 6))
+    x = rng.normal(size=(200, 4))
     X = np.repeat(x, 3, axis=1)
-    Y = x @ np.array([[3.0], [2.0], [1.0], [0.5], [0.3], [0.1]]) + rng.normal(size=(200, 1))
-    case = Case(X, Y, grouped([1] * 18, [1.0] * 18), 1e-5)
+    Y = x @ np.array([[3.0], [2.0], [1.0], [0.5]]) + rng.normal(size=(200, 1))
+    case = Case(X, Y, grouped([1] * 12, [1.0] * 12), 1e-5)
     learned = sequence(case.gram, case.groups, "fr", case.alpha)
     certified = certify(case.gram, case.groups, learned.costs, learned.explained_variance, case.alpha, nodes=2_000)
     assert all(prefix.exact for prefix in certified)
@@ -303,7 +308,7 @@ def test_gains_are_what_each_group_adds(case: Case) -> None:
     others = np.flatnonzero(~members & problem.with_columns)
     gains = problem.given(members, ~members).gains()
     for group, gain in zip(others, gains, strict=True):
-        added = problem.explained(members | problem.mask([group])) - problem.explained(members)
+        added = problem.explained(members | problem.mask([int(group)])) - problem.explained(members)
         assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
+from anytime.arrays import Float
 from anytime.certificate.nodes import SAME
 from anytime.certificate.problem import Problem
 from anytime.certificate.search import Found, Search, Stopped
@@ -60,8 +61,8 @@ class CertifiedPrefix:
 def certify(
     gram: Gram,
     groups: FeatureGroups,
-    costs_of_prefixes: Many[float],
-    F_of_prefixes: Many[float],
+    costs_of_prefixes: Many[float] | Float,
+    F_of_prefixes: Many[float] | Float,
     alpha: float,
     *,
     nodes: int = 200,
@@ -92,16 +93,18 @@ def certify(
     A bound is never under that of a smaller budget, nor over that of a larger one; a set found for one budget counts
     for all larger ones.
     """
-    _check(costs_of_prefixes, F_of_prefixes, nodes, seconds)
+    costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
+    _check(costs, F, nodes, seconds)
+    prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
         problem = Problem.of(gram, groups, alpha)
-    order = sorted(range(len(costs_of_prefixes)), key=lambda k: costs_of_prefixes[k])
+    order = sorted(range(len(prefixes)), key=lambda k: prefixes[k][0])
     run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
-    searches = [Search(costs_of_prefixes[k], F_of_prefixes[k]) for k in order]
+    searches = [Search(*prefixes[k]) for k in order]
     done: dict[int, CertifiedPrefix] = {}
 
     def report(k: int, found: Found) -> None:
-        done[k] = _certified(costs_of_prefixes[k], F_of_prefixes[k], found)
+        done[k] = _certified(*prefixes[k], found)
         progress(k, done[k])
 
     hard: list[tuple[float, int, Search]] = []
@@ -155,10 +158,10 @@ def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
     )
 
 
-def _check(costs: Many[float], F: Many[float], nodes: int, seconds: float | None) -> None:
+def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
     if len(costs) != len(F):
         raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both of every prefix")
-    if not (np.isfinite(costs).all() and np.isfinite(F).all() and min(costs, default=0.0) >= 0):
+    if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
         raise TrainingError("a cost or F of a prefix is negative or not finite; expected those of a sequence")
     if nodes < 1 or (seconds is not None and not seconds >= 0):
         raise TrainingError(
