@@ -37,7 +37,7 @@ LAYERS = (
     "sequencing",
     "prefixes",
     "cross_validation",
-    "alpha curve guarantee",
+    "alpha curve guarantee certificate",
     "comparison model generalised",
     "training artifact arrived conformity",
     "dataset values",
