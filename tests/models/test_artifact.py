@@ -20,6 +20,7 @@ from safetensors.numpy import save as serialise
 
 from anytime import artifact
 from anytime.artifact import load, save
+from anytime.calibration import Calibration
 from anytime.curvature import Curvatures
 from anytime.errors import ArtifactError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
@@ -128,6 +129,15 @@ def handmade_counts() -> AnytimeModel:
     curvatures = Curvatures(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
     manifest = model.manifest.model_copy(update={**changes, "steps": tuple(steps)})
     return AnytimeModel(manifest, prefixes, None, curvatures)
+
+
+def handmade_calibrated() -> AnytimeModel:
+    """As `handmade`, with intervals."""
+    found = Calibration(
+        coverage=0.75, level=0.8, rows=4, data="held.csv", thresholds=(1.5, 0.5, 0.25), sizes=(3.0, 1.0, 0.5)
+    )
+    model = handmade()
+    return replace(model, manifest=model.manifest.model_copy(update={"calibration": found}))
 
 
 def likely(family: str) -> AnytimeModel:
@@ -322,6 +332,22 @@ def test_the_golden_file_of_a_likelihood_is_what_is_written_today(regenerate: bo
         save(handmade_counts(), path)
     assert path.is_file(), "no golden file of a likelihood in this format; write it with --regenerate and commit it"
     assert same(load(path), save(handmade_counts(), tmp_path / path.name))
+
+
+def test_the_golden_file_of_a_calibrated_model_is_what_is_written_today(regenerate: bool, tmp_path: Path) -> None:
+    path = GOLDEN / f"calibrated-format-{FORMAT}.safetensors"
+    if regenerate:
+        save(handmade_calibrated(), path)
+    assert path.is_file(), "no golden file of a calibrated model in this format; write it with --regenerate"
+    assert same(load(path), save(handmade_calibrated(), tmp_path / path.name))
+
+
+@pytest.mark.parametrize("number", range(2, FORMAT + 1))
+def test_a_golden_calibrated_model_of_every_format_loads_and_keeps_its_version(number: int, tmp_path: Path) -> None:
+    model = load(GOLDEN / f"calibrated-format-{number}.safetensors")
+    assert model.manifest.calibration == handmade_calibrated().manifest.calibration
+    assert model.open().answer().interval == pytest.approx([0.75, 5.25])
+    assert model.save(tmp_path / "again.safetensors").version == model.version
 
 
 @pytest.mark.parametrize("number", range(2, FORMAT + 1))
