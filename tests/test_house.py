@@ -23,7 +23,7 @@ LAYERS = (
     "arrays errors threads answer",
     "calibration",
     "groups manifest",
-    "families",
+    "families matrix_columns",
     "tables probabilities",
     "targets",
     "moments folds",
