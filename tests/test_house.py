@@ -40,6 +40,8 @@ LAYERS = (
     "alpha curve guarantee",
     "comparison model generalised",
     "training artifact arrived conformity",
+    "provenance",
+    "resequencing",
     "dataset values",
     "prediction calibrating",
     "evaluation workers",

@@ -22,8 +22,9 @@ from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.matrix_columns import GivenGroups, ordered_columns, picked_columns, settled_columns
 from anytime.model import AnytimeModel, affordable, checked_budget
 from anytime.probabilities import class_codes, class_probabilities, expected_responses
+from anytime.provenance import provenance
 from anytime.targets import Target, check_family
-from anytime.training import Fit, Options, fit, provenance
+from anytime.training import Fit, Options, fit
 
 __all__ = ["AnytimeClassifier", "AnytimeRegressor"]
 

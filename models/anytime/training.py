@@ -6,13 +6,10 @@ are trained alike; the other families go over the rows again (`anytime.generalis
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import numpy as np
@@ -38,7 +35,7 @@ from anytime.sweep import Sweep
 from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
 
-__all__ = ["Fit", "Options", "Retrained", "fit", "provenance", "resequence"]
+__all__ = ["Fit", "Options", "fit"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 
@@ -196,14 +193,6 @@ class Fit:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Retrained:
-    """The rows that a model is fitted on again, and their moments."""
-
-    moments: Moments
-    observed: Observed
-
-
 def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed: Observed | None = None) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
@@ -266,65 +255,6 @@ def _likelihood(
     return Fit(
         options, groups, moments, gram, found.sequence, found.alpha, found.alphas, found.errors, found.prefixes, found
     )
-
-
-def resequence(
-    model: AnytimeModel, groups: FeatureGroups, name: str | None = None, data: Retrained | None = None
-) -> AnytimeModel:
-    """The model's problem at other costs, under another name if one is given.
-
-    Least squares reads no data: the moments are in the model. Other families go over the rows of `data` again. The
-    penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
-    folds, which a model does not carry.
-
-    Raises
-    ------
-    TrainingError
-        The model was saved without its moments, or is of a family that needs data and none were given.
-    """
-    old = model.manifest
-    options = Options(old.method, old.cost_blind, old.doubling, old.alpha, family=old.family)
-    changed = old.groups.with_costs(groups)
-    target = Target(old.task, old.target, old.classes)
-    origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or old.name})
-    if old.family != "gaussian":
-        if data is None:
-            raise TrainingError(f"model {model.name!r} is {old.family}, which is fitted on rows; give its data")
-        fitted = fit([data.moments], changed, options, data.observed)
-    elif model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
-    else:
-        gram = Gram.of(model.moments)
-        order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
-        fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
-    return fitted.model(name or old.name, target, origin, query=old.query)
-
-
-def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    """Where a fit comes from."""
-    try:
-        library = version("anytime-linear")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        library = "unknown"
-    features = fitted.groups.features
-    return Provenance(
-        created=_now(),
-        library=library,
-        data=data,
-        rows=fitted.moments.rows,
-        weight=fitted.moments.weight,
-        imputed=tuple(features[j] for j in fitted.moments.missing),
-        folds=folds,
-        seed=seed,
-    )
-
-
-def _now() -> str:
-    """Time of creation; SOURCE_DATE_EPOCH makes files that are equal to the byte."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    zone = datetime.UTC
-    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
-    return now.isoformat(timespec="seconds")
 
 
 def _fixed(

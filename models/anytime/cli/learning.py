@@ -16,9 +16,9 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.resequencing import Retrained
 from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
-from anytime.training import Retrained
 
 __all__ = ["Source", "checked_coverage", "open_again", "open_calibration", "open_source", "open_test"]
 

@@ -27,7 +27,7 @@ def resequence(
     n_jobs: Jobs = None,
 ) -> None:
     """Order a model's groups anew at other costs: from the moments that it carries, or on its data for a likelihood."""
-    from anytime import training  # noqa: PLC0415
+    from anytime import resequencing  # noqa: PLC0415
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import remark, results, working  # noqa: PLC0415
     from anytime.cli.learning import open_again  # noqa: PLC0415
@@ -42,7 +42,7 @@ def resequence(
     elif data is not None:
         remark("--data is not needed: the moments are in the model")
     with working(f"ordering {len(loaded.groups)} groups and fitting every prefix"):
-        changed = training.resequence(loaded, groups, out.stem, again).save(out)
+        changed = resequencing.resequence(loaded, groups, out.stem, again).save(out)
     remark("one penalty for all prefixes, and none of them cross-validated: a model carries no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: these are other prefixes")

@@ -91,7 +91,8 @@ def train(
     from anytime.calibrating import calibrated  # noqa: PLC0415
     from anytime.cli.learning import checked_coverage, open_calibration, open_source, open_test  # noqa: PLC0415
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
-    from anytime.training import Options, fit, provenance  # noqa: PLC0415
+    from anytime.provenance import provenance  # noqa: PLC0415
+    from anytime.training import Options, fit  # noqa: PLC0415
 
     settled = family or ("poisson" if task == "count" else "gaussian")
     options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled)
