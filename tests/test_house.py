@@ -37,7 +37,7 @@ LAYERS = (
     "sequencing",
     "prefixes",
     "cross_validation",
-    "alpha curve guarantee",
+    "alpha curve guarantee stopping",
     "comparison model generalised",
     "training artifact arrived conformity",
     "provenance",

@@ -33,8 +33,11 @@ __all__ = ["load", "save"]
 KEY = "anytime"
 """Metadata entry that holds the manifest."""
 
-_LATER: Any = {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}}
-"""Fields that format 2 brought."""
+_LATER: dict[int, dict[str, Any]] = {
+    2: {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}},
+    3: {"stopped": True},
+}
+"""Fields that each format brought; they are not of the content of an older file."""
 
 WHOLE = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
 """Arrays of whole numbers; the others are floats."""
@@ -165,7 +168,10 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
     plain = manifest.model_copy(update={"version": "", "provenance": blank})
-    digest.update(plain.model_dump_json(exclude=_LATER if manifest.format < 2 else None).encode())
+    later: Any = {
+        name: value for number in _LATER if number > manifest.format for name, value in _LATER[number].items()
+    }
+    digest.update(plain.model_dump_json(exclude=later).encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())

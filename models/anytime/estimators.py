@@ -44,6 +44,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         folds: int | None = None,
         one_se: bool = False,
         nested: bool = False,
+        epsilon: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -56,6 +57,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.folds = folds
         self.one_se = one_se
         self.nested = nested
+        self.epsilon = epsilon
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -96,7 +98,14 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _options(self) -> Options:
         options = Options(
-            self.method, self.cost_blind, self.doubling, self.alpha, self.one_se, self.nested, self._family()
+            self.method,
+            self.cost_blind,
+            self.doubling,
+            self.alpha,
+            self.one_se,
+            self.nested,
+            self._family(),
+            self.epsilon,
         )
         options.check()
         return options
@@ -184,6 +193,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
     folds : number of folds for `alpha="cv"` and for errors; None is 5 where they are needed, else none.
     one_se : take the largest penalty within one standard error of the best.
     nested : let each fold learn its own order for the errors.
+    epsilon : stop where no group left has a projection of the residual longer than this, in deviations of the response
+        (Group-OMP); None takes every group.
     n_jobs : threads over the rows, as joblib counts them.
     random_state : seed of the folds.
 

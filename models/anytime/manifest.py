@@ -23,10 +23,11 @@ __all__ = [
     "Provenance",
     "Redundant",
     "StepRecord",
+    "Stopped",
     "Task",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format that this library writes; it reads this one and every older one."""
 
 Task = Literal["regression", "binary", "multiclass", "count"]
@@ -76,6 +77,24 @@ class Redundant(_Record):
     collinear: tuple[str, ...] = ()
 
 
+class Stopped(_Record):
+    """Where training stopped, of a model that was told to stop where no more was to be gained.
+
+    `rule` is what ended the sequence after `steps` steps; None where every group was taken after all. `epsilon` is as
+    asked, and `longest` the length of the longest projection left when it stopped. `validation` names the table whose
+    `errors` (of every prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the
+    number of steps. `left_out` are the groups that training had and this model has not.
+    """
+
+    rule: Literal["epsilon", "validation"] | None
+    steps: int = Field(ge=1)
+    epsilon: float | None = Field(default=None, gt=0)
+    longest: float | None = Field(default=None, ge=0)
+    validation: str | None = None
+    errors: tuple[float | None, ...] | None = None
+    left_out: tuple[str, ...] = ()
+
+
 class Provenance(_Record):
     """Where a model comes from."""
 
@@ -97,7 +116,8 @@ class Manifest(_Record):
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
     rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
     families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
-    threshold for each prefix, the base rate first, where the model is calibrated.
+    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps; of a
+    model that was `stopped` there were more, and `guarantee` is of sets of all of them.
     """
 
     format: int = FORMAT
@@ -121,4 +141,5 @@ class Manifest(_Record):
     redundant: Redundant = Redundant()
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
+    stopped: Stopped | None = None
     provenance: Provenance

@@ -18,14 +18,14 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         library = version("anytime-linear")
     except PackageNotFoundError:  # run from a source tree that is not installed
         library = "unknown"
-    features = fitted.groups.features
+    features, taken = fitted.groups.features, set(fitted.taken[0].features)
     return Provenance(
         created=now(),
         library=library,
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
-        imputed=tuple(features[j] for j in fitted.moments.missing),
+        imputed=tuple(features[j] for j in fitted.moments.missing if features[j] in taken),
         folds=folds,
         seed=seed,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from anytime.errors import TrainingError
+from anytime.errors import GroupsError, TrainingError
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel
@@ -13,7 +13,7 @@ from anytime.provenance import now
 from anytime.targets import Target
 from anytime.training import Options, fit
 
-__all__ = ["Retrained", "resequence"]
+__all__ = ["Retrained", "left_out", "resequence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ def resequence(
 
     Least squares reads no data: the moments are in the model. Other families go over the rows of `data` again. The
     penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
-    folds, which a model does not carry.
+    folds, which a model does not carry. Groups that training left out may be among the new ones, and stay out.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def resequence(
     """
     old = model.manifest
     options = Options(old.method, old.cost_blind, old.doubling, old.alpha, family=old.family)
-    changed = old.groups.with_costs(groups)
+    changed = old.groups.with_costs(_without(groups, left_out(model, groups)))
     target = Target(old.task, old.target, old.classes)
     origin = old.provenance.model_copy(update={"created": now(), "resequenced_from": model.version or old.name})
     if old.family != "gaussian":
@@ -51,4 +51,25 @@ def resequence(
         raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
     else:
         fitted = fit([model.moments], changed, options)
-    return fitted.model(name or old.name, target, origin, query=old.query)
+    changed_model = fitted.model(name or old.name, target, origin, query=old.query)
+    # What was left out stays left out; the record of why goes with the model.
+    return replace(changed_model, manifest=changed_model.manifest.model_copy(update={"stopped": old.stopped}))
+
+
+def left_out(model: AnytimeModel, groups: FeatureGroups) -> list[str]:
+    """Which of some groups the training of the model left out."""
+    stopped = model.manifest.stopped
+    return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
+
+
+def _without(groups: FeatureGroups, names: list[str]) -> FeatureGroups:
+    """Groups without some of them, which the others must not require."""
+    kept = [g for g, name in enumerate(groups.names) if name not in names]
+    for g in kept:
+        lost = [name for name in groups.groups[g].requires if name in names]
+        if lost:
+            raise GroupsError(
+                f"group {groups.names[g]!r} requires {lost[0]!r} in the new file, which training left out of the "
+                "model; train it anew"
+            )
+    return groups.only(kept) if names else groups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -26,11 +26,12 @@ from anytime.generalised import Generalised, Observed, Selection, generalised
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
-from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord
+from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels, prefix_models, staircase
 from anytime.sequencing import FactoredSequence, LikelihoodSequence, Sequence, likelihood_sequence, sequence
+from anytime.stopping import HeldBest, HoldOut, check_epsilon, check_steps, stopped
 from anytime.sweep import Sweep
 from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
@@ -47,6 +48,7 @@ class Options:
     Attributes
     ----------
     family : what is fitted: "gaussian" is least squares.
+    epsilon : stop where no group left has a projection of the residual longer than this; see `anytime.stopping`.
     method : criterion of selection.
     cost_blind : forget the costs in selection.
     doubling : take no step that costs more than all before it.
@@ -62,11 +64,16 @@ class Options:
     one_se: bool = False
     nested: bool = False
     family: FamilyName = "gaussian"
+    epsilon: float | None = None
 
     @property
     def grid(self) -> tuple[float, ...]:
         """The penalties to try."""
         return GRID if isinstance(self.alpha, str) else (self.alpha,)
+
+    def horizon(self, groups: FeatureGroups) -> float | None:
+        """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
+        return None if self.epsilon is None else float(groups.costs.sum())
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
@@ -79,6 +86,7 @@ class Options:
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
+        check_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +99,9 @@ class Fit:
     generalised : what a likelihood learned; None by least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
+    held : what a validation table chose, or None.
+
+    Where the sequence was stopped, `groups`, `moments` and `gram` are of all groups and the rest of those taken.
     """
 
     options: Options
@@ -103,6 +114,7 @@ class Fit:
     errors: Float | None
     prefixes: PrefixModels
     generalised: Generalised | None = None
+    held: HeldBest | None = None
 
     @property
     def curve(self) -> Curve:
@@ -110,8 +122,20 @@ class Fit:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
+    def taken(self) -> tuple[FeatureGroups, Index]:
+        """The groups that the sequence takes, and which columns of the table are theirs, ascending."""
+        order = [group for step in self.sequence.steps for group in step.adds]
+        groups = self.groups if len(order) == len(self.groups) else self.groups.only(order)
+        return groups, np.sort(self.sequence.columns)
+
+    @cached_property
+    def stopped(self) -> Stopped | None:
+        """Where the sequence was stopped, and why."""
+        return stopped(self.sequence, self.groups.names, self.options.epsilon, self.held)
+
+    @cached_property
     def collinear(self) -> Bool:
-        """(D,) which features are linear combinations of others before them in the sequence; about D^3/3 operations."""
+        """(D,) which features taken are linear combinations of others before them; about D^3/3 operations."""
         gram, columns, sequence = self.gram, self.sequence.columns, self.sequence
         if isinstance(sequence, FactoredSequence) and self.alpha == 0:
             dropped = sequence.factor.dropped
@@ -122,13 +146,13 @@ class Fit:
                 for group in order:
                     sweep.select(group)
                 dropped = sweep.factor()[1].dropped
-        found = np.zeros(len(columns), dtype=np.bool_)
+        found = np.zeros(len(gram.constant), dtype=np.bool_)
         found[columns] = dropped
         return found & ~gram.constant
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What the theory promises of the sequence; about D^3 operations."""
+        """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
         if self.generalised is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         return guarantee(
@@ -143,8 +167,9 @@ class Fit:
     def model(
         self, name: str, target: Target, origin: Provenance, *, query: str | None = None, keep_moments: bool = True
     ) -> AnytimeModel:
-        """The model that predicts, with its manifest."""
-        names = np.array(self.groups.features)
+        """The model that predicts, with its manifest: of the groups that the sequence takes, and no others."""
+        groups, columns = self.taken
+        names = np.array(groups.features)
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -154,7 +179,7 @@ class Fit:
             query=query,
             responses=target.responses,
             classes=target.classes,
-            groups=self.groups,
+            groups=groups,
             method=self.options.method,
             cost_blind=self.options.cost_blind,
             doubling=self.options.doubling,
@@ -163,16 +188,19 @@ class Fit:
             prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
-                constant=tuple(names[self.gram.constant].tolist()), collinear=tuple(names[self.collinear].tolist())
+                constant=tuple(names[self.gram.constant[columns]].tolist()),
+                collinear=tuple(names[self.collinear[columns]].tolist()),
             ),
             guarantee=self.guarantee,
+            stopped=self.stopped,
             provenance=origin,
         )
+        prefixes = self.prefixes.restricted(columns)
         if not keep_moments:
-            return AnytimeModel(manifest, self.prefixes)
+            return AnytimeModel(manifest, prefixes)
         if self.generalised is not None:
-            return AnytimeModel(manifest, self.prefixes, curvatures=self.generalised.curvatures)
-        return AnytimeModel(manifest, self.prefixes, self.moments)
+            return AnytimeModel(manifest, prefixes, curvatures=self.generalised.curvatures)
+        return AnytimeModel(manifest, prefixes, self.moments.restricted(columns))
 
     def _records(self) -> tuple[StepRecord, ...]:
         costs, likelihood = self.sequence.costs, self.generalised
@@ -193,7 +221,13 @@ class Fit:
         )
 
 
-def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed: Observed | None = None) -> Fit:
+def fit(
+    parts: Many[Moments],
+    groups: FeatureGroups,
+    options: Options,
+    observed: Observed | None = None,
+    hold_out: HoldOut | None = None,
+) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
     Parameters
@@ -201,11 +235,12 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
     groups : the groups, whose features are the columns of the moments in order.
     observed : the rows, for families other than "gaussian".
+    hold_out : rows that choose how many steps are kept, of those that `options.epsilon` leaves.
 
     Raises
     ------
     TrainingError
-        Options that do not go together, or fewer rows than they need.
+        Options that do not go together, or fewer rows than they need; or not even one step is kept.
     """
     options.check()
     moments = Moments.merged(parts)
@@ -217,21 +252,39 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     if options.family != "gaussian":
-        return _likelihood(parts, groups, options, moments, gram, observed)
+        return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
 
     def order(alpha: float, of: Gram = gram) -> FactoredSequence:
-        return sequence(of, groups, options.method, alpha, options.cost_blind, options.doubling)
+        return sequence(of, groups, options.method, alpha, options.cost_blind, options.doubling, options.epsilon)
 
+    errors: Float | None = None
     if len(parts) == 1:
         assert not isinstance(options.alpha, str)  # noqa: S101
-        return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
-    folds = split(parts)
-    choice = choose(folds, options.grid, order, options.one_se)
-    errors = choice.errors
-    if options.nested:
-        errors = nested_errors(folds, lambda train: order(choice.alpha, train), choice.sequence, choice.alphas)
-    prefixes = _prefixes(gram, choice.sequence, choice.alpha, choice.alphas)
-    return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
+        alpha, found = options.alpha, order(options.alpha)
+        alphas = np.full(len(found.steps) + 1, alpha)
+    else:
+        folds = split(parts)
+        choice = choose(folds, options.grid, order, options.one_se, horizon=options.horizon(groups))
+        alpha, found, alphas, errors = choice.alpha, choice.sequence, choice.alphas, choice.errors
+        if options.nested:
+            errors = nested_errors(folds, lambda train: order(alpha, train), found, alphas)
+    check_steps(found, options.epsilon)
+    prefixes = _prefixes(gram, found, alpha, alphas)
+    fitted = Fit(options, groups, moments, gram, found, alpha, alphas, errors, prefixes)
+    return fitted if hold_out is None else _upto(fitted, hold_out.best(prefixes))
+
+
+def _upto(fitted: Fit, held: HeldBest) -> Fit:
+    """The fit of the steps that a hold-out keeps."""
+    steps = held.steps
+    return replace(
+        fitted,
+        sequence=fitted.sequence.upto(steps),
+        alphas=fitted.alphas[: steps + 1],
+        errors=None if fitted.errors is None else fitted.errors[: steps + 1],
+        prefixes=fitted.prefixes.upto(steps),
+        held=held,
+    )
 
 
 def _likelihood(
@@ -241,6 +294,7 @@ def _likelihood(
     moments: Moments,
     gram: Gram,
     observed: Observed | None,
+    hold_out: HoldOut | None,
 ) -> Fit:
     """As `fit`, for the families that need the rows."""
     if observed is None:
@@ -248,20 +302,26 @@ def _likelihood(
     check_family(options.family, observed.target)
 
     def order(design: Design, alpha: float) -> LikelihoodSequence:
-        return likelihood_sequence(design, groups, options.method, alpha, options.cost_blind, options.doubling)
+        return likelihood_sequence(
+            design, groups, options.method, alpha, options.cost_blind, options.doubling, options.epsilon
+        )
 
-    how = Selection(order, options.grid, options.one_se, options.nested)
+    how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)
     found = generalised(parts, gram, groups, options.family, observed, how)
+    check_steps(found.sequence, options.epsilon)
     return Fit(
-        options, groups, moments, gram, found.sequence, found.alpha, found.alphas, found.errors, found.prefixes, found
+        options,
+        groups,
+        moments,
+        gram,
+        found.sequence,
+        found.alpha,
+        found.alphas,
+        found.errors,
+        found.prefixes,
+        found,
+        found.held,
     )
-
-
-def _fixed(
-    options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: FactoredSequence, alpha: float
-) -> Fit:
-    alphas = np.full(len(order.steps) + 1, alpha)
-    return Fit(options, groups, moments, gram, order, alpha, alphas, None, _prefixes(gram, order, alpha, alphas))
 
 
 def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:

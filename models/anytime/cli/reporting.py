@@ -13,6 +13,7 @@ from anytime.arrays import Float
 from anytime.errors import listed
 from anytime.evaluation import Evaluation
 from anytime.guarantee import doubling_bound
+from anytime.manifest import Stopped
 from anytime.model import AnytimeModel
 
 __all__ = ["described", "evaluation_table", "evaluation_values", "steps_table", "summary"]
@@ -112,6 +113,8 @@ def summary(model: AnytimeModel) -> str:
         lines.append(f"collinear: {listed(redundant.collinear, 20)}")
     if origin.imputed:
         lines.append(f"missing values imputed by the training mean: {listed(origin.imputed, 20)}")
+    if manifest.stopped is not None:
+        lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_promise(model)}")
     if manifest.calibration is not None:
         found, what = manifest.calibration, "intervals" if manifest.classes is None else "sets of classes"
@@ -119,19 +122,43 @@ def summary(model: AnytimeModel) -> str:
     return "\n".join(lines)
 
 
+def _stop(stopped: Stopped) -> str:
+    """Where training stopped and why, in a line."""
+    left = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
+    if stopped.rule == "epsilon":
+        return f"stopped by epsilon {stopped.epsilon:g}: what is left is no longer than {stopped.longest:.3g}; {left}"
+    if stopped.rule == "validation" and stopped.errors is not None:
+        told = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
+        best, last = map(_number, (stopped.errors[stopped.steps], stopped.errors[-1]))
+        return f"stopped by {stopped.validation}: {told}, {best} ({last} with all); {left}"
+    asked = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
+    return f"not stopped by {' or '.join(asked)}; {left}"
+
+
 def _promise(model: AnytimeModel) -> str:
     promised = model.manifest.guarantee
     if promised.gamma == 0:
         return "none (gamma is 0: groups are combinations of others; a penalty would part them)"
     if promised.gamma is not None:
-        return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F(any set of cost K)"
+        sets = f"any set {_of_groups(model)}of cost K"
+        return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F({sets})"
     if promised.doubling_until is None:
         return f"none ({promised.why})"
     until = f"up to step {promised.doubling_until} of {model.steps}"
     if promised.doubling_gamma is None:
         return f"cost at most doubles {until} ({promised.why})"
     share = doubling_bound(promised.doubling_gamma)
-    return f"F(within any budget B) > {share:.3g} F(any set of cost B/4), {until} (gamma {promised.doubling_gamma:.3g})"
+    sets = f"any set {_of_groups(model)}of cost B/4"
+    return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {promised.doubling_gamma:.3g})"
+
+
+def _of_groups(model: AnytimeModel) -> str:
+    """Of which groups the sets of a guarantee are, where training left some out."""
+    stopped = model.manifest.stopped
+    if stopped is None or not stopped.left_out:
+        return ""
+    # At other costs the left-out groups are not there to compare with.
+    return "of the groups kept, " if model.manifest.provenance.resequenced_from else "of all groups, "
 
 
 def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def sequence(
     alpha: float = 1e-5,
     cost_blind: bool = False,
     doubling: bool = False,
+    epsilon: float | None = None,
 ) -> FactoredSequence:
     """Order the groups so that each prefix explains as much as its cost allows.
 
@@ -33,6 +34,7 @@ def sequence(
     alpha : the penalty.
     cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
     doubling : take no step that costs more than all before it together (Algorithm 2).
+    epsilon : stop where no group left has a projection of the residual longer than this; None takes all groups.
 
     Notes
     -----
@@ -41,9 +43,10 @@ def sequence(
     with single_blas_thread():
         criterion = CRITERIA[method](gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
-        found = greedy(_Swept(sweep, Candidates(groups, sweep, criterion, cost_blind)), groups, doubling=doubling)
+        search = _Swept(sweep, Candidates(groups, sweep, criterion, cost_blind))
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon)
         columns, factor, z = sweep.factor()
-    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z)
+    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z, longest=found.longest)
 
 
 class _Swept:
