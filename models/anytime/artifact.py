@@ -35,7 +35,7 @@ KEY = "anytime"
 
 _LATER: dict[int, dict[str, Any]] = {
     2: {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}},
-    3: {"stopped": True},
+    3: {"stopped": True, "certificate": True},
 }
 """Fields that each format brought; they are not of the content of an older file."""
 
@@ -181,6 +181,7 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
 
 def _model(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> AnytimeModel:
     _check_calibration(manifest)
+    _check_certificate(manifest)
     _check_arrays(manifest, arrays)
     if _version(manifest, arrays) != manifest.version:
         raise ArtifactError("was changed after it was written (its content hash differs); train or copy it again")
@@ -231,6 +232,16 @@ def _check_calibration(manifest: Manifest) -> None:
     if (found.reliability is None) != (manifest.classes is None):
         kind = "regression or counts" if manifest.classes is None else "classes"
         raise ArtifactError(f"has a calibration that is not one of {kind}; train or copy it again")
+
+
+def _check_certificate(manifest: Manifest) -> None:
+    """A bound for every prefix, each said to be exact or not."""
+    found, prefixes = manifest.certificate, len(manifest.steps) + 1
+    if found is not None and not len(found.bounds) == len(found.exact) == prefixes:
+        raise ArtifactError(
+            f"has a certificate of {len(found.bounds)} bounds, {len(found.exact)} of them said to be exact or not, for "
+            f"{prefixes} prefixes; train or certify it again"
+        )
 
 
 def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:

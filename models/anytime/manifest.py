@@ -14,6 +14,7 @@ from anytime.groups import FeatureGroups
 
 __all__ = [
     "FORMAT",
+    "Certificate",
     "FamilyName",
     "Guarantee",
     "Label",
@@ -68,6 +69,20 @@ class Guarantee(_Record):
     doubling_gamma: float | None = None
     doubling_until: int | None = None
     why: str = ""
+
+
+class Certificate(_Record):
+    """How much of the best possible the prefixes reach on the training data; the base rate first, (steps + 1,) each.
+
+    No set of the model's groups that costs what a prefix does, or less, has an F above its `bounds`, at the penalty
+    that ordered the groups (`Manifest.alpha`); F of the prefix itself is `StepRecord.explained_variance`. Where a bound
+    is `exact`, some set reaches it. `nodes`, for each prefix, and `seconds`, for all together, were the limits.
+    """
+
+    bounds: tuple[float, ...] = Field(min_length=1)
+    exact: tuple[bool, ...]
+    nodes: int = Field(ge=1)
+    seconds: float | None = Field(default=None, ge=0)
 
 
 class Redundant(_Record):
@@ -142,4 +157,5 @@ class Manifest(_Record):
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
     stopped: Stopped | None = None
+    certificate: Certificate | None = None
     provenance: Provenance

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from anytime.calibration import Calibration
 from anytime.errors import suggestion
 from anytime.groups import FeatureGroup
-from anytime.manifest import FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Stopped, Task
+from anytime.manifest import Certificate, FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Stopped, Task
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError
 
@@ -59,6 +59,7 @@ class ModelSummary(_View):
     guarantee: Guarantee
     calibration: Calibration | None
     stopped: Stopped | None
+    certificate: Certificate | None
     redundant: Redundant
     steps: tuple[StepRecord, ...]
     groups: tuple[FeatureGroup, ...]
@@ -128,6 +129,7 @@ def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
         guarantee=manifest.guarantee,
         calibration=manifest.calibration,
         stopped=manifest.stopped,
+        certificate=manifest.certificate,
         redundant=manifest.redundant,
         steps=manifest.steps,
         groups=model.groups.groups,

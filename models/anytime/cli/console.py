@@ -46,8 +46,8 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """Context that counts rows: a bar on a terminal, else a line now and then.
+def progress(what: str, rows: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    """Context that counts rows, or another unit: a bar on a terminal, else a line now and then.
 
     Yields
     ------
@@ -73,6 +73,6 @@ def progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
         done += read
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            remark(f"{what}: {done} of {rows} rows")
+            remark(f"{what}: {done} of {rows} {unit}")
 
     yield plain

@@ -51,6 +51,8 @@ def resequence(
     remark("one penalty for all prefixes, and none of them cross-validated: a model carries no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: these are other prefixes")
+    if loaded.manifest.certificate is not None:
+        remark("not certified: these are other costs")
     console = results()
     console.print(steps_table(changed))
     console.print(summary(changed), markup=False)
