@@ -79,7 +79,7 @@ export function drawCurve(place, curve, answer, budget) {
   }
   if (curve.certified !== null) {
     // What holds for the cost of a prefix holds for all less, so the line is drawn back from each point.
-    traces.push(line("certified_r2", "best possible, certified", { shape: "vh", color: colour("quiet"), dash: "longdash", width: 1.5 }));
+    traces.push(line("certified_r2", "best possible, certified", { shape: "vh", color: colour("quiet"), dash: "4px,2px", width: 1.5 }));
   }
   if (answer !== null) {
     traces.push({
