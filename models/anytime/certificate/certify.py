@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
+from anytime.arrays import Float
 from anytime.certificate.nodes import SAME
-from anytime.certificate.problem import COST_TOLERANCE, Problem
-from anytime.certificate.search import Stopped, search
+from anytime.certificate.problem import Problem
+from anytime.certificate.search import Found, Search, Stopped
 from anytime.errors import TrainingError
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
@@ -36,7 +38,7 @@ class CertifiedPrefix:
     exact : the bound is reached by a set that is known: the prefix, or `best`.
     best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if none
         was found.
-    best_F : F of that set, or of the prefix.
+    reached : F of that set, or of the prefix.
     nodes : how many nodes the search bounded.
     stopped : "solved" if the search found the best set, or the limit that ended it: "nodes" or "seconds".
     """
@@ -46,7 +48,7 @@ class CertifiedPrefix:
     bound: float
     exact: bool
     best: tuple[int, ...] | None
-    best_F: float
+    reached: float
     nodes: int
     stopped: Stopped
 
@@ -59,14 +61,14 @@ class CertifiedPrefix:
 def certify(
     gram: Gram,
     groups: FeatureGroups,
-    costs_of_prefixes: Many[float],
-    F_of_prefixes: Many[float],
+    costs_of_prefixes: Many[float] | Float,
+    F_of_prefixes: Many[float] | Float,
     alpha: float,
     *,
     nodes: int = 200,
     seconds: float | None = None,
     n_jobs: int | None = None,
-    progress: Callable[[int, CertifiedPrefix], None] = lambda k, certified: None,
+    progress: Callable[[int, CertifiedPrefix], None] = lambda _, __: None,
 ) -> list[CertifiedPrefix]:
     """Bound the best F within the cost of each prefix of a least-squares sequence.
 
@@ -75,8 +77,9 @@ def certify(
     gram : standardised normal equations of the training data, columns in the order of the groups file.
     costs_of_prefixes, F_of_prefixes : cost and training F at `alpha` of each prefix.
     nodes : how many nodes each search may bound; the result is the same in every run where `seconds` is None.
-    seconds : time for all prefixes together; what one does not use is left to those after it. The largest cost goes
-        first. One step of a relaxation, about 10 D^3 operations, is finished before the clock is looked at.
+    seconds : time for all prefixes together. Each first gets a bound without branching; what time is left is shared
+        out by how wide these leave it open. One step of a relaxation, about 10 D^3 operations, is finished before the
+        clock is looked at.
     n_jobs : how many processes, as in joblib.
     progress : called with the index of each prefix that is done and its certificate.
 
@@ -90,28 +93,75 @@ def certify(
     A bound is never under that of a smaller budget, nor over that of a larger one; a set found for one budget counts
     for all larger ones.
     """
-    _check(costs_of_prefixes, F_of_prefixes, nodes, seconds)
+    costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
+    _check(costs, F, nodes, seconds)
+    prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
         problem = Problem.of(gram, groups, alpha)
-    order = sorted(range(len(costs_of_prefixes)), key=lambda k: -costs_of_prefixes[k])
-    jobs = effective_n_jobs(n_jobs)
-    end = None if seconds is None else time.monotonic() + seconds
-    tasks = (
-        delayed(_prefix)(problem, costs_of_prefixes[k], F_of_prefixes[k], nodes, end, jobs / (len(order) - place))
-        for place, k in enumerate(order)
+    order = sorted(range(len(prefixes)), key=lambda k: prefixes[k][0])
+    run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
+    searches = [Search(*prefixes[k]) for k in order]
+    done: dict[int, CertifiedPrefix] = {}
+
+    def report(k: int, found: Found) -> None:
+        done[k] = _certified(*prefixes[k], found)
+        progress(k, done[k])
+
+    hard: list[tuple[float, int, Search]] = []
+    for k, (search, found) in zip(order, run.all(searches, [1.0] * len(order), nodes=1), strict=True):
+        if found.stopped == "solved" or nodes == 1:
+            report(k, found)
+        else:
+            hard.append(((found.bound - found.explained) / found.bound, k, search))
+    # What is widest open goes last, with what time the others have left.
+    hard.sort(key=lambda one: one[:2])
+    again = run.all([search for _, _, search in hard], [gap for gap, _, _ in hard], nodes=nodes)
+    for (_, k, _), (_, found) in zip(hard, again, strict=True):
+        report(k, found)
+    return _shared([done[k] for k in range(len(order))])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How searches are run: on what problem, until when, in how many processes."""
+
+    problem: Problem
+    end: float | None
+    n_jobs: int | None
+
+    def all(self, searches: list[Search], weights: list[float], nodes: int) -> Iterator[tuple[Search, Found]]:
+        """Each search with what it found, in this order; the time left is shared out by the weights."""
+        jobs = effective_n_jobs(self.n_jobs)
+        ahead = np.cumsum(weights[::-1])[::-1]
+        shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
+        parallel = Parallel(n_jobs=self.n_jobs, return_as="generator", pre_dispatch="n_jobs")
+        found: Iterator[tuple[Search, Found]] = parallel(
+            delayed(_searched)(self.problem, search, nodes, self.end, share)
+            for search, share in zip(searches, shares, strict=True)
+        )
+        return found
+
+
+def _searched(problem: Problem, search: Search, nodes: int, end: float | None, share: float) -> tuple[Search, Found]:
+    """Search within a share of the time that is left."""
+    begun = time.monotonic()
+    until = None if end is None else begun + share * max(end - begun, 0.0)
+    with single_blas_thread():
+        found = search.run(problem, nodes=nodes, late=lambda: until is not None and time.monotonic() >= until)
+    return search, found
+
+
+def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
+    best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
+    return CertifiedPrefix(
+        cost, F, found.bound, found.stopped == "solved", best, found.explained, found.nodes, found.stopped
     )
-    found: Iterator[CertifiedPrefix] = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")(tasks)
-    certified: dict[int, CertifiedPrefix] = {}
-    for k, prefix in zip(order, found, strict=True):
-        certified[k] = prefix
-        progress(k, prefix)
-    return _shared([certified[k] for k in range(len(order))])
 
 
-def _check(costs: Many[float], F: Many[float], nodes: int, seconds: float | None) -> None:
+def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
     if len(costs) != len(F):
         raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both of every prefix")
-    if not (np.isfinite(costs).all() and np.isfinite(F).all() and min(costs, default=0.0) >= 0):
+    if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
         raise TrainingError("a cost or F of a prefix is negative or not finite; expected those of a sequence")
     if nodes < 1 or (seconds is not None and not seconds >= 0):
         raise TrainingError(
@@ -119,24 +169,13 @@ def _check(costs: Many[float], F: Many[float], nodes: int, seconds: float | None
         )
 
 
-def _prefix(problem: Problem, cost: float, F: float, nodes: int, end: float | None, share: float) -> CertifiedPrefix:
-    """Certify one prefix, with its share of the time that is left."""
-    begun = time.monotonic()
-    until = None if end is None else begun + min(share, 1.0) * max(end - begun, 0.0)
-    with single_blas_thread():
-        found = search(problem, cost, F, nodes=nodes, late=lambda: until is not None and time.monotonic() >= until)
-    best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
-    solved = found.stopped == "solved"
-    return CertifiedPrefix(cost, F, found.bound, solved, best, found.explained, found.nodes, found.stopped)
-
-
 def _shared(certified: list[CertifiedPrefix]) -> list[CertifiedPrefix]:
     """Bounds lowered to those of larger costs, best sets raised to those of smaller ones."""
     shared = list(certified)
     order = sorted(range(len(shared)), key=lambda k: shared[k].cost)
-    for k, larger in reversed(list(zip(order, order[1:], strict=False))):
+    for k, larger in reversed(list(pairwise(order))):
         shared[k] = replace(shared[k], bound=min(shared[k].bound, shared[larger].bound))
-    for smaller, k in zip(order, order[1:], strict=False):
-        if shared[smaller].best_F > shared[k].best_F:
-            shared[k] = replace(shared[k], best=shared[smaller].best, best_F=shared[smaller].best_F)
-    return [replace(p, exact=p.exact or p.bound <= p.best_F * (1 + SAME)) for p in shared]
+    for smaller, k in pairwise(order):
+        if shared[smaller].reached > shared[k].reached:
+            shared[k] = replace(shared[k], best=shared[smaller].best, reached=shared[smaller].reached)
+    return [replace(p, exact=p.exact or p.bound <= p.reached * (1 + SAME)) for p in shared]

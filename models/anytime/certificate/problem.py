@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -36,6 +37,7 @@ class Conditional:
     explained : F(I).
     C : (d, d) covariance of the candidates' columns given I.
     b : (d, P) their gradient, q - C w(I).
+    reference : (d,) the diagonal by which pivots are judged.
     starts : (k,) first column of each candidate that has columns.
     factor : the factor of C.
     top : what all candidates add, F(I and all candidates) - F(I).
@@ -44,16 +46,22 @@ class Conditional:
     explained: float
     C: Float
     b: Float
+    reference: Float
     starts: Index
     factor: Factor
     top: float
 
     def gains(self) -> Float:
-        """(k,) about what each candidate with columns adds by itself: its columns taken as uncorrelated."""
-        variance = np.diagonal(self.C)
-        sound = (variance > RANK_TOLERANCE) & ~self.factor.dropped
-        by_column = 0.5 * np.square(self.b).sum(axis=1) / np.where(sound, variance, 1.0)
-        return _summed(np.where(sound, by_column, 0.0), self.starts)
+        """(k,) what each candidate with columns adds by itself."""
+        ends = np.append(self.starts, len(self.C))
+        if len(self.starts) == len(self.C):
+            variance = np.diagonal(self.C)
+            sound = variance > RANK_TOLERANCE * self.reference
+            squares = np.square(self.b).sum(axis=1)
+            return np.asarray(0.5 * np.divide(squares, variance, out=np.zeros_like(squares), where=sound))
+        blocks = [slice(begin, end) for begin, end in pairwise(ends.tolist())]
+        z = [factorise(self.C[g, g], self.reference[g]).forward(self.b[g]) for g in blocks]
+        return np.array([0.5 * float(np.sum(part * part)) for part in z])
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,15 +117,16 @@ class Problem:
 
     def closed(self, members: Bool) -> Bool:
         """The set with all that it requires."""
-        return self.closure[members].any(axis=0)
+        return np.asarray(self.closure[members].any(axis=0))
 
     def dependents(self, members: Bool) -> Bool:
         """The set with all that requires any of it."""
-        return self.closure[:, members].any(axis=1)
+        return np.asarray(self.closure[:, members].any(axis=1))
 
     def extra_costs(self, taken: Bool) -> Float:
         """(J,) what each group costs with all that it requires, once `taken` is paid."""
-        return self.closure @ np.where(taken, 0.0, self.costs)
+        extra: Float = self.closure.astype(np.float64) @ np.where(taken, 0.0, self.costs)
+        return extra
 
     def shared_costs(self, taken: Bool, candidates: Bool) -> Float:
         """(J,) costs e with  sum of e over S <= cost of S  for any closed set S of candidates, beside `taken`.
@@ -152,7 +161,7 @@ class Problem:
         whole = factorise(C, self.reference[others])
         left = whole.forward(b)
         starts = np.flatnonzero(np.diff(self.own[others], prepend=-1))
-        return Conditional(explained, C, b, starts, whole, 0.5 * float(np.sum(left * left)))
+        return Conditional(explained, C, b, self.reference[others], starts, whole, 0.5 * float(np.sum(left * left)))
 
     def losses(self, members: Bool) -> Float:
         """(J,) about what a set loses with each of its groups: exact for groups of one column, 0 outside the set."""
@@ -162,7 +171,9 @@ class Problem:
         w = factor.backward(factor.forward(self.q[rows]))
         by_column = np.zeros(len(self.C))
         by_column[rows] = 0.5 * np.square(w).sum(axis=1) / np.maximum(np.square(inverse).sum(axis=0), 1e-300)
-        return np.bincount(self.own, weights=by_column, minlength=len(self.costs))
+        losses: Float = np.zeros(len(self.costs))
+        np.add.at(losses, self.own, by_column)
+        return losses
 
     def trimmed(self, taken: Bool, candidates: Bool, limit: float) -> tuple[Bool, Bool]:
         """A set with what costs nothing more, and the candidates that still fit and have columns or open some."""
@@ -175,8 +186,3 @@ class Problem:
 def _lost(C: Float) -> Bool:
     """Columns of a group that add nothing to those before them."""
     return factorise(C, np.diagonal(C).copy()).dropped
-
-
-def _summed(by_column: Float, starts: Index) -> Float:
-    """Sums over groups that begin at the columns `starts`."""
-    return np.asarray(np.add.reduceat(by_column, starts)) if len(starts) else np.zeros(0)

@@ -1,11 +1,11 @@
 """A bound by splitting: what no set within the budget can exceed, from a convex problem.
 
 Let C and b be the covariance and gradient of the candidates, Delta = diag(delta) > 0 with C - Delta positive
-semi-definite, and u (d, P) anything. For w on the columns of S,  u'(C - Delta)u + w'(C - Delta)w >= 2 u'(C - Delta)w, so
+semi-definite, and u (d, P) anything. As  u'Mu + w'Mw >= 2 u'Mw  with M = C - Delta, and w is on the columns of S,
 
-    F(S) = max_w  b'w - 1/2 w'(C - Delta)w - 1/2 w' Delta w
-        <= 1/2 u'(C - Delta)u + max_w  r'w - 1/2 w' Delta w,              r = b - (C - Delta)u
-         = 1/2 u'(C - Delta)u + sum over g in S of p_g,                   p_g = 1/2 sum over the columns of g of r^2/delta,
+    F(S) = max_w  b'w - 1/2 w'Mw - 1/2 w' Delta w
+        <= 1/2 u'Mu + max_w  r'w - 1/2 w' Delta w,       r = b - Mu
+         = 1/2 u'Mu + sum over g in S of p_g,            p_g = 1/2 sum over the columns of g of r^2/delta,
 
 and the best sum within a budget K is at most that of the fractional knapsack,  min over the price t >= 0 of
 t K + sum_g (p_g - t c_g)_+.  With delta the least eigenvalue of C and u = 0 this is the spectral bound; the best u and
@@ -180,7 +180,7 @@ class _Saddle:
             moved = _newton(H, cross, B, by_delta, by_z, self.costs, 1.0 - float(self.costs @ z))
         except np.linalg.LinAlgError:
             return None
-        return self._along(*moved, mu) if all(np.isfinite(part).all() for part in moved) else None
+        return self._along(*moved) if all(np.isfinite(part).all() for part in moved) else None
 
     def _grouped(self, by_column: Float) -> Float:
         """Sums over the columns of each group, of the first axis."""
@@ -188,7 +188,7 @@ class _Saddle:
             return by_column
         return np.asarray(np.add.reduceat(by_column, self.starts, axis=0))
 
-    def _along(self, d_delta: Float, d_z: Float, d_price: float, mu: float) -> tuple[Split, float] | None:
+    def _along(self, d_delta: Float, d_z: Float, d_price: float) -> tuple[Split, float] | None:
         """As far along a step as the barrier allows."""
         delta, z = self.split.delta, self.split.z
         toward = max((-d_delta / delta).max(), (-d_z / z).max(), (d_z / (1.0 - z)).max(), INTERIOR)

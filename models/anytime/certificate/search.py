@@ -11,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from anytime.arrays import Bool
-from anytime.certificate.nodes import Nodes
+from anytime.certificate.nodes import Incumbent, Node, Nodes
 from anytime.certificate.problem import Problem
 
-__all__ = ["Found", "Stopped", "search"]
+__all__ = ["Found", "Search", "Stopped"]
 
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 """Why a search ended: the best set is known, or a limit was reached."""
@@ -30,8 +28,7 @@ class Found:
     Attributes
     ----------
     bound : no set within the budget has a larger F.
-    explained : F of the best set known.
-    best : that set as a mask (J,), or None where nothing better was found than what was known before.
+    explained, best : F of the best set known, and the set as in `Incumbent`.
     nodes : number of nodes that were bounded.
     stopped : why the search ended.
     """
@@ -43,24 +40,41 @@ class Found:
     stopped: Stopped
 
 
-def search(problem: Problem, budget: float, known: float, *, nodes: int, late: Callable[[], bool]) -> Found:
-    """The best set of cost `budget` at most, of which F is known to reach `known`.
+class Search:
+    """A search that can be taken up again.
 
     Parameters
     ----------
-    nodes : how many nodes may be bounded, at least 1.
-    late : whether the time is over.
+    budget : what a set may cost.
+    known : an F that is known to be within reach.
     """
-    bounding = Nodes(problem, budget, known, late)
-    root = bounding.root()
-    heap = [] if root is None else [(-root.bound, 0, root)]
-    stopped: Stopped = "solved"
-    while heap and bounding.promises(-heap[0][0]):
-        if bounding.count >= nodes or late():
-            stopped = "nodes" if bounding.count >= nodes else "seconds"
-            break
-        parent = heapq.heappop(heap)[2]
-        for child in bounding.children(parent):
-            heapq.heappush(heap, (-child.bound, bounding.count, child))
-    bound = bounding.explained if stopped == "solved" else max(bounding.explained, -heap[0][0])
-    return Found(bound, bounding.explained, bounding.best, bounding.count, stopped)
+
+    def __init__(self, budget: float, known: float) -> None:
+        self.budget = budget
+        self.incumbent = Incumbent(known)
+        self._heap: list[tuple[float, int, Node]] = []
+        self._bounded = 0
+
+    def run(self, problem: Problem, *, nodes: int, late: Callable[[], bool]) -> Found:
+        """Search on, until `nodes` nodes have been bounded in all, or one or two more, or the time is over."""
+        bounding = Nodes(problem, self.budget, self.incumbent, late)
+        if self._bounded == 0:
+            self._push(bounding.root())
+        stopped: Stopped = "solved"
+        while self._heap and self.incumbent.beaten(-self._heap[0][0]):
+            if self._bounded >= nodes or late():
+                stopped = "nodes" if self._bounded >= nodes else "seconds"
+                break
+            for child in bounding.children(heapq.heappop(self._heap)[2]):
+                self._push(child)
+        return self._found(stopped)
+
+    def _push(self, node: Node | None) -> None:
+        self._bounded += 1
+        if node is not None:
+            heapq.heappush(self._heap, (-node.bound, self._bounded, node))
+
+    def _found(self, stopped: Stopped) -> Found:
+        known = self.incumbent.explained
+        bound = known if stopped == "solved" else max(known, -self._heap[0][0])
+        return Found(bound, known, self.incumbent.best, self._bounded, stopped)
