@@ -370,6 +370,7 @@ def test_the_order_of_the_prefixes_does_not_matter() -> None:
         ([1.0], [], {}, "1 costs and 0 values of F"),
         ([-1.0], [0.0], {}, "negative or not finite"),
         ([1.0], [float("nan")], {}, "negative or not finite"),
+        ([1.0], [1.5], {}, "expected F at this alpha"),
         ([1.0], [0.0], {"nodes": 0}, "limits of 0 nodes"),
         ([1.0], [0.0], {"seconds": -1.0}, "-1.0 seconds"),
     ],

@@ -31,6 +31,9 @@ CHAIN = 8
 """Prefixes that are bounded one after the other, from the largest cost down: the first from afar, the others each from
 the one before, in a third of the steps."""
 
+UNLIKE = 1e-6
+"""An F that exceeds that of all groups by more than this was not taken from these moments at this penalty."""
+
 NEAR = 0.75
 """A budget of less than this share of the one before begins from afar too: its relaxation is another."""
 
@@ -83,7 +86,8 @@ def certify(
     Parameters
     ----------
     gram : standardised normal equations of the training data, columns in the order of the groups file.
-    costs_of_prefixes, F_of_prefixes : cost and training F at `alpha` of each prefix.
+    costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
+        `Sequence.explained_variance`. F must be that at `alpha`: it is trusted to be within reach.
     nodes : how many nodes each search may bound; the result is the same in every run where `seconds` is None.
     seconds : time for all prefixes together. Each first gets a bound without branching; what time is left is shared
         out by how wide these leave it open. One step of a relaxation, about 10 D^3 operations, is finished before the
@@ -94,7 +98,7 @@ def certify(
     Raises
     ------
     TrainingError
-        Unlike numbers of costs and F, a negative cost, or limits that allow nothing.
+        Unlike numbers of costs and F, a negative cost, limits that allow nothing, or an F that no set has at `alpha`.
 
     Notes
     -----
@@ -106,6 +110,11 @@ def certify(
     prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
         problem = Problem.of(gram, groups, alpha)
+        most = problem.explained(np.ones(len(groups), dtype=np.bool_))
+    if F.max(initial=0.0) > most * (1 + UNLIKE) + UNLIKE:
+        raise TrainingError(
+            f"a prefix has F {F.max():.6g}, and all groups at alpha {alpha:g} {most:.6g}; expected F at this alpha"
+        )
     run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
     done: dict[int, CertifiedPrefix] = {}
 
