@@ -88,6 +88,7 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "folds": 0,
         "one_se": True,
         "nested": True,
+        "epsilon": -1.0,
         "n_jobs": 3,
         "random_state": 7,
     }
