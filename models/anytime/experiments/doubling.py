@@ -177,7 +177,8 @@ def _section(setting: Setting, results: Results) -> Section:  # noqa: ARG001  (o
             Figure(
                 "doubling-ratio",
                 "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
-                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: what Theorem 4.3 promises.",
+                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the promise of Theorem "
+                "4.3.",
                 lambda: _ratio_figure(learned_by_us),
             ),
             Figure(
@@ -242,8 +243,8 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
         ),
         Finding(
             f"Theorem 4.1: with less than 4B no sequence can. The most that any sequence of D items could guarantee "
-            f"falls without end as D grows; from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 it stays "
-            f"at {min(r['any'][at[4.0]] for r in by_size.values()):.2g}.",
+            f"falls without end as D grows; from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 it "
+            f"stays at {min(r['any'][at[4.0]] for r in by_size.values()):.2g}.",
             agrees=bool(fallen) and all(r["any"][at[4.0]] > doubling_bound(1.0) for r in by_size.values()),
         ),
     ]
