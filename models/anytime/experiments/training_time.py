@@ -138,7 +138,7 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
 
 
 def _fastest(paths: Many[LiteralPath]) -> Float:
-    """Seconds until each group was selected, of the fastest time of each step: what else the machine did is left out."""
+    """Seconds until each group was selected, by the fastest time of each step: what else the machine did is out."""
     steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
     seconds: Float = np.cumsum(steps)
     return seconds
@@ -205,8 +205,7 @@ def _section(setting: Setting, every: Results) -> Section:
             "had for a small part of its training time. We keep the factor of the covariance and take off all else "
             "what each selected group explains: the exact gains of the candidates then cost little more than their "
             "gradients.",
-            "What this means: use method fr, always. It chooses by the objective itself, and what omp would save is "
-            "less time than reading the data takes.",
+            "What this means: use method fr, always. It chooses by the objective itself, and costs little more.",
             "All ways were measured in turns in one process on one BLAS thread, and the fastest time of each step "
             "counts; seconds are this machine's, the ratios are what to compare. The literal way starts from the rows, "
             "as the paper's count of operations has it, or, kinder, from the products X'X that are made once; ours "
@@ -247,8 +246,8 @@ def _ours(results: Results, made: Results) -> Finding:
     sizes = ", ".join(f"{r['ratio']:.2f} at {r['features']}" for r in made.values())
     return Finding(
         f"Ours, FR takes {min(ratios):.2g} to {max(ratios):.2g} times as long as OMP from finished products, and "
-        f"{min(shares):.2g} to {max(shares):.2g} times with the making of the products. What differs is the fixed work "
-        f"of each step; on problems that are made, by the number of features: {sizes}."
+        f"{min(shares):.2g} to {max(shares):.2g} times with the making of the products. On problems that are "
+        f"made, by the number of features: {sizes}."
     )
 
 
@@ -264,7 +263,8 @@ def _paper(results: Results, real: bool) -> Finding:
     return Finding(
         "The paper's way, FR takes many times as long as OMP: published are 25-28 times (Yahoo, s = 5), 15-16 (s = 10) "
         "and 8 (Agriculture). By the paper's count of operations it should be about a quarter of the number of groups "
-        f"J, which is 25 and 13 for Yahoo's 501 features and 14 for Agriculture's 57 groups. From the rows we measured {told}."
+        f"J, which is 25 and 13 for Yahoo's 501 features and 14 for Agriculture's 57 groups. From the rows we "
+        f"measured {told}."
         + (f" Not within a factor of {WITHIN:g} of J/4: {', '.join(off)}." if off else "")
         + ("" if real else " The problems are stand-ins."),
         agrees=not off if real else None,
