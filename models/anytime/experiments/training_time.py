@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.criteria import CRITERIA
+from anytime.experiments.clocking import ROWS, grown, timed
 from anytime.experiments.drawing import curve, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.literal_selection import FromGram, FromRows, LiteralPath, literal_fr, literal_omp
-from anytime.experiments.sets import load_set, regrouped
-from anytime.gram import Gram
-from anytime.groups import FeatureGroup, FeatureGroups
-from anytime.manifest import Method
-from anytime.sequencing import Candidates, greedy, sequence
-from anytime.sweep import Sweep
-from anytime.threads import single_blas_thread
 
-__all__ = ["TRAINING_TIME", "clocked", "grown", "timed"]
-
-ALPHA = 1e-5
-
-ROWS = 20_000
-WORK = 3e11
-"""Rows trained on, and the multiplications of literal FR that keep them fewer: about rows D^2 J^2 / 12 of them."""
+__all__ = ["TRAINING_TIME"]
 
 TURNS, TURNS_OF_ROWS = 15, 2
 QUICK_TURNS = 3
 """Times that each way is measured, in turns; the fastest time of each step counts."""
-
-METHODS: tuple[Method, ...] = ("fr", "omp")
 
 AGREE = 1e-8
 """F of two ways that differ by no more are the same."""
@@ -46,127 +26,6 @@ SIZES = (2, 5, 10, 15, 20)
 MADE = (250, 500, 1000, 2000)
 QUICK_MADE = (100, 200)
 """Features of problems that are made, in groups of ten."""
-
-WAYS = ("FR, rows", "OMP, rows", "FR, products", "OMP, products", "FR, ours", "OMP, ours")
-"""Which method, and how: literally from the rows, literally from the products X'X and X'Y, or in one sweep."""
-
-
-def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> LiteralPath:
-    """Our search as `sequence` makes it, with the time at which each group was selected."""
-    start = time.perf_counter()
-    criterion = CRITERIA[method](gram)
-    sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
-    search = _Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False))
-    found = greedy(search, groups)
-    order = np.array([step.adds[-1] for step in found.steps], dtype=np.intp)
-    explained = np.array([step.explained_variance for step in found.steps])
-    return LiteralPath(order, explained, np.array(search.stamps) - start)
-
-
-class _Clocked:
-    """Least squares with a clock."""
-
-    def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
-        self._sweep, self.candidates = sweep, candidates
-        self._explained = 0.0
-        self.stamps: list[float] = []
-
-    def take(self, adds: tuple[int, ...]) -> float:
-        self._explained += sum(self._sweep.select(group) for group in adds)
-        self.stamps.append(time.perf_counter())
-        return self._explained
-
-
-def timed(
-    setting: Setting, data: Literal["yahoo_sample", "kddcup99"], size: int | None, turns: int, turns_of_rows: int
-) -> Result:
-    """Time every way on one problem, in turns, on one BLAS thread; what `sequence` itself takes is beside it."""
-    X, y, groups = _problem(setting, data, size)
-    with single_blas_thread():
-        gram = Gram.of(moments_of(X, y))
-        products, rows = FromGram(gram, ALPHA), FromRows.of(X, y, gram, ALPHA)
-        ways: dict[str, tuple[Callable[[], LiteralPath], int]] = {
-            "FR, ours": (lambda: clocked(gram, groups, "fr"), turns),
-            "OMP, ours": (lambda: clocked(gram, groups, "omp"), turns),
-            "FR, products": (lambda: literal_fr(products, groups), turns),
-            "OMP, products": (lambda: literal_omp(products, groups), turns),
-            "FR, rows": (lambda: literal_fr(rows, groups), turns_of_rows),
-            "OMP, rows": (lambda: literal_omp(rows, groups), turns_of_rows),
-        }
-        others: dict[str, Callable[[], object]] = {
-            "FR, whole": lambda: sequence(gram, groups, "fr", ALPHA),
-            "OMP, whole": lambda: sequence(gram, groups, "omp", ALPHA),
-            "moments": lambda: moments_of(X, y),
-        }
-        paths: dict[str, list[LiteralPath]] = {name: [] for name in ways}
-        totals: dict[str, float] = {}
-        for turn in range(turns):
-            for name, (way, times) in ways.items():
-                if turn < times:
-                    paths[name].append(way())
-            for name, other in others.items():
-                totals[name] = min(_seconds(other), totals.get(name, np.inf))
-    return {
-        "groups": len(groups),
-        "features": len(gram.S),
-        "rows": len(X),
-        "seconds": {name: _fastest(paths[name]).tolist() for name in WAYS},
-        "totals": totals,
-        "same": {name: _agreement({way: found[0] for way, found in paths.items()}, name) for name in ("FR", "OMP")},
-    }
-
-
-def grown(setting: Setting, features: int, turns: int) -> Result:
-    """Time our two methods on a problem of so many correlated features in groups of ten, products given."""
-    rng = np.random.default_rng([setting.seed, features])
-    X = rng.normal(size=(2 * features, features)) + rng.normal(size=(2 * features, 1))
-    y = X @ rng.normal(size=features) + rng.normal(size=len(X))
-    names = [f"x{j}" for j in range(features)]
-    made = [
-        FeatureGroup(name=f"g{j}", features=tuple(names[j : j + 10]), cost=float(rng.uniform(1, 10)))
-        for j in range(0, features, 10)
-    ]
-    groups = FeatureGroups(groups=tuple(made))
-    fastest: dict[str, float] = {}
-    with single_blas_thread():
-        gram = Gram.of(moments_of(X, y))
-        for _ in range(turns):
-            for method in METHODS:
-                seconds = _seconds(lambda method=method: sequence(gram, groups, method, ALPHA))  # type: ignore[misc]
-                fastest[method] = min(seconds, fastest.get(method, np.inf))
-    return {"features": features, "ratio": fastest["fr"] / fastest["omp"]}
-
-
-def _fastest(paths: Many[LiteralPath]) -> Float:
-    """Seconds until each group was selected, by the fastest time of each step: what else the machine did is out."""
-    steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
-    seconds: Float = np.cumsum(steps)
-    return seconds
-
-
-def _problem(setting: Setting, name: Literal["yahoo_sample", "kddcup99"], size: int | None) -> tuple[Float, Float, Any]:
-    data = load_set(name, setting)
-    if size is not None:
-        data = regrouped(data, size, np.random.default_rng([setting.seed, size]))
-    most = min(ROWS, int(12 * WORK / (data.X.shape[1] * len(data.groups)) ** 2))
-    rows = np.flatnonzero(data.part == 0)[:most]
-    return data.X[rows], data.y[rows], data.groups
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def _agreement(paths: dict[str, LiteralPath], method: str) -> Result:
-    """Whether the literal ways took the same groups in the same order, and how far their F is from ours."""
-    ours = paths[f"{method}, ours"]
-    literal = [paths[f"{method}, {way}"] for way in ("products", "rows")]
-    return {
-        "order": all(np.array_equal(path.order, ours.order) for path in literal),
-        "difference": max(float(np.abs(path.explained - ours.explained).max()) for path in literal),
-    }
 
 
 def _runs(setting: Setting) -> Many[Run]:
@@ -252,20 +111,22 @@ def _ours(results: Results, made: Results) -> Finding:
 
 
 WITHIN = 2.0
-"""A measured ratio agrees with what is expected of it within this factor."""
+"""A measured ratio agrees with what is counted within this factor."""
 
 
 def _paper(results: Results, real: bool) -> Finding:
-    """FR/OMP literally is expected to be a quarter of the number of groups: (J^4 / 12) / (J^3 / 3) products."""
-    measured = {name: (_ratio(r, "FR, rows", "OMP, rows"), r["groups"] / 4) for name, r in results.items()}
-    told = "; ".join(f"{name} {ratio:.2g} (J/4 = {expected:.2g})" for name, (ratio, expected) in measured.items())
-    off = [name for name, (ratio, expected) in measured.items() if not 1 / WITHIN < ratio / expected < WITHIN]
+    measured = {name: (_ratio(r, "FR, rows", "OMP, rows"), r["counted"]) for name, r in results.items()}
+    told = "; ".join(
+        f"{name} {ratio:.2g} ({results[name]['groups']} groups, by counting {counted:.2g})"
+        for name, (ratio, counted) in measured.items()
+    )
+    off = [name for name, (ratio, counted) in measured.items() if not 1 / WITHIN < ratio / counted < WITHIN]
     return Finding(
         "The paper's way, FR takes many times as long as OMP: published are 25-28 times (Yahoo, s = 5), 15-16 (s = 10) "
-        "and 8 (Agriculture). By the paper's count of operations it should be about a quarter of the number of groups "
-        f"J, which is 25 and 13 for Yahoo's 501 features and 14 for Agriculture's 57 groups. From the rows we "
-        f"measured {told}."
-        + (f" Not within a factor of {WITHIN:g} of J/4: {', '.join(off)}." if off else "")
+        "and 8 (Agriculture). By the paper's count of operations the ratio depends on the number of groups J alone and "
+        "is about J/4, where groups are alike: 25 and 13 for Yahoo's 501 features, 14 for Agriculture, whose groups "
+        f"are not alike. From the rows we measured {told}."
+        + (f" Not within a factor of {WITHIN:g} of what is counted: {', '.join(off)}." if off else "")
         + ("" if real else " The problems are stand-ins."),
         agrees=not off if real else None,
     )

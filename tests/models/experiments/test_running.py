@@ -120,7 +120,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(
 
 def test_a_result_that_json_cannot_hold_is_the_failure_of_its_run(tmp_path: Path, traces: Path) -> None:
     broken = experiment(traces, run1={"work": not_a_number, "arguments": {}})
-    with pytest.raises(AnytimeError, match="run 'run1'.*ValueError"):
+    with pytest.raises(AnytimeError, match=r"run 'run1'.*ValueError"):
         results_of([broken], SETTING, tmp_path / "kept")
 
 
