@@ -29,7 +29,7 @@ class LiteralPath:
     Attributes
     ----------
     order : (J,) groups as selected.  explained : (J,) F of each prefix from the first group on.
-    seconds : (J,) from the start until each group was selected.
+    seconds : (J,) processor time from the start until each group was selected.
     """
 
     order: Index
@@ -151,7 +151,7 @@ class _Clock:
     """Groups left, and the time at which each was taken."""
 
     def __init__(self, groups: FeatureGroups) -> None:
-        self._start = time.perf_counter()
+        self._start = time.process_time()
         self._costs = groups.costs
         self.columns = [np.arange(s.start, s.stop) for s in groups.slices]
         self.left = np.arange(len(groups))
@@ -170,7 +170,7 @@ class _Clock:
     def take(self, group: int, explained: float) -> None:
         """Note that a group is taken, and F with it."""
         self.left = self.left[self.left != group]
-        self._taken.append((group, explained, time.perf_counter() - self._start))
+        self._taken.append((group, explained, time.process_time() - self._start))
 
     def path(self) -> LiteralPath:
         """What was taken, and when."""
