@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,6 +115,17 @@ class Gram:
         diagonal = np.einsum("ii->i", C)
         diagonal += alpha + constant
         return C, q
+
+    def restricted(self, columns: Index) -> Gram:
+        """The problem of some columns, in that order."""
+        return replace(
+            self,
+            S=self.S[np.ix_(columns, columns)],
+            q=self.q[columns],
+            x_mean=self.x_mean[columns],
+            x_scale=self.x_scale[columns],
+            constant=self.constant[columns],
+        )
 
     def beside(self, moments: Moments) -> Held:
         """Another table as seen from this one."""

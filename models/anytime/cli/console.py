@@ -46,13 +46,13 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """Context that counts rows: a bar on a terminal, else a line now and then.
+def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    """Context that counts work done: a bar on a terminal, else a line now and then.
 
     Yields
     ------
     Callable
-        To be called with the number of rows just read.
+        To be called with the number of units just done.
     """
     console = Console(stderr=True)
     if console.is_terminal:
@@ -63,16 +63,16 @@ def progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=rows)
-            yield lambda read: bar.advance(task, read)
+            task = bar.add_task(what, total=total)
+            yield lambda just: bar.advance(task, just)
         return
     done, last = 0, time.monotonic()
 
-    def plain(read: int) -> None:
+    def plain(just: int) -> None:
         nonlocal done, last
-        done += read
+        done += just
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            remark(f"{what}: {done} of {rows} rows")
+            remark(f"{what}: {done} of {total} {unit}")
 
     yield plain

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from anytime.cli.compare import compare
 from anytime.cli.evaluate import evaluate
 from anytime.cli.plot import plot
+from anytime.cli.reproduce import reproduce
 from anytime.cli.resequence import resequence
 from anytime.cli.show import show
 from anytime.cli.train import train
@@ -27,7 +28,7 @@ __all__ = ["application", "main"]
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-COMMANDS = (train, show, evaluate, compare, plot, resequence)
+COMMANDS = (train, show, evaluate, compare, plot, resequence, reproduce)
 
 
 def _print_version(wanted: bool) -> None:

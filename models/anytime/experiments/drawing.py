@@ -8,7 +8,7 @@ from typing import Any
 from anytime.arrays import Float
 from anytime.plotting import blank_figure
 
-__all__ = ["STYLES", "Style", "curve", "panels"]
+__all__ = ["STYLES", "Style", "curve", "log_axis", "panels"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,13 @@ def curve(axis: Any, x: Float, y: Float, name: str, number: int = 0, **more: Any
         label=name,
         **more,
     )
+
+
+def log_axis(axis: Any, name: str, first: float, last: float) -> None:
+    """Make the axis called "x" or "y" logarithmic between two values, with plain numbers at its ticks."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415
+
+    axis.set(**{f"{name}scale": "log", f"{name}lim": (first, last)})
+    ticks = axis.xaxis if name == "x" else axis.yaxis
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_minor_formatter(NullFormatter())

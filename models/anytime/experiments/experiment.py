@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.stats import t
 
 from anytime.arrays import Float
 
@@ -75,22 +76,33 @@ class Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs and its standard error; None where there is one run only."""
+    """A mean over runs and its standard error; None where there is one run only, or no more is known.
+
+    Attributes
+    ----------
+    runs : how many independent values it is the mean of; 1 where that is not known.
+    """
 
     mean: float
     error: float | None = None
+    runs: int = 1
 
     @staticmethod
     def of(values: Many[float] | Float) -> Estimate:
         """Mean and standard error of the mean of independent values."""
         array = np.asarray(values, dtype=np.float64)
         error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else None
-        return Estimate(float(array.mean()), error)
+        return Estimate(float(array.mean()), error, len(array))
 
     @staticmethod
     def of_difference(first: Many[float], second: Many[float]) -> Estimate:
         """Mean of first - second over the same runs: what they have in common cancels."""
         return Estimate.of(np.subtract(first, second))
+
+    @property
+    def margin(self) -> float:
+        """Half the width of the 95 % confidence interval by Student's t; 0 where there is no error."""
+        return 0.0 if self.error is None or self.runs < 2 else float(t.ppf(0.975, self.runs - 1)) * self.error
 
 
 Cell: TypeAlias = str | int | float | Estimate | None

@@ -26,8 +26,8 @@ from anytime.experiments.experiment import Experiment, Result, Results, Run, Set
 
 __all__ = ["results_of"]
 
-Told = Callable[[str, int, int], None]
-"""Called with the run just done, how many are done, and how many there are."""
+Told = Callable[[int], None]
+"""Called with the number of runs just done."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def results_of(
     *,
     n_jobs: int = 1,
     fresh: bool = False,
-    told: Told = lambda *_: None,
+    told: Told = lambda _: None,
 ) -> dict[str, Results]:
     """Results of all runs of some experiments, by experiment and run.
 
@@ -56,13 +56,18 @@ def results_of(
     folder : where results are kept, a file each.
     n_jobs : processes, as joblib counts them.
     fresh : use no kept result.
-    told : called as runs are done, those kept from before first.
+    told : called as runs are done, first with the number of those kept from before.
 
     Raises
     ------
     AnytimeError
-        The folder cannot be written, or runs failed: the first of them is named, its traceback is a note. The other
-        runs are worked off and kept.
+        The folder cannot be written, or a run raised one, which is named.
+    RuntimeError
+        A run raised anything else.
+
+    Notes
+    -----
+    Where runs fail the others are worked off and kept; the first failure is raised, with its traceback as a note.
     """
     marks = _marks(setting)
     tasks = [
@@ -78,18 +83,15 @@ def results_of(
             pending.append(task)
         else:
             found[task.experiment, task.run.name] = kept
-    done = len(found)
-    if done:
-        told("kept from before", done, len(tasks))
-    failed: list[AnytimeError] = []
+    told(len(found))
+    failed: list[Exception] = []
     for task, result in _worked(pending, setting, n_jobs):
-        if isinstance(result, AnytimeError):
+        if isinstance(result, Exception):
             failed.append(result)
             continue
         _keep(task, result)
         found[task.experiment, task.run.name] = result
-        done += 1
-        told(f"{task.experiment}: {task.run.name}", done, len(tasks))
+        told(1)
     if failed:
         raise failed[0]
     return {
@@ -97,7 +99,7 @@ def results_of(
     }
 
 
-def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | AnytimeError]]:
+def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
     """Work tasks off, in whatever order they end; those that must be alone come last, one after another."""
     together = [task for task in tasks if not task.run.alone]
     worked = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
@@ -110,14 +112,16 @@ def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple
             yield task, _work(0, task.experiment, task.run, setting)[1]
 
 
-def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int, Result | AnytimeError]:
+def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int, Result | Exception]:
     """The result of a run, or an error that says which run failed: a value, so that the other runs go on."""
     try:
         # By way of JSON, so that a result is the same whether it was kept or has just been made.
         return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
     except Exception as error:  # whatever a run raises is told, with its name
-        what = str(error) if isinstance(error, AnytimeError) else f"{type(error).__name__}: {error}"
-        failure = AnytimeError(f"run {run.name!r} of experiment {experiment!r} failed: {what}")
+        expected = isinstance(error, AnytimeError)
+        what = str(error) if expected else f"{type(error).__name__}: {error}"
+        told = f"run {run.name!r} of experiment {experiment!r} failed: {what}"
+        failure = AnytimeError(told) if expected else RuntimeError(told)
         failure.add_note(traceback.format_exc())
         return number, failure
 

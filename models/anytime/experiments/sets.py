@@ -28,7 +28,7 @@ from anytime.groups import FeatureGroup, FeatureGroups, load_groups
 from anytime.moments import Moments
 from anytime.tables import feature_matrix, numbers, open_table
 
-__all__ = ["RealSet", "SetName", "Split", "load_set", "regrouped"]
+__all__ = ["RealSet", "SetName", "Split", "load_set", "regrouped", "regrouping"]
 
 SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
 
@@ -46,6 +46,11 @@ class Split:
     gram: Gram
     held: Held
     test: Index
+
+    def ordered(self, order: Index) -> Split:
+        """The same with the features in another order."""
+        held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
+        return Split(self.gram.restricted(order), held, self.test)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +98,14 @@ class RealSet:
         return ndcg(self.y[rows], scores.T, self.query[rows])
 
 
-def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
-    """The same set in random groups of `size` features that cost the same, a group costing their sum (section 5.1).
+def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
+    """Random groups of `size` features that cost the same, a group costing their sum (section 5.1).
 
-    What a feature costs is its group's cost, shared equally; the last group of a cost may be smaller.
+    What a feature costs is its group's cost, shared equally; the last group of a cost may be smaller. Returned with
+    the old columns of the features in their new order.
     """
     prices: dict[float, list[int]] = {}
-    for group, columns in zip(data.groups.groups, data.groups.slices, strict=True):
+    for group, columns in zip(groups.groups, groups.slices, strict=True):
         for column in range(columns.start, columns.stop):
             prices.setdefault(group.cost / len(group.features), []).append(column)
     made: list[FeatureGroup] = []
@@ -108,10 +114,16 @@ def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
         shuffled = rng.permutation(prices[price]).tolist()
         for start in range(0, len(shuffled), size):
             members = shuffled[start : start + size]
-            names = tuple(data.groups.features[column] for column in members)
+            names = tuple(groups.features[column] for column in members)
             made.append(FeatureGroup(name=f"{price:g} x {len(made)}", features=names, cost=price * len(members)))
             order += members
-    return replace(data, groups=FeatureGroups(cost_unit=data.groups.cost_unit, groups=tuple(made)), X=data.X[:, order])
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(made)), np.array(order, dtype=np.intp)
+
+
+def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
+    """The same set in random groups, as by `regrouping`."""
+    groups, order = regrouping(data.groups, size, rng)
+    return replace(data, groups=groups, X=data.X[:, order])
 
 
 @lru_cache(maxsize=2)

@@ -69,19 +69,17 @@ def test_other_data_work_all_runs_anew(tmp_path: Path, traces: Path) -> None:
 
 
 def test_what_was_done_before_an_interruption_is_kept(tmp_path: Path, traces: Path) -> None:
-    def interrupt(name: str, done: int, total: int) -> None:
-        assert (name, done, total) == ("squares: run1", 1, 3)
-        raise KeyboardInterrupt
+    def interrupt(done: int) -> None:
+        if done:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         results_of([experiment(traces)], SETTING, tmp_path / "kept", told=interrupt)
     assert (tmp_path / "kept" / "squares" / "run1.json").exists()
-    told: list[tuple[str, int, int]] = []
-    done = worked(traces)
-    results_of([experiment(traces)], SETTING, tmp_path / "kept", told=lambda *told_now: told.append(told_now))
-    assert told[0] == ("kept from before", 1, 3)
-    assert told[-1][1:] == (3, 3)
-    assert worked(traces).count(1) == done.count(1) == 1
+    told: list[int] = []
+    results_of([experiment(traces)], SETTING, tmp_path / "kept", told=told.append)
+    assert told == [1, 1, 1]
+    assert worked(traces).count(1) == 1
 
 
 def test_in_parallel_the_results_are_those_in_turn(tmp_path: Path, traces: Path) -> None:
@@ -109,7 +107,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(
 ) -> None:
     broken = experiment(traces, run2={"work": failing, "alone": alone})
     expected = "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
-    with pytest.raises(AnytimeError, match=expected) as told:
+    with pytest.raises(RuntimeError, match=expected) as told:
         results_of([broken], SETTING, tmp_path / "kept", n_jobs=n_jobs)
     assert any("Traceback" in note for note in told.value.__notes__)
     assert worked(traces) == [1, 3]
@@ -120,8 +118,19 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(
 
 def test_a_result_that_json_cannot_hold_is_the_failure_of_its_run(tmp_path: Path, traces: Path) -> None:
     broken = experiment(traces, run1={"work": not_a_number, "arguments": {}})
-    with pytest.raises(AnytimeError, match=r"run 'run1'.*ValueError"):
+    with pytest.raises(RuntimeError, match=r"run 'run1'.*ValueError"):
         results_of([broken], SETTING, tmp_path / "kept")
+
+
+def test_what_is_wrong_with_the_data_stays_an_error_of_the_users(tmp_path: Path, traces: Path) -> None:
+    broken = experiment(traces, run1={"work": no_data, "arguments": {}})
+    with pytest.raises(AnytimeError, match="run 'run1' of experiment 'squares' failed: there is no data set"):
+        results_of([broken], SETTING, tmp_path / "kept")
+    assert worked(traces) == [2, 3]
+
+
+def no_data(setting: Setting) -> dict[str, float]:
+    raise AnytimeError("there is no data set")
 
 
 def not_a_number(setting: Setting) -> dict[str, float]:

@@ -17,9 +17,9 @@ from anytime.experiments.literal_selection import Equations, FromGram, FromRows,
 from anytime.experiments.training_time import TRAINING_TIME
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
-from anytime.manifest import Method
 from anytime.sequencing import sequence
 from models import literal
+from models.literal import Method
 from models.problems import grouped
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")

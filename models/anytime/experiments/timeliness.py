@@ -1,0 +1,294 @@
+"""Tables 1 and 2 of the UAI paper: the timeliness of all methods on held-out rows.
+
+Table 2 is measured on rankings that are smaller than the paper's, at the paper's penalty and at the one that validation
+chooses; and once more where rows abound, so that a difference is the method's and not the sample's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from anytime.comparison import Comparison, Measured, compare
+from anytime.experiments.claims import ORDER, Claim, listed
+from anytime.experiments.experiment import (
+    Cell,
+    Estimate,
+    Experiment,
+    Finding,
+    Result,
+    Results,
+    Run,
+    Section,
+    Setting,
+    Table,
+)
+from anytime.experiments.penalty import validated_alpha
+from anytime.experiments.sets import SetName, load_set, regrouping
+
+__all__ = ["GROUPINGS", "GROUP_SIZES", "TABLE_1", "TABLE_2"]
+
+GROUP_SIZES = (5, 10, 15, 20)
+GROUPINGS = 10
+"""Random groupings of each size."""
+
+COLUMNS = (
+    "CS-G-OMP",
+    "Single",
+    "No-Whiten",
+    "G-OMP",
+    "CS-G-FR",
+    "FR Oracle",
+    "OMP Oracle",
+    "Sparse (shrunken)",
+    "Sparse",
+    "Doubling",
+)
+"""Methods in the order of the paper's tables; the paper's Sparse is the shrunken one, and it has no Doubling there."""
+
+PUBLISHED_1 = (0.4406, 0.4086, 0.4340, 0.4073, 0.4525, 0.4551, 0.4508, 0.3997)
+PUBLISHED_2: Mapping[int, tuple[float, ...]] = {
+    5: (0.3188, 0.3039, 0.3111, 0.2985, 0.3222, 0.3225, 0.3211, 0.2934),
+    10: (0.3142, 0.3117, 0.3079, 0.2909, 0.3205, 0.3207, 0.3164, 0.2858),
+    15: (0.3165, 0.3159, 0.3116, 0.2892, 0.3213, 0.3213, 0.3177, 0.2952),
+    20: (0.3161, 0.3124, 0.3065, 0.2875, 0.3180, 0.3180, 0.3163, 0.2895),
+}
+"""Tables 1 and 2 of the paper, columns as in COLUMNS."""
+
+
+class Case(NamedTuple):
+    """What Table 2 is measured on: a set, and its penalty (None: by validation)."""
+
+    label: str
+    name: SetName
+    alpha: float | None
+
+
+# Runs.
+
+
+def measure_sets(setting: Setting, split: int) -> Result:
+    """One of the disjoint sets of AGRICULTURAL's stand-in, held out, in the groups as they are."""
+    data = load_set("kddcup99", setting)
+    part = data.split(split)
+    return _collected([compare(part.gram, data.groups, 1e-7, part.held, 0.97)])
+
+
+def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int, alpha: float | None) -> Result:
+    """Random groupings of one size on one set, each the mean over its splits; `alpha` None: what validation chooses."""
+    data = load_set(name, setting)
+    moments = data.moments()
+    parts = [data.split(number, moments) for number in range(len(data.splits))]
+    penalty = validated_alpha(setting, name, size) if alpha is None else alpha
+    found = []
+    for grouping in range(groupings):
+        groups, order = regrouping(data.groups, size, np.random.default_rng([setting.seed, size, grouping]))
+        compared = [compare(s.gram, groups, penalty, s.held, 0.99) for s in (part.ordered(order) for part in parts)]
+        found.append(_collected(compared))
+    sides = {side: {method: [run[side][method] for run in found] for method in found[0][side]} for side in found[0]}
+    return {**sides, "alpha": penalty}
+
+
+def _collected(compared: list[Comparison]) -> Result:
+    """Timeliness by side and method, means over splits."""
+
+    def mean(curves: list[Measured]) -> float:
+        return float(np.mean([curve.timeliness for curve in curves]))
+
+    return {
+        side: {method: mean([getattr(c, side)[method] for c in compared]) for method in compared[0].train}
+        for side in ("train", "test")
+    }
+
+
+def _runs_1(setting: Setting) -> list[Run]:
+    splits = 2 if setting.quick else 5
+    return [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(splits)]
+
+
+def _runs_2(setting: Setting) -> list[Run]:
+    sizes, groupings = _sizes(setting), 3 if setting.quick else GROUPINGS
+    runs = []
+    for case in _cases(setting):
+        for size in sizes:
+            arguments = {"name": case.name, "alpha": case.alpha}
+            runs.append(
+                Run(f"{case.label}-{size}", measure_groupings, {**arguments, "size": size, "groupings": groupings})
+            )
+    return runs
+
+
+def _sizes(setting: Setting) -> tuple[int, ...]:
+    return (5, 20) if setting.quick else GROUP_SIZES
+
+
+def _cases(setting: Setting) -> list[Case]:
+    cases = [
+        Case("yahoo", "yahoo_sample", 1e-5),
+        Case("yahoo-validated", "yahoo_sample", None),
+        Case("mq2008", "mq2008", 1e-5),
+    ]
+    if setting.data is not None and not setting.quick:
+        cases.append(Case("kddcup99", "kddcup99", 1e-5))
+    return cases
+
+
+# Sections.
+
+
+def _section_1(setting: Setting, results: Results) -> Section:
+    runs = {"test": _by_method(results.values(), "test"), "train": _by_method(results.values(), "train")}
+    rows: tuple[tuple[Cell, ...], ...] = (
+        ("published (AGRICULTURAL)", *PUBLISHED_1, None, None),
+        ("ours, held out", *(Estimate.of(runs["test"][m]) for m in COLUMNS)),
+        ("ours, training", *(Estimate.of(runs["train"][m]) for m in COLUMNS)),
+    )
+    table = Table(
+        "table-1",
+        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers are there for the order.",
+        ("", *COLUMNS),
+        rows,
+    )
+    differences = Table(
+        "table-1-differences",
+        "Paired differences of timeliness over the held-out sets.",
+        ("claim of the paper", "published", "ours, held out", "ours, training"),
+        tuple(
+            (c.words, _published(PUBLISHED_1, c), c.difference(runs["test"]), c.difference(runs["train"]))
+            for c in ORDER
+        ),
+    )
+    findings = _findings("", {"": runs})
+    return Section(tuple(findings), _text_1(setting, len(results)), (table, differences))
+
+
+def _text_1(setting: Setting, sets: int) -> tuple[str, ...]:
+    data = load_set("kddcup99", setting)
+    return (
+        f"Measured on {data.what}; {sets} of the sets held out in turn, trained on the others, alpha 1e-7. The curves "
+        "stop where CS-G-OMP reaches 0.97 of its final training value, and the last interval is interpolated, as in "
+        "section 5.2.",
+        "What this teaches: forgetting costs loses most; among the ways to look at a group, forward regression is the "
+        "safest choice and costs nothing more here. Where a few cheap groups explain nearly all, as in this set, the "
+        "careful criteria agree.",
+    )
+
+
+def _section_2(setting: Setting, results: Results) -> Section:
+    sizes, tables, findings = _sizes(setting), [], []
+    for case in _cases(setting):
+        by_size = {size: results[f"{case.label}-{size}"] for size in sizes}
+        tables += [_table_2(case, by_size, setting), _differences_2(case.label, by_size)]
+        findings += _findings(f"{case.label}: ", {f"s={size}": result for size, result in by_size.items()})
+        if case.alpha is not None:  # else F in training has the penalty in it, and that of shrunken weights has not
+            findings.append(_training_finding(case.label, by_size))
+        findings += _shrinkage(case.label, by_size)
+    return Section(tuple(findings), _text_2(setting), tuple(tables))
+
+
+def _table_2(case: Case, by_size: Mapping[int, Result], setting: Setting) -> Table:
+    lines: list[tuple[Cell, ...]] = []
+    for size, result in by_size.items():
+        if case.name == "yahoo_sample":
+            lines.append((f"{size} published", *PUBLISHED_2[size], None, None))
+        lines.append((f"{size} ours", *(Estimate.of(result["test"][m]) for m in COLUMNS)))
+    chosen = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
+    alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({chosen})"
+    measured_on = load_set(case.name, setting).what
+    what = f"{case.label}: 0.99-timeliness on held-out rows by group size, {alpha}: {measured_on}."
+    return Table(f"table-2-{case.label}", what, ("group size", *COLUMNS), tuple(lines))
+
+
+def _differences_2(label: str, by_size: Mapping[int, Result]) -> Table:
+    columns = [f"s={size}, {side}" for size in by_size for side in ("held out", "training")]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (c.words, *(c.difference(result[side]) for result in by_size.values() for side in ("test", "train")))
+        for c in ORDER
+    )
+    return Table(
+        f"table-2-{label}-differences",
+        f"{label}: paired differences over the groupings.",
+        ("claim of the paper", *columns),
+        rows,
+    )
+
+
+def _training_finding(label: str, by_size: Mapping[int, Result]) -> Finding:
+    """Whether the order holds on the rows that were learned from, where no sample is in the way."""
+    kept = [c.judged(c.difference(r["train"])) for r in by_size.values() for c in ORDER]
+    words = f"{label}, on the training rows: {sum(kept)} of {len(kept)} comparisons come out as the paper found them"
+    return Finding(words, all(kept))
+
+
+def _text_2(setting: Setting) -> tuple[str, ...]:
+    rankings = f"{load_set('yahoo_sample', setting).what}, and {load_set('mq2008', setting).what}"
+    return (
+        f"Measured on {rankings}; random groups of features that cost the same, curves up to where CS-G-OMP reaches "
+        "0.99 of its final training value. A claim agrees where the 95 % interval of the paired difference over the "
+        "groupings allows it (>=), or lies on its side whole (>), at every size.",
+        "The paper's penalty, 1e-5, was chosen by validation for 473,134 rows. A small sample is another problem: "
+        "every method learns its noise, and explains less and less of the held-out rows as groups are added. So the "
+        "paper's own step is taken here too: yahoo-validated has the penalty that cross-validation chooses on the "
+        "sample; and the training rows, where no sample is in the way, are judged by themselves.",
+        "Oracles sort the gains on the held-out rows, noise among them: where rows are few they stand far above every "
+        "method.",
+        "What this teaches: use CS-G-FR; never forget the costs; where rows are few, choose the penalty by "
+        "cross-validation before you worry about the criterion.",
+    )
+
+
+def _by_method(runs: Iterable[Result], side: str) -> dict[str, list[float]]:
+    found = list(runs)
+    return {method: [run[side][method] for run in found] for method in found[0][side]}
+
+
+def _published(row: tuple[float, ...], claim: Claim) -> float:
+    return row[COLUMNS.index(claim.better)] - row[COLUMNS.index(claim.worse)]
+
+
+def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> list[Finding]:
+    """One line on all claims that agree on held-out rows, and one on each that does not.
+
+    Parameters
+    ----------
+    measured : by group size, side and method the timeliness of each run.
+    """
+    agreed, findings = [], []
+    for claim in ORDER:
+        found = {label: claim.difference(sides["test"]) for label, sides in measured.items()}
+        if all(claim.judged(difference) for difference in found.values()):
+            agreed.append(claim.words)
+        else:
+            findings.append(Finding(f"{where}not {claim.words} on held-out rows: {listed(found)}", agrees=False))
+    if agreed:
+        findings.insert(0, Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True))
+    return findings
+
+
+def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
+    """Where shrunken weights are ahead of CS-G-OMP: whether it is their order, by refitting in that order."""
+    shrunken, refitted = (
+        Claim("Sparse (shrunken)", "CS-G-OMP", strictly=True),
+        Claim("Sparse", "CS-G-OMP", strictly=True),
+    )
+    if not any(shrunken.judged(shrunken.difference(result["test"])) for result in by_size.values()):
+        return []
+    found = {f"s={size}": refitted.difference(result["test"]) for size, result in by_size.items()}
+    ahead = sum(refitted.judged(difference) for difference in found.values())
+    why = (
+        "it is the weights, which are shrunk group by group, and not the order"
+        if ahead == 0
+        else "the order has a part in it"
+    )
+    words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {listed(found)}"
+    return [Finding(f"{words}; where Sparse (shrunken) leads, {why}")]
+
+
+TABLE_1 = Experiment(
+    "table-1", "Timeliness on sets of a detection problem (Table 1)", "Hu et al. 2016, Table 1", _runs_1, _section_1
+)
+TABLE_2 = Experiment(
+    "table-2", "Timeliness on rankings in random groups (Table 2)", "Hu et al. 2016, Table 2", _runs_2, _section_2
+)

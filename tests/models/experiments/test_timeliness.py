@@ -1,0 +1,119 @@
+"""The tables of timeliness: what is measured, and how a claim of the paper is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anytime.comparison import compare
+from anytime.experiments.claims import ORDER, Claim
+from anytime.experiments.experiment import Estimate, Result, Results, Setting
+from anytime.experiments.penalty import validated_alpha
+from anytime.experiments.sets import load_set, regrouping
+from anytime.experiments.timeliness import (
+    COLUMNS,
+    PUBLISHED_1,
+    PUBLISHED_2,
+    TABLE_1,
+    TABLE_2,
+    measure_groupings,
+)
+
+QUICK = Setting(quick=True)
+
+
+def test_a_claim_of_no_less_is_refuted_only_beyond_the_interval() -> None:
+    claim = Claim("a", "b")
+    assert claim.judged(Estimate(-0.001, 0.001, 10))
+    assert not claim.judged(Estimate(-0.003, 0.001, 10))
+    assert claim.judged(Estimate(0.0, 0.0, 10))
+
+
+def test_a_claim_of_more_needs_the_whole_interval() -> None:
+    claim = Claim("a", "b", strictly=True)
+    assert claim.judged(Estimate(0.003, 0.001, 10))
+    assert not claim.judged(Estimate(0.003, 0.001, 2))  # two runs know little of their error
+    assert not claim.judged(Estimate(0.0, 0.0, 10))
+
+
+def test_the_published_numbers_bear_the_papers_order_out() -> None:
+    for row in (PUBLISHED_1, *PUBLISHED_2.values()):
+        published = dict(zip(COLUMNS, row, strict=False))
+        for claim in ORDER:
+            assert published[claim.better] >= published[claim.worse]
+
+
+def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
+    found = measure_groupings(QUICK, "mq2008", 20, 1, 1e-5)
+    data = load_set("mq2008", QUICK)
+    groups, order = regrouping(data.groups, 20, np.random.default_rng([0, 20, 0]))
+    splits = [data.split(number).ordered(order) for number in range(len(data.splits))]
+    compared = [compare(split.gram, groups, 1e-5, split.held, 0.99) for split in splits]
+    for method in COLUMNS:
+        assert found["test"][method] == [pytest.approx(np.mean([c.test[method].timeliness for c in compared]))]
+        assert found["train"][method] == [pytest.approx(np.mean([c.train[method].timeliness for c in compared]))]
+
+
+def test_the_validated_penalty_helps_on_rows_held_out() -> None:
+    published = measure_groupings(QUICK, "yahoo_sample", 20, 1, 1e-5)
+    validated = measure_groupings(QUICK, "yahoo_sample", 20, 1, None)
+    assert validated["alpha"] == validated_alpha(QUICK, "yahoo_sample", 20) > 1e-5
+    assert validated["test"]["CS-G-FR"][0] >= published["test"]["CS-G-FR"][0] - 1e-3
+
+
+def fabricated(gap: float) -> Results:
+    """Results of Table 1 in which every method is `gap` behind the one that the paper has before it."""
+    ranks = {
+        method: rank for rank, method in enumerate(("CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "Sparse", "G-OMP"))
+    }
+    values = {method: 0.5 - gap * ranks.get(method, 9) for method in COLUMNS}
+    return {
+        f"set-{k}": {side: {m: v + 0.01 * k for m, v in values.items()} for side in ("train", "test")} for k in range(3)
+    }
+
+
+def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
+    holds = TABLE_1.section(QUICK, fabricated(0.01))
+    assert all(finding.agrees for finding in holds.findings)
+    contrary = TABLE_1.section(QUICK, fabricated(-0.01))
+    assert [finding.agrees for finding in contrary.findings] == [False] * len(ORDER)
+
+
+def test_table_2_has_the_published_row_above_ours() -> None:
+    results = {
+        run.name: run.work(QUICK, **run.arguments) for run in TABLE_2.runs(QUICK) if run.name.startswith("yahoo-")
+    }
+    results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
+    section = TABLE_2.section(QUICK, results)
+    table = next(table for table in section.tables if table.name == "table-2-yahoo")
+    assert [row[0] for row in table.rows] == ["5 published", "5 ours", "20 published", "20 ours"]
+    assert table.rows[0][1] == 0.3188
+    assert isinstance(table.rows[1][1], Estimate)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
+    names = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(quick=quick))}
+    assert names == {"yahoo", "yahoo-validated", "mq2008"}
+    with_data = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(Path("data")))}
+    assert with_data == {*names, "kddcup99"}
+
+
+def test_a_lead_of_shrunken_weights_is_told_apart_from_one_of_their_order() -> None:
+    results = {run.name: fabricated_sizes() for run in TABLE_2.runs(QUICK)}
+    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert len(told) == 3
+    assert all("not the order" in text for text in told)
+    for result in results.values():
+        result["test"]["Sparse"] = [0.9, 0.91, 0.92]
+    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert all("the order has a part in it" in text for text in told)
+
+
+def fabricated_sizes() -> Result:
+    """One size of Table 2 in which shrunken weights lead and refitted ones do not."""
+    values = dict.fromkeys(COLUMNS, 0.5) | {"Sparse (shrunken)": 0.6, "Sparse": 0.45}
+    sides = {side: {m: [v, v + 0.01, v + 0.02] for m, v in values.items()} for side in ("train", "test")}
+    return {**sides, "alpha": 0.1}
