@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from anytime.arrays import Float, Index
-from anytime.experiments.drawing import curve, panels
+from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime.experiments.optimum import knapsack
 from anytime.gram import Gram
@@ -281,9 +281,9 @@ def _ratio_figure(found: Result) -> Any:
     ):
         for name in ("CS-G-FR", "Doubling"):
             budgets, ratio = np.array(found[name][x]), np.array(found[name][y])
-            axis.set(xscale="log", yscale="log")
             curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        axis.set(title=title, xlabel="budget B (cost units)", ylim=(FLOOR / 2, None))
+        log_axis(axis, "x", min(found["Doubling"][x]), max(found["Doubling"][x]))
+        axis.set(title=title, xlabel="budget B (cost units)", yscale="log", ylim=(FLOOR / 2, None))
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="promised (4.3)")
     axes[0].set_ylabel("F within B / best")
     axes[1].legend(fontsize=8, loc="lower right")
