@@ -173,9 +173,9 @@ def _section(setting: Setting, results: Results) -> Section:
             "features are correlated it promises little. Read it as a safeguard, not as a forecast. How far a given "
             "model really is from the best can be bounded far more tightly from its own data: that is what a "
             "certificate is for.",
-            "Theorem 3.2 speaks of budgets at which a step is complete; while a dear step is under way, CS-G-FR may be far "
-            "behind. The theorem for all budgets needs Doubling and a set that is doubling-capable; a dear group after a few "
-            "cheap ones ends it early, and the model says where.",
+            "Theorem 3.2 speaks of budgets at which a step is complete; while a dear step is under way, CS-G-FR may be "
+            "far behind. The theorem for all budgets needs Doubling and a set that is doubling-capable; a dear group "
+            "after a few cheap ones ends it early, and the model says where.",
             f"Ran on {ran_on}.{stand_in}",
         ),
         (_gamma_table(by_problem), _reached_table(by_problem)),
