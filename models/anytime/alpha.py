@@ -59,6 +59,7 @@ def choose(
     *,
     every: int = 1,
     rises: int | None = None,
+    horizon: float | None = None,
 ) -> Choice[S]:
     """Choose the penalties from a grid (ascending; one value is no choice, but has errors).
 
@@ -68,6 +69,8 @@ def choose(
     one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
     every, rises : where orders are dear, learn one at every so-manyth penalty only, from the largest down, and no more
         once the area has risen so often in a row.
+    horizon : cost up to which errors count, where orders may end at unlike costs; the last prefix answers beyond its
+        own. By default each counts to its end.
     """
     weights = np.array([fold.weight for fold in folds])
     known: Known = {}
@@ -76,7 +79,7 @@ def choose(
     for i in reversed(range(0, len(grid), every)):
         sequences[i] = order(grid[i])
         _learn(known, folds, sequences[i], grid, [i])
-        areas[i] = _area(sequences[i], known[_key(sequences[i])][i])
+        areas[i] = _area(sequences[i], known[_key(sequences[i])][i], horizon)
         if rises is not None and _risen(areas, weights) >= rises:
             break
     tried = sorted(sequences)
@@ -117,13 +120,14 @@ def _key(sequence: Sequence) -> tuple[bytes, bytes]:
     return sequence.columns.tobytes(), sequence.ends.tobytes()
 
 
-def _area(sequence: Sequence, errors: Float) -> Float:
+def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
     """Mean over the cost axis of the error that an interrupted client sees, (K,)."""
     widths = np.diff(sequence.costs)
-    total = widths.sum()
+    beyond = 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0)
+    total = widths.sum() + beyond
     if total == 0:
         return errors[:, -1]
-    area: Float = errors[:, :-1] @ widths / total
+    area: Float = (errors[:, :-1] @ widths + errors[:, -1] * beyond) / total
     return area
 
 

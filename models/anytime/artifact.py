@@ -33,8 +33,11 @@ __all__ = ["load", "save"]
 KEY = "anytime"
 """Metadata entry that holds the manifest."""
 
-_LATER: Any = {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}}
-"""Fields that format 2 brought."""
+_LATER: dict[int, dict[str, Any]] = {
+    2: {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}},
+    3: {"stopped": True, "certificate": True},
+}
+"""Fields that each format brought; they are not of the content of an older file."""
 
 WHOLE = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
 """Arrays of whole numbers; the others are floats."""
@@ -165,7 +168,10 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
     plain = manifest.model_copy(update={"version": "", "provenance": blank})
-    digest.update(plain.model_dump_json(exclude=_LATER if manifest.format < 2 else None).encode())
+    later: Any = {
+        name: value for number in _LATER if number > manifest.format for name, value in _LATER[number].items()
+    }
+    digest.update(plain.model_dump_json(exclude=later).encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -175,6 +181,7 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
 
 def _model(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> AnytimeModel:
     _check_calibration(manifest)
+    _check_certificate(manifest)
     _check_arrays(manifest, arrays)
     if _version(manifest, arrays) != manifest.version:
         raise ArtifactError("was changed after it was written (its content hash differs); train or copy it again")
@@ -225,6 +232,16 @@ def _check_calibration(manifest: Manifest) -> None:
     if (found.reliability is None) != (manifest.classes is None):
         kind = "regression or counts" if manifest.classes is None else "classes"
         raise ArtifactError(f"has a calibration that is not one of {kind}; train or copy it again")
+
+
+def _check_certificate(manifest: Manifest) -> None:
+    """A bound for every prefix, each said to be exact or not."""
+    found, prefixes = manifest.certificate, len(manifest.steps) + 1
+    if found is not None and not len(found.bounds) == len(found.exact) == prefixes:
+        raise ArtifactError(
+            f"has a certificate of {len(found.bounds)} bounds, {len(found.exact)} of them said to be exact or not, for "
+            f"{prefixes} prefixes; train or certify it again"
+        )
 
 
 def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:

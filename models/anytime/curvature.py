@@ -61,6 +61,13 @@ class Curvature:
         rows = (columns[:, np.newaxis] + 1) * Q + np.arange(Q)
         return np.concatenate([np.arange(Q), rows.ravel()])
 
+    def restricted(self, columns: Index) -> Curvature:
+        """The same problem of some of the columns; the fit must be zero in the others."""
+        at = self.places(columns)
+        if len(at) == len(self.r):
+            return self
+        return Curvature(self.H[np.ix_(at, at)], self.r[at], self.predictors)
+
     def evaluation(self, theta: Float, columns: Index, loss: float) -> Evaluation:
         """The evaluation at theta (D + 1, Q), seen from some columns only."""
         at = self.places(columns)

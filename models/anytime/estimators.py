@@ -13,17 +13,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from anytime.accumulate import Block, fold_moments_of
-from anytime.arrays import Float, Index
+from anytime.arrays import Float
 from anytime.curve import Curve
-from anytime.errors import GroupsError, TrainingError, listed
+from anytime.errors import TrainingError
 from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.generalised import Observed
-from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.manifest import FamilyName, Guarantee, Method
+from anytime.matrix_columns import GivenGroups, ordered_columns, picked_columns, settled_columns
 from anytime.model import AnytimeModel, affordable, checked_budget
 from anytime.probabilities import class_codes, class_probabilities, expected_responses
+from anytime.provenance import provenance
 from anytime.targets import Target, check_family
-from anytime.training import Fit, Options, fit, provenance
+from anytime.training import Fit, Options, fit
 
 __all__ = ["AnytimeClassifier", "AnytimeRegressor"]
 
@@ -33,7 +34,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def __init__(
         self,
-        groups: str | Path | dict[str, Any] | FeatureGroups | None = None,
+        groups: GivenGroups = None,
         *,
         family: FamilyName | Literal["auto"] = "auto",
         method: Method = "fr",
@@ -43,6 +44,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         folds: int | None = None,
         one_se: bool = False,
         nested: bool = False,
+        epsilon: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -55,6 +57,7 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.folds = folds
         self.one_se = one_se
         self.nested = nested
+        self.epsilon = epsilon
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -95,7 +98,14 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _options(self) -> Options:
         options = Options(
-            self.method, self.cost_blind, self.doubling, self.alpha, self.one_se, self.nested, self._family()
+            self.method,
+            self.cost_blind,
+            self.doubling,
+            self.alpha,
+            self.one_se,
+            self.nested,
+            self._family(),
+            self.epsilon,
         )
         options.check()
         return options
@@ -132,44 +142,23 @@ class _AnytimeEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             observed = Observed([Block(X, Y.reshape(len(Y), -1), weights, folds)], self._target, self.n_jobs)
         self.fit_: Fit = fit(parts, self._groups, options, observed)
 
-    def _prepared(self, X: Any) -> Any:
-        """Columns of a DataFrame picked by the names in the groups; anything else as it is."""
-        given = None if self.groups is None else load_groups(self.groups)
-        if given is None or not hasattr(X, "columns"):
-            return X
-        lost = [f for f in given.features if f not in X.columns]
-        if lost:
-            raise GroupsError(f"the table has no column {listed(lost)}, which the groups name; expected every feature")
-        return X[list(given.features)]
-
-    def _resolve_groups(self, X: Any) -> None:
+    def _settle_groups(self, X: Any) -> None:
         """Set the groups, and the place of each of their features in the columns of X."""
         names = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
-        self._groups = singletons(names) if self.groups is None else load_groups(self.groups)
-        features = self._groups.features
-        place = {name: j for j, name in enumerate(names)}
-        if all(feature in place for feature in features):
-            self._columns: Index = np.array([place[feature] for feature in features], dtype=np.intp)
-        elif len(features) == X.shape[1]:  # an array without names: columns in the order of the groups
-            self._columns = np.arange(len(features))
-        else:
-            raise GroupsError(
-                f"X has {X.shape[1]} columns without names and the groups have {len(features)} features; "
-                "expected as many, in the order of the groups, or features called x0, x1, ..."
-            )
-
-    def _ordered(self, X: Any) -> Any:
-        """Columns in the order of the groups; X itself where they are."""
-        in_place = len(self._columns) == X.shape[1] and (np.diff(self._columns) == 1).all() and self._columns[0] == 0
-        return X if in_place else X[:, self._columns]
+        self._groups, self._columns = settled_columns(names, self.groups)
 
     def _checked(self, X: Any) -> Float:
         """Rows to predict (n, D), NaN imputed by the training means."""
         check_is_fitted(self)
         X = validate_data(
-            self, self._prepared(X), accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan", reset=False
+            self,
+            picked_columns(X, self.groups),
+            accept_sparse="csr",
+            dtype=np.float64,
+            ensure_all_finite="allow-nan",
+            reset=False,
         )
-        X = self._ordered(X)
+        X = ordered_columns(X, self._columns)
         dense = X.toarray() if hasattr(X, "toarray") else X
         filled: Float = np.where(np.isnan(dense), self.fit_.prefixes.mean, dense)
         return filled
@@ -204,6 +193,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
     folds : number of folds for `alpha="cv"` and for errors; None is 5 where they are needed, else none.
     one_se : take the largest penalty within one standard error of the best.
     nested : let each fold learn its own order for the errors.
+    epsilon : stop where no group left has a projection of the residual longer than this, in deviations of the response
+        (Group-OMP); None takes every group.
     n_jobs : threads over the rows, as joblib counts them.
     random_state : seed of the folds.
 
@@ -238,9 +229,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
         names = _names(y)
         several = self._family() != "poisson"
         X, y = validate_data(
-            self, self._prepared(X), y, multi_output=several, y_numeric=True, dtype="numeric", **options
+            self, picked_columns(X, self.groups), y, multi_output=several, y_numeric=True, dtype="numeric", **options
         )
-        self._resolve_groups(X)
+        self._settle_groups(X)
         self._flat = y.ndim == 1
         default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
         if self._family() == "poisson":
@@ -249,7 +240,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
             if (y < 0).any():
                 raise TrainingError(f"y is {y.min()} in some row; family poisson expects counts, 0 or more")
         self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
-        self._learn(self._ordered(X), y, sample_weight, query)
+        self._learn(ordered_columns(X, self._columns), y, sample_weight, query)
         return self
 
     def predict(self, X: Any, budget: float | None = None) -> Float:
@@ -287,9 +278,9 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
         """Learn the sequence and the coefficients of every prefix; arguments as in `AnytimeRegressor.fit`."""
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         names = _names(y)
-        X, y = validate_data(self, self._prepared(X), y, dtype="numeric", **options)
+        X, y = validate_data(self, picked_columns(X, self.groups), y, dtype="numeric", **options)
         check_classification_targets(y)
-        self._resolve_groups(X)
+        self._settle_groups(X)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise TrainingError(f"y has one class, {self.classes_.tolist()[0]!r}; expected 2 or more")
@@ -297,7 +288,7 @@ class AnytimeClassifier(ClassifierMixin, _AnytimeEstimator):  # type: ignore[mis
         binary = len(labels) == 2
         self._target = Target("binary" if binary else "multiclass", names or ("y",), labels)
         one_hot = codes[:, np.newaxis] == np.arange(1 if binary else 0, len(labels))
-        self._learn(self._ordered(X), one_hot.astype(np.float64), sample_weight, query)
+        self._learn(ordered_columns(X, self._columns), one_hot.astype(np.float64), sample_weight, query)
         return self
 
     def decision_function(self, X: Any, budget: float | None = None) -> Float:

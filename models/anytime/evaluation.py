@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from anytime.curve import plateau_level, stopping_cost, timeliness
 from anytime.dataset import Dataset, held_out
 from anytime.families import FAMILIES, deviances
 from anytime.gram import Held
+from anytime.manifest import FamilyName
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
 from anytime.probabilities import class_codes, class_probabilities
+from anytime.stopping import HoldOut
 from anytime.tables import Table
 
-__all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "ndcg"]
+__all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "hold_out", "ndcg"]
 
 NDCG_AT = 5
 """Documents of a query that count, as in the paper."""
@@ -81,7 +84,7 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
         explained, mse, risk = held_out_curve(model.prefixes, moments)
         rows, r2 = moments.rows, 2 * explained / len(manifest.responses)
     else:
-        rows, deviance, mse = _likelihood_curve(model, dataset)
+        rows, deviance, mse = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = explained / risk if risk > 0 else np.zeros_like(explained)
     covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
@@ -120,13 +123,21 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
     return np.array(explained), np.maximum(mse, 0.0), 0.5 * float(held.yy.sum())
 
 
-def _likelihood_curve(model: AnytimeModel, dataset: Dataset) -> tuple[int, Float, Float]:
+def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
+    """A checked dataset, with the features and target that training has, that chooses how many steps are kept."""
+    if family == "gaussian":
+        moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+        return HoldOut(Path(dataset.table.name).name, lambda models: held_out_curve(models, moments)[1])
+    return HoldOut(Path(dataset.table.name).name, lambda models: _likelihood_curve(models, family, dataset)[1])
+
+
+def _likelihood_curve(models: PrefixModels, name: FamilyName, dataset: Dataset) -> tuple[int, Float, Float]:
     """Rows, and the mean deviance and squared error of each prefix (steps + 1,)."""
-    family = FAMILIES[model.manifest.family]
-    deviance, squares, total = np.zeros(model.steps + 1), np.zeros(model.steps + 1), 0
+    family = FAMILIES[name]
+    deviance, squares, total = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
     for rows in dataset.rows():
         total += len(rows.Y)
-        for prefix, scores in enumerate(model.prefixes.predict_all(rows.filled(model.prefixes.mean))):
+        for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean))):
             deviance[prefix] += deviances(family, scores, rows.Y).sum()
             squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
     return total, deviance / total, squares / total

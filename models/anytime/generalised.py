@@ -30,6 +30,7 @@ from anytime.newton import Optimum, SeparatedError, Stop, optimum
 from anytime.prefixes import PrefixModels
 from anytime.sequencing import LikelihoodSequence, base_rate, separated
 from anytime.slabs import slabs_of
+from anytime.stopping import HeldBest, HoldOut
 from anytime.targets import Target
 from anytime.threads import single_blas_thread
 
@@ -70,7 +71,9 @@ class Generalised:
     sequence, alpha, alphas, errors, prefixes : as in `anytime.training.Fit`; errors are mean deviances.
     deviance : (steps + 1,) mean deviance of each prefix on the training rows.
     null : the deviance of the base rate, halved: what F could reach at most.
-    curvatures : second-order models at some of the prefixes, or None where there are too many coefficients.
+    curvatures : second-order models at some of the prefixes, of the columns that the sequence takes (ascending), or
+        None where there are too many coefficients.
+    held : what a hold-out chose; all the others are of the steps that it keeps.
     """
 
     sequence: LikelihoodSequence
@@ -81,16 +84,22 @@ class Generalised:
     deviance: Float
     null: float
     curvatures: Curvatures | None
+    held: HeldBest | None = None
 
 
 @dataclass(frozen=True)
 class Selection:
-    """How to train, as in `anytime.training.Options`: the order learned at a penalty, and the penalties tried."""
+    """How to train, as in `anytime.training.Options`: the order learned at a penalty, and the penalties tried.
+
+    `horizon` is as in `anytime.alpha.choose`; `hold_out` chooses how many steps are kept.
+    """
 
     order: Callable[[Design, float], LikelihoodSequence]
     grid: Many[float]
     one_se: bool
     nested: bool
+    horizon: float | None = None
+    hold_out: HoldOut | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +174,25 @@ def _generalised(
         alphas = np.full(len(sequence.steps) + 1, alpha)
     else:
         folds = _folds(design, parts, observed.target)
-        choice = choose(folds, how.grid, lambda alpha: how.order(design, alpha), how.one_se, every=ORDERED, rises=2)
+        choice = choose(
+            folds,
+            how.grid,
+            lambda alpha: how.order(design, alpha),
+            how.one_se,
+            every=ORDERED,
+            rises=2,
+            horizon=how.horizon,
+        )
         sequence, alpha, alphas, errors = choice.sequence, choice.alpha, choice.alphas, choice.errors
         if how.nested:
             errors = nested_errors(folds, lambda train: how.order(train, choice.alpha), sequence, alphas)
     optima = _refitted(design, sequence, alpha, alphas, groups)
+    prefixes, held = _prefixes(design, sequence, optima), None
+    if how.hold_out is not None and sequence.steps:
+        held = how.hold_out.best(prefixes)
+        kept = held.steps + 1
+        sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
+        optima, alphas, errors = optima[:kept], alphas[:kept], None if errors is None else errors[:kept]
     rest = sum(
         float(kind.saturated(slab.Y).sum() if slab.weights is None else slab.weights @ kind.saturated(slab.Y))
         for slab in slabs
@@ -180,10 +203,11 @@ def _generalised(
         alpha=alpha,
         alphas=alphas,
         errors=errors,
-        prefixes=_prefixes(design, sequence, optima),
+        prefixes=prefixes,
         deviance=deviance,
         null=0.5 * float(deviance[0]),
         curvatures=_curvatures(design, sequence, optima),
+        held=held,
     )
 
 
@@ -274,16 +298,16 @@ def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optim
     """Second-order models at as many prefixes as are kept."""
     if design.predictors > 1:
         return None
-    D = len(design.gram.x_mean)
+    taken = np.sort(sequence.columns)
     kept = Curvatures.prefixes_kept(sequence.ends)
     found = []
-    whole = design.view(np.arange(D))
+    whole = design.view(taken)
     for prefix in kept.tolist():
         if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
-            found.append(sequence.curvatures[prefix])
+            found.append(sequence.curvatures[prefix].restricted(taken))
             continue
         used = sequence.columns[: sequence.ends[prefix]]
-        theta = on_all_columns(optima[prefix].theta, used, D)
+        theta = on_all_columns(optima[prefix].theta, np.searchsorted(taken, used), len(taken))
         etas = design.view(used).predictors(optima[prefix].theta)
         found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
     return Curvatures.packed_from(kept, found)

@@ -121,6 +121,10 @@ class FeatureGroups(BaseModel):
         )
         return FeatureGroups(cost_unit=self.cost_unit, groups=kept)
 
+    def only(self, groups: Iterable[int]) -> FeatureGroups:
+        """Some of these groups, by index, in the order of the file; they hold what they require."""
+        return FeatureGroups(cost_unit=self.cost_unit, groups=tuple(self.groups[g] for g in sorted(set(groups))))
+
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """These groups at the costs, unit and requirements of another file that has the same groups.
 

@@ -14,6 +14,7 @@ from anytime.groups import FeatureGroups
 
 __all__ = [
     "FORMAT",
+    "Certificate",
     "FamilyName",
     "Guarantee",
     "Label",
@@ -23,10 +24,11 @@ __all__ = [
     "Provenance",
     "Redundant",
     "StepRecord",
+    "Stopped",
     "Task",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format that this library writes; it reads this one and every older one."""
 
 Task = Literal["regression", "binary", "multiclass", "count"]
@@ -69,11 +71,43 @@ class Guarantee(_Record):
     why: str = ""
 
 
+class Certificate(_Record):
+    """How much of the best possible the prefixes reach on the training data; the base rate first, (steps + 1,) each.
+
+    No set of the model's groups that costs what a prefix does, or less, has an F above its `bounds`, at the penalty
+    that ordered the groups (`Manifest.alpha`); F of the prefix itself is `StepRecord.explained_variance`. Where a bound
+    is `exact`, some set reaches it. `nodes`, for each prefix, and `seconds`, for all together, were the limits.
+    """
+
+    bounds: tuple[float, ...] = Field(min_length=1)
+    exact: tuple[bool, ...]
+    nodes: int = Field(ge=1)
+    seconds: float | None = Field(default=None, ge=0)
+
+
 class Redundant(_Record):
     """Columns that add nothing: constant in training, or linear combinations of columns that come earlier."""
 
     constant: tuple[str, ...] = ()
     collinear: tuple[str, ...] = ()
+
+
+class Stopped(_Record):
+    """Where training stopped, of a model that was told to stop where no more was to be gained.
+
+    `rule` is what ended the sequence after `steps` steps; None where every group was taken after all. `epsilon` is as
+    asked, and `longest` the length of the longest projection left when it stopped. `validation` names the table whose
+    `errors` (of every prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the
+    number of steps. `left_out` are the groups that training had and this model has not.
+    """
+
+    rule: Literal["epsilon", "validation"] | None
+    steps: int = Field(ge=1)
+    epsilon: float | None = Field(default=None, gt=0)
+    longest: float | None = Field(default=None, ge=0)
+    validation: str | None = None
+    errors: tuple[float | None, ...] | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class Provenance(_Record):
@@ -97,7 +131,8 @@ class Manifest(_Record):
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
     rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
     families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
-    threshold for each prefix, the base rate first, where the model is calibrated.
+    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps; of a
+    model that was `stopped` there were more, and `guarantee` is of sets of all of them.
     """
 
     format: int = FORMAT
@@ -121,4 +156,6 @@ class Manifest(_Record):
     redundant: Redundant = Redundant()
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
+    stopped: Stopped | None = None
+    certificate: Certificate | None = None
     provenance: Provenance

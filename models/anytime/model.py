@@ -162,6 +162,20 @@ class AnytimeModel:
         """
         return affordable(self.costs, checked_budget(budget, self.groups.cost_unit))
 
+    @cached_property
+    def certified_shares(self) -> tuple[float, ...] | None:
+        """For each prefix, (steps + 1,), which share of the best possible F it reaches at the least; None if unknown.
+
+        Of any set of the model's groups that costs as much, on the training data. Where nothing can be explained it is
+        all of it, and rounding is not more than that.
+        """
+        found = self.manifest.certificate
+        if found is None:
+            return None
+        reached = (0.0, *(step.explained_variance for step in self.manifest.steps))
+        pairs = zip(reached, found.bounds, strict=True)
+        return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
+
     def expected(self, prefix: int) -> Expected:
         """How good a prefix was in training."""
         if prefix == 0:

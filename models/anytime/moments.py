@@ -19,7 +19,7 @@ from functools import reduce
 
 import numpy as np
 
-from anytime.arrays import Bool, Float
+from anytime.arrays import Bool, Float, Index
 
 __all__ = ["Moments"]
 
@@ -130,6 +130,23 @@ class Moments:
             share = self.mean[column]
             mean[j] = self.fill[j] if share >= ALL else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
         return mean
+
+    def restricted(self, columns: Index) -> Moments:
+        """Moments of the table that has these columns (ascending) as its only features, to the bit."""
+        if len(columns) == self.features:
+            return self
+        width = self.features + self.responses
+        place = {j: new for new, j in enumerate(columns.tolist())}
+        kept = [k for k, j in enumerate(self.missing) if j in place]
+        at = np.concatenate([columns, np.arange(self.features, width), width + np.array(kept, dtype=np.intp)])
+        return replace(
+            self,
+            features=len(columns),
+            mean=self.mean[at],
+            scatter=self.scatter[np.ix_(at, at)],
+            fill=self.fill[columns],
+            missing=tuple(place[self.missing[k]] for k in kept),
+        )
 
     def imputed(self) -> Moments:
         """Moments of the table with each missing value replaced by its feature's mean; no indicators are left."""

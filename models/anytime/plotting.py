@@ -53,6 +53,7 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
     label = "explained variance (r2, training)" if gaussian else "deviance explained (training)"
     axes[0].step(model.costs, explained, where="post", color="black")
     axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
+    _draw_bound(axes[0], model)
     axes[0].set(ylabel=label, title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
@@ -62,6 +63,18 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
         axes[1].set(ylabel=f"cross-validated {'error' if gaussian else 'deviance'}", ylim=(0, None))
     axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
     write_figure(figure, path)
+
+
+def _draw_bound(axis: Any, model: AnytimeModel) -> None:
+    """What the certificate allows any set of groups to explain: up to the cost of a prefix, that prefix's bound."""
+    found, stopped = model.manifest.certificate, model.manifest.stopped
+    if found is None:
+        return
+    kept = "kept " if stopped is not None and stopped.left_out else ""
+    label = f"no set of {kept}groups of this cost explains more (certified)"
+    bounds = 2 * np.array(found.bounds) / len(model.manifest.responses)
+    axis.step(model.costs, bounds, where="pre", color="0.45", linestyle="--", linewidth=1.2, label=label, zorder=1.5)
+    axis.legend(fontsize=8, loc="lower right")
 
 
 def _label_steps(axis: Any, model: AnytimeModel, values: Any) -> None:

@@ -11,7 +11,7 @@ scores. Only the columns that a prefix has are kept, so J prefixes of D columns 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,7 +36,7 @@ class PrefixModels:
     scale : (D,) training deviations, 1 where a column is constant.
     intercept : (P,) scores of the base rate: the training means of the responses by least squares.
     response_scale : (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
-    columns : (D,) the features in the order in which the sequence computes them.
+    columns : the features in the order in which the sequence computes them, all D or those of its steps.
     ends : (steps + 1,) how many of `columns` each prefix has; `ends[0]` is 0.
     packed : (sum of ends, P) the coefficients, prefix after prefix.
     own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
@@ -76,13 +76,31 @@ class PrefixModels:
 
     def predict_all(self, X: Float) -> Float:
         """Scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
-        D, P = len(self.mean), len(self.intercept)
-        W = np.zeros((D, self.steps + 1, P))
+        P = len(self.intercept)
+        W = np.zeros((len(self.columns), self.steps + 1, P))
         for prefix, end in enumerate(self.ends):
             W[:end, prefix] = self.coef(prefix)
-        scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(D, -1)
+        scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(len(self.columns), -1)
         intercepts = self.intercept if self.own_intercepts is None else self.own_intercepts[:, np.newaxis]
         return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
+
+    def upto(self, steps: int) -> PrefixModels:
+        """The models of the first steps alone."""
+        own = None if self.own_intercepts is None else self.own_intercepts[: steps + 1]
+        return replace(
+            self,
+            columns=self.columns[: self.ends[steps]],
+            ends=self.ends[: steps + 1],
+            packed=self.packed[: self.offsets[steps + 1]],
+            own_intercepts=own,
+        )
+
+    def restricted(self, columns: Index) -> PrefixModels:
+        """The same models in a table of some of the columns, ascending, which hold all that the sequence computes."""
+        if len(columns) == len(self.mean):
+            return self
+        mean, scale = self.mean[columns], self.scale[columns]
+        return replace(self, mean=mean, scale=scale, columns=np.searchsorted(columns, self.columns))
 
 
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:

@@ -119,9 +119,10 @@ class Sweep(Left):
         return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
 
     def factor(self) -> tuple[Index, Factor, Float]:
-        """When all is selected: columns in selection order, the factor L of C in that order, and z = L^-1 q."""
+        """The columns selected, in selection order, the factor L of C in that order, and z = L^-1 q."""
         order = np.array(self._order, dtype=np.intp)
-        L = self._L[order]
-        L[self._dropped] = 0.0
-        L[self._dropped, self._dropped] = 1.0
-        return order, Factor(L, self._dropped), self._z
+        dropped = self._dropped[: len(order)]
+        L = self._L[order, : len(order)]
+        L[dropped] = 0.0
+        L[dropped, dropped] = 1.0
+        return order, Factor(L, dropped), self._z[: len(order)]

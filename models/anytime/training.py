@@ -6,14 +6,11 @@ are trained alike; the other families go over the rows again (`anytime.generalis
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import numpy as np
@@ -30,7 +27,7 @@ from anytime.generalised import Generalised, Observed, Selection, generalised
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
-from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord
+from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels, prefix_models, staircase
@@ -43,10 +40,11 @@ from anytime.sequencing import (
     likelihood_sequence,
     sequencer,
 )
+from anytime.stopping import HeldBest, HoldOut, check_epsilon, check_steps, stopped
 from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
 
-__all__ = ["Fit", "Options", "Retrained", "fit", "provenance", "resequence"]
+__all__ = ["Fit", "Options", "fit"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
 
@@ -59,6 +57,7 @@ class Options:
     ----------
     family : what is fitted: "gaussian" is least squares.
     method : criterion of selection, or "sparse": entry on the Group Lasso path, by least squares without doubling.
+    epsilon : stop where no group left has a projection of the residual longer than this; see `anytime.stopping`.
     cost_blind : forget the costs in selection.
     doubling : take no step that costs more than all before it.
     alpha : the penalty, 0 or more, or "cv" to choose from `anytime.alpha.GRID`.
@@ -73,11 +72,16 @@ class Options:
     one_se: bool = False
     nested: bool = False
     family: FamilyName = "gaussian"
+    epsilon: float | None = None
 
     @property
     def grid(self) -> tuple[float, ...]:
         """The penalties to try."""
         return GRID if isinstance(self.alpha, str) else (self.alpha,)
+
+    def horizon(self, groups: FeatureGroups) -> float | None:
+        """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
+        return None if self.epsilon is None else float(groups.costs.sum())
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
@@ -85,12 +89,13 @@ class Options:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:
             raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
-        check_sparse(self.method, self.doubling, self.family)
+        check_sparse(self.method, self.doubling, self.family, self.epsilon)
         if isinstance(self.alpha, str):
             if self.alpha != "cv":
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
+        check_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,9 @@ class Fit:
     generalised : what a likelihood learned; None by least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
+    held : what a validation table chose, or None.
+
+    Where the sequence was stopped, `groups`, `moments` and `gram` are of all groups and the rest of those taken.
     """
 
     options: Options
@@ -115,6 +123,7 @@ class Fit:
     errors: Float | None
     prefixes: PrefixModels
     generalised: Generalised | None = None
+    held: HeldBest | None = None
 
     @property
     def curve(self) -> Curve:
@@ -122,18 +131,30 @@ class Fit:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
+    def taken(self) -> tuple[FeatureGroups, Index]:
+        """The groups that the sequence takes, and which columns of the table are theirs, ascending."""
+        order = [group for step in self.sequence.steps for group in step.adds]
+        groups = self.groups if len(order) == len(self.groups) else self.groups.only(order)
+        return groups, np.sort(self.sequence.columns)
+
+    @cached_property
+    def stopped(self) -> Stopped | None:
+        """Where the sequence was stopped, and why."""
+        return stopped(self.sequence, self.groups.names, self.options.epsilon, self.held)
+
+    @cached_property
     def collinear(self) -> Bool:
-        """(D,) which features are linear combinations of others before them in the sequence; about D^3/3 operations."""
+        """(D,) which features taken are linear combinations of others before them; about D^3/3 operations."""
         gram, sequence = self.gram, self.sequence
         if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
             sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
-        found = np.zeros(len(sequence.columns), dtype=np.bool_)
+        found = np.zeros(len(gram.constant), dtype=np.bool_)
         found[sequence.columns] = sequence.factor.dropped
         return found & ~gram.constant
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What the theory promises of the sequence; about D^3 operations."""
+        """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
         if self.generalised is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         return guarantee(
@@ -148,8 +169,9 @@ class Fit:
     def model(
         self, name: str, target: Target, origin: Provenance, *, query: str | None = None, keep_moments: bool = True
     ) -> AnytimeModel:
-        """The model that predicts, with its manifest."""
-        names = np.array(self.groups.features)
+        """The model that predicts, with its manifest: of the groups that the sequence takes, and no others."""
+        groups, columns = self.taken
+        names = np.array(groups.features)
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -159,7 +181,7 @@ class Fit:
             query=query,
             responses=target.responses,
             classes=target.classes,
-            groups=self.groups,
+            groups=groups,
             method=self.options.method,
             cost_blind=self.options.cost_blind,
             doubling=self.options.doubling,
@@ -168,16 +190,19 @@ class Fit:
             prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
-                constant=tuple(names[self.gram.constant].tolist()), collinear=tuple(names[self.collinear].tolist())
+                constant=tuple(names[self.gram.constant[columns]].tolist()),
+                collinear=tuple(names[self.collinear[columns]].tolist()),
             ),
             guarantee=self.guarantee,
+            stopped=self.stopped,
             provenance=origin,
         )
+        prefixes = self.prefixes.restricted(columns)
         if not keep_moments:
-            return AnytimeModel(manifest, self.prefixes)
+            return AnytimeModel(manifest, prefixes)
         if self.generalised is not None:
-            return AnytimeModel(manifest, self.prefixes, curvatures=self.generalised.curvatures)
-        return AnytimeModel(manifest, self.prefixes, self.moments)
+            return AnytimeModel(manifest, prefixes, curvatures=self.generalised.curvatures)
+        return AnytimeModel(manifest, prefixes, self.moments.restricted(columns))
 
     def _records(self) -> tuple[StepRecord, ...]:
         costs, likelihood = self.sequence.costs, self.generalised
@@ -198,15 +223,13 @@ class Fit:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Retrained:
-    """The rows that a model is fitted on again, and their moments."""
-
-    moments: Moments
-    observed: Observed
-
-
-def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed: Observed | None = None) -> Fit:
+def fit(
+    parts: Many[Moments],
+    groups: FeatureGroups,
+    options: Options,
+    observed: Observed | None = None,
+    hold_out: HoldOut | None = None,
+) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
     Parameters
@@ -214,11 +237,12 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
     groups : the groups, whose features are the columns of the moments in order.
     observed : the rows, for families other than "gaussian".
+    hold_out : rows that choose how many steps are kept, of those that `options.epsilon` leaves.
 
     Raises
     ------
     TrainingError
-        Options that do not go together, or fewer rows than they need.
+        Options that do not go together, or fewer rows than they need; or not even one step is kept.
     """
     options.check()
     moments = Moments.merged(parts)
@@ -230,22 +254,40 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     if options.family != "gaussian":
-        return _likelihood(parts, groups, options, moments, gram, observed)
+        return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
 
     def orders(of: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(of, groups, options.method, options.cost_blind, options.doubling)
+        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon)
 
     order = orders(gram)
+    errors: Float | None = None
     if len(parts) == 1:
         assert not isinstance(options.alpha, str)  # noqa: S101
-        return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
-    folds = split(parts)
-    choice = choose(folds, options.grid, order, options.one_se)
-    errors = choice.errors
-    if options.nested:
-        errors = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
-    prefixes = _prefixes(gram, choice.sequence, choice.alpha, choice.alphas)
-    return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
+        alpha, found = options.alpha, order(options.alpha)
+        alphas = np.full(len(found.steps) + 1, alpha)
+    else:
+        folds = split(parts)
+        choice = choose(folds, options.grid, order, options.one_se, horizon=options.horizon(groups))
+        alpha, found, alphas, errors = choice.alpha, choice.sequence, choice.alphas, choice.errors
+        if options.nested:
+            errors = nested_errors(folds, lambda train: orders(train)(alpha), found, alphas)
+    check_steps(found, options.epsilon)
+    prefixes = _prefixes(gram, found, alpha, alphas)
+    fitted = Fit(options, groups, moments, gram, found, alpha, alphas, errors, prefixes)
+    return fitted if hold_out is None else _upto(fitted, hold_out.best(prefixes))
+
+
+def _upto(fitted: Fit, held: HeldBest) -> Fit:
+    """The fit of the steps that a hold-out keeps."""
+    steps = held.steps
+    return replace(
+        fitted,
+        sequence=fitted.sequence.upto(steps),
+        alphas=fitted.alphas[: steps + 1],
+        errors=None if fitted.errors is None else fitted.errors[: steps + 1],
+        prefixes=fitted.prefixes.upto(steps),
+        held=held,
+    )
 
 
 def _likelihood(
@@ -255,6 +297,7 @@ def _likelihood(
     moments: Moments,
     gram: Gram,
     observed: Observed | None,
+    hold_out: HoldOut | None,
 ) -> Fit:
     """As `fit`, for the families that need the rows."""
     if observed is None:
@@ -262,79 +305,26 @@ def _likelihood(
     check_family(options.family, observed.target)
 
     def order(design: Design, alpha: float) -> LikelihoodSequence:
-        return likelihood_sequence(design, groups, options.method, alpha, options.cost_blind, options.doubling)
+        return likelihood_sequence(
+            design, groups, options.method, alpha, options.cost_blind, options.doubling, options.epsilon
+        )
 
-    how = Selection(order, options.grid, options.one_se, options.nested)
+    how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)
     found = generalised(parts, gram, groups, options.family, observed, how)
+    check_steps(found.sequence, options.epsilon)
     return Fit(
-        options, groups, moments, gram, found.sequence, found.alpha, found.alphas, found.errors, found.prefixes, found
+        options,
+        groups,
+        moments,
+        gram,
+        found.sequence,
+        found.alpha,
+        found.alphas,
+        found.errors,
+        found.prefixes,
+        found,
+        found.held,
     )
-
-
-def resequence(
-    model: AnytimeModel, groups: FeatureGroups, name: str | None = None, data: Retrained | None = None
-) -> AnytimeModel:
-    """The model's problem at other costs, under another name if one is given.
-
-    Least squares reads no data: the moments are in the model. Other families go over the rows of `data` again. The
-    penalty is the one that ordered the model, for every prefix: penalties of prefixes and errors were measured on
-    folds, which a model does not carry.
-
-    Raises
-    ------
-    TrainingError
-        The model was saved without its moments, or is of a family that needs data and none were given.
-    """
-    old = model.manifest
-    options = Options(old.method, old.cost_blind, old.doubling, old.alpha, family=old.family)
-    changed = old.groups.with_costs(groups)
-    target = Target(old.task, old.target, old.classes)
-    origin = old.provenance.model_copy(update={"created": _now(), "resequenced_from": model.version or old.name})
-    if old.family != "gaussian":
-        if data is None:
-            raise TrainingError(f"model {model.name!r} is {old.family}, which is fitted on rows; give its data")
-        fitted = fit([data.moments], changed, options, data.observed)
-    elif model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
-    else:
-        gram = Gram.of(model.moments)
-        order = sequencer(gram, changed, options.method, options.cost_blind, options.doubling)(old.alpha)
-        fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
-    return fitted.model(name or old.name, target, origin, query=old.query)
-
-
-def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    """Where a fit comes from."""
-    try:
-        library = version("anytime-linear")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        library = "unknown"
-    features = fitted.groups.features
-    return Provenance(
-        created=_now(),
-        library=library,
-        data=data,
-        rows=fitted.moments.rows,
-        weight=fitted.moments.weight,
-        imputed=tuple(features[j] for j in fitted.moments.missing),
-        folds=folds,
-        seed=seed,
-    )
-
-
-def _now() -> str:
-    """Time of creation; SOURCE_DATE_EPOCH makes files that are equal to the byte."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    zone = datetime.UTC
-    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
-    return now.isoformat(timespec="seconds")
-
-
-def _fixed(
-    options: Options, groups: FeatureGroups, moments: Moments, gram: Gram, order: FactoredSequence, alpha: float
-) -> Fit:
-    alphas = np.full(len(order.steps) + 1, alpha)
-    return Fit(options, groups, moments, gram, order, alpha, alphas, None, _prefixes(gram, order, alpha, alphas))
 
 
 def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:

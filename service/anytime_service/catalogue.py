@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from anytime.calibration import Calibration
 from anytime.errors import suggestion
 from anytime.groups import FeatureGroup
-from anytime.manifest import FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Task
+from anytime.manifest import Certificate, FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Stopped, Task
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError
 
@@ -58,6 +58,8 @@ class ModelSummary(_View):
     policies: tuple[Literal["prefix", "arrived"], ...]
     guarantee: Guarantee
     calibration: Calibration | None
+    stopped: Stopped | None
+    certificate: Certificate | None
     redundant: Redundant
     steps: tuple[StepRecord, ...]
     groups: tuple[FeatureGroup, ...]
@@ -126,6 +128,8 @@ def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
         policies=("prefix", "arrived") if model.arrives else ("prefix",),
         guarantee=manifest.guarantee,
         calibration=manifest.calibration,
+        stopped=manifest.stopped,
+        certificate=manifest.certificate,
         redundant=manifest.redundant,
         steps=manifest.steps,
         groups=model.groups.groups,

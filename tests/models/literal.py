@@ -39,9 +39,11 @@ __all__ = [
     "gain_per_cost",
     "in_the_running",
     "joiners",
+    "length",
     "literal_sequence",
     "literal_sequence_of",
     "literal_step",
+    "longest_left",
     "oracle_curve",
     "plateau_level",
     "standardise",
@@ -215,6 +217,18 @@ def criterion(problem: Problem, method: Method, selected: Sequence[int], columns
         return 0.0
     along = vectors[:, values > ZERO_EIGENVALUE * values.max()].T @ b
     return float(np.sum(along**2 / values[values > ZERO_EIGENVALUE * values.max()][:, np.newaxis]))
+
+
+def length(problem: Problem, method: Method, selected: Sequence[int], columns: Sequence[int]) -> float:
+    """Length of the projection of the residual on some columns, as a method sees it; a gain is half its square."""
+    return math.sqrt(max((2 if method == "fr" else 1) * criterion(problem, method, selected, columns), 0.0))
+
+
+def longest_left(problem: Problem, groups: FeatureGroups, selected: Sequence[int], method: Method) -> float:
+    """The longest projection on a group left, with what it still requires; 0 where none is left."""
+    there = columns_of(groups, selected)
+    left = [(*unpaid(groups, g, selected), g) for g in range(len(groups)) if g not in set(selected)]
+    return max((length(problem, method, there, columns_of(groups, step)) for step in left), default=0.0)
 
 
 # One step: who may be chosen, at what score, and who is.

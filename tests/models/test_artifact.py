@@ -20,11 +20,12 @@ from safetensors.numpy import save as serialise
 
 from anytime import artifact
 from anytime.artifact import load, save
+from anytime.calibration import Calibration
 from anytime.curvature import Curvatures
 from anytime.errors import ArtifactError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.manifest import FORMAT, Manifest, Provenance, StepRecord
+from anytime.manifest import FORMAT, Certificate, Manifest, Provenance, StepRecord, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
@@ -128,6 +129,25 @@ def handmade_counts() -> AnytimeModel:
     curvatures = Curvatures(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
     manifest = model.manifest.model_copy(update={**changes, "steps": tuple(steps)})
     return AnytimeModel(manifest, prefixes, None, curvatures)
+
+
+def handmade_calibrated() -> AnytimeModel:
+    """As `handmade`, with intervals."""
+    found = Calibration(
+        coverage=0.75, level=0.8, rows=4, data="held.csv", thresholds=(1.5, 0.5, 0.25), sizes=(3.0, 1.0, 0.5)
+    )
+    model = handmade()
+    return replace(model, manifest=model.manifest.model_copy(update={"calibration": found}))
+
+
+def handmade_certified() -> AnytimeModel:
+    """As `handmade`, stopped before one more group, and certified."""
+    stopped = Stopped(
+        rule="validation", steps=2, epsilon=0.25, validation="held.csv", errors=(2.0, 1.5, 1.0, None), left_out=("c",)
+    )
+    found = Certificate(bounds=(0.0, 0.25, 0.375), exact=(True, False, True), nodes=20, seconds=1.5)
+    model = handmade()
+    return replace(model, manifest=model.manifest.model_copy(update={"stopped": stopped, "certificate": found}))
 
 
 def likely(family: str) -> AnytimeModel:
@@ -324,6 +344,45 @@ def test_the_golden_file_of_a_likelihood_is_what_is_written_today(regenerate: bo
     assert same(load(path), save(handmade_counts(), tmp_path / path.name))
 
 
+def test_the_golden_file_of_a_certified_model_is_what_is_written_today(regenerate: bool, tmp_path: Path) -> None:
+    path = GOLDEN / f"certified-format-{FORMAT}.safetensors"
+    if regenerate:
+        save(handmade_certified(), path)
+    assert path.is_file(), "no golden file of a certified model in this format; write it with --regenerate"
+    assert same(load(path), save(handmade_certified(), tmp_path / path.name))
+
+
+@pytest.mark.parametrize("number", range(3, FORMAT + 1))
+def test_a_golden_certified_model_of_every_format_loads_and_keeps_its_version(number: int, tmp_path: Path) -> None:
+    model = load(GOLDEN / f"certified-format-{number}.safetensors")
+    assert model.certified_shares == (1.0, 0.5, 1.0)
+    assert model.manifest.stopped == handmade_certified().manifest.stopped
+    assert model.save(tmp_path / "again.safetensors").version == model.version
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_file_of_an_older_format_was_neither_stopped_nor_certified(number: int) -> None:
+    model = load(GOLDEN / f"model-format-{number}.safetensors")
+    assert (model.manifest.format, model.manifest.stopped, model.manifest.certificate) == (number, None, None)
+    assert model.certified_shares is None
+
+
+def test_the_golden_file_of_a_calibrated_model_is_what_is_written_today(regenerate: bool, tmp_path: Path) -> None:
+    path = GOLDEN / f"calibrated-format-{FORMAT}.safetensors"
+    if regenerate:
+        save(handmade_calibrated(), path)
+    assert path.is_file(), "no golden file of a calibrated model in this format; write it with --regenerate"
+    assert same(load(path), save(handmade_calibrated(), tmp_path / path.name))
+
+
+@pytest.mark.parametrize("number", range(2, FORMAT + 1))
+def test_a_golden_calibrated_model_of_every_format_loads_and_keeps_its_version(number: int, tmp_path: Path) -> None:
+    model = load(GOLDEN / f"calibrated-format-{number}.safetensors")
+    assert model.manifest.calibration == handmade_calibrated().manifest.calibration
+    assert model.open().answer().interval == pytest.approx([0.75, 5.25])
+    assert model.save(tmp_path / "again.safetensors").version == model.version
+
+
 @pytest.mark.parametrize("number", range(2, FORMAT + 1))
 def test_a_golden_likelihood_of_every_format_loads_predicts_and_keeps_its_version(number: int, tmp_path: Path) -> None:
     model = load(GOLDEN / f"likelihood-format-{number}.safetensors")
@@ -447,6 +506,16 @@ def share_a_feature(fields: Fields) -> None:
 
 
 BF16 = container(b'{"t":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}', b"\0\0")
+
+
+def certify_too_few(fields: Fields) -> None:
+    fields["certificate"] = {"bounds": [0.0], "exact": [True], "nodes": 1}
+
+
+def certify_in_part(fields: Fields) -> None:
+    fields["certificate"] = {"bounds": [0.0, 0.2, 0.4], "exact": [True, True], "nodes": 1}
+
+
 DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("an empty file", lambda _: b"", "not a whole safetensors file"),
     ("a picture", lambda _: b"\x89PNG\r\n\x1a\n" + bytes(100), "not a whole safetensors file"),
@@ -493,6 +562,9 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("columns twice", with_arrays(lambda a: a.update(columns=np.array([0, 0, 1]))), "columns"),
     ("ends that do not fit", with_arrays(lambda a: a.update(ends=np.array([0, 2, 3]))), "columns or ends"),
     ("another coefficient", with_arrays(lambda a: a.update(coef=a["coef"] + 1e-12)), "changed after it was written"),
+    ("a certificate of too few prefixes", with_manifest(certify_too_few), "certificate of 1 bounds"),
+    ("a certificate that lacks what is exact", with_manifest(certify_in_part), "certificate of 3 bounds, 2 of them"),
+    ("a rule that is none", with_manifest(lambda m: m.update(stopped={"rule": "boredom", "steps": 1})), "stopped"),
     ("single precision", with_arrays(lambda a: a.update(mean=a["mean"].astype("f4"))), ""),
 ]
 

@@ -18,7 +18,6 @@ from safetensors.numpy import save as serialise
 from scipy.stats import betabinom
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from anytime import training
 from anytime.answer import Answer
 from anytime.arrays import Float
 from anytime.artifact import load
@@ -39,6 +38,7 @@ from anytime.manifest import FORMAT
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime.probabilities import class_codes, class_probabilities, expected_responses
+from anytime.resequencing import resequence
 from anytime.tables import open_table
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -566,7 +566,7 @@ def test_a_model_of_an_older_format_is_calibrated_in_the_format_of_today(tmp_pat
 
 def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path) -> None:
     model = PROBLEMS["number"].calibrated(tmp_path, HELD)
-    assert training.resequence(model, model.groups).manifest.calibration is None
+    assert resequence(model, model.groups).manifest.calibration is None
 
 
 # What is wrong

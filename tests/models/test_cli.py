@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from anytime.artifact import load
 from anytime.calibrating import calibrate
 from anytime.cli.main import main
 from anytime.evaluation import evaluate
+from anytime.manifest import Certificate
 from anytime.tables import open_table
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
@@ -201,6 +203,159 @@ def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated(desk: Path, c
     assert main(RESEQUENCE) == 0
     assert "not calibrated: these are other prefixes" in capsys.readouterr().err.splitlines()
     assert load("new.safetensors").manifest.calibration is None
+
+
+def weak_rows(seed: int, count: int = 60) -> pd.DataFrame:
+    """As `rows`, but c tells nothing and a little."""
+    frame = rows(seed, count)
+    frame["y"] = 0.3 * frame["a0"] + frame["b0"] + 0.5 * np.random.default_rng(seed + 50).normal(size=count)
+    return frame
+
+
+def test_train_stops_by_epsilon_and_show_says_where(desk: Path, capsys: Capture) -> None:
+    weak_rows(0).to_parquet("train.parquet")
+    weak_rows(2, 50).to_csv("held.csv", index=False)
+    out = told(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.01", "--test", "test.csv", *CALIBRATE)
+    model = load("m.safetensors")
+    stopped = model.manifest.stopped
+    assert stopped is not None
+    assert (stopped.rule, stopped.epsilon, stopped.left_out) == ("epsilon", 0.5, ("a", "c"))
+    assert stopped.longest is not None
+    assert [step.adds for step in model.manifest.steps] == [("visit", "b")]
+    line = f"stopped by epsilon 0.5: what is left is no longer than {stopped.longest:.3g}; left out: 'a', 'c'"
+    for text in (out, told(capsys, "show", "m.safetensors")):
+        assert line in text.splitlines()
+    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["stopped"] == stopped.model_dump(mode="json")
+    assert model.groups.features == ("b0",)
+    told(capsys, "evaluate", "m.safetensors", "test.csv")
+    told(capsys, "plot", "m.safetensors", "--out", "m.png")
+
+
+@pytest.mark.parametrize("options", [[], ["--family", "poisson", "--task", "count"]], ids=["squares", "deviances"])
+def test_train_keeps_the_prefix_that_evaluate_finds_best_on_the_validation_table(
+    options: list[str], desk: Path, capsys: Capture
+) -> None:
+    for name, frame in (("train.parquet", weak_rows(0, 30)), ("held.csv", weak_rows(8, 50))):
+        frame["n"] = np.maximum(frame["y"].round() + 2, 0)
+        frame.to_parquet(name) if name == "train.parquet" else frame.to_csv(name, index=False)
+    call = [*aimed("n", "--alpha", "0.001", "--folds", "0"), *options]
+    assert main(call) == 0
+    values = json.loads(told(capsys, "evaluate", "m.safetensors", "held.csv", "--json"))["prefixes"]
+    errors = [each["deviance" if options else "mse"] for each in values]
+    best = int(np.argmin(errors))
+    assert 0 < best < len(errors) - 1, "this table does not test anything"
+    out = told(capsys, *call, "--validation", "held.csv")
+    model = load("m.safetensors")
+    stopped = model.manifest.stopped
+    assert stopped is not None
+    assert (stopped.rule, stopped.steps, stopped.validation) == ("validation", best, "held.csv")
+    assert stopped.errors == pytest.approx(errors)
+    assert model.steps == best
+    told_errors = f"{errors[best]:.4g} ({errors[-1]:.4g} with all)"
+    said = f"stopped by held.csv: step {best} of {len(errors) - 1} has the least error, {told_errors}; left out: "
+    assert said in out
+    assert said in told(capsys, "show", "m.safetensors")
+
+
+def test_a_rule_that_stops_nothing_is_told(desk: Path, capsys: Capture) -> None:
+    rows(2, 50).to_csv("held.csv", index=False)
+    out = told(capsys, *TRAIN, "--epsilon", "1e-6", "--validation", "held.csv")
+    assert "not stopped by epsilon 1e-06 or held.csv; no group left out" in out.splitlines()
+    assert load("m.safetensors").groups.names == ("a", "visit", "b", "c")
+
+
+def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(desk: Path, capsys: Capture) -> None:
+    weak_rows(0).to_parquet("train.parquet")
+    before = load(trained("--epsilon", "0.5", "--alpha", "0.01"))
+    assert main(RESEQUENCE) == 0
+    assert "ignored: 'a', 'c' (left out when the model was trained)" in capsys.readouterr().err.splitlines()
+    after = load("new.safetensors")
+    assert after.manifest.stopped == before.manifest.stopped
+    assert after.manifest.groups == before.manifest.groups
+    assert "left out: 'a', 'c'" in told(capsys, "show", "new.safetensors")
+
+
+def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(desk: Path, capsys: Capture) -> None:
+    frame = weak_rows(0)
+    frame.to_parquet("train.parquet")
+    Path("groups.json").write_text(json.dumps(groups(b={"requires": []})))
+    shown = told(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
+    assert "F(any set of all groups, of cost K)" in shown
+    assert "F(any set of the groups kept, of cost K)" in told(capsys, *RESEQUENCE)
+    assert "F(any set of cost K)" in told(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
+
+
+CERTIFY = ["certify", "m.safetensors", "--nodes", "20"]
+
+
+def test_certify_writes_into_the_model_and_show_and_plot_tell_it(desk: Path, capsys: Capture) -> None:
+    before = load(trained("--method", "single", "--alpha", "0.01", "--folds", "0"))
+    capsys.readouterr()
+    assert main(CERTIFY) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    after = load("m.safetensors")
+    found, shares = after.manifest.certificate, after.certified_shares
+    assert found is not None
+    assert shares is not None
+    assert (found.nodes, found.seconds) == (20, 60.0)
+    assert after.version != before.version
+    assert after.name == "m"
+    shown = told(capsys, "show", "m.safetensors")
+    for text in (captured.out, shown):
+        lines = text.splitlines()
+        assert " of best " in lines[0]
+        for line, share in zip(lines[2 : 2 + after.steps], shares[1:], strict=True):
+            assert (" best " in line) == (share >= 1 - 1e-9)
+    line = next(line for line in shown.splitlines() if line.startswith("certified: "))
+    assert line in captured.out.splitlines()
+    assert "20 nodes for each, 60 s for all" in line
+    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["certificate"] == found.model_dump(mode="json")
+    told(capsys, "plot", "m.safetensors", "--out", "m.png")
+    assert [path.name for path in desk.glob("*.safetensors")] == ["m.safetensors"]
+
+
+def test_certify_to_another_file_leaves_the_model_as_it_was(desk: Path, capsys: Capture) -> None:
+    before = trained("--alpha", "0.01").read_bytes()
+    values = json.loads(told(capsys, *CERTIFY, "--seconds", "5", "--json", "--out", "sure.safetensors"))
+    assert Path("m.safetensors").read_bytes() == before
+    model = load("sure.safetensors")
+    found = model.manifest.certificate
+    assert found is not None
+    assert (values["version"], values["nodes"], values["seconds"]) == (model.version, 20, 5.0)
+    prefixes = values["prefixes"]
+    assert [each["prefix"] for each in prefixes] == list(range(model.steps + 1))
+    assert [each["bound"] for each in prefixes] == list(found.bounds)
+    assert [each["cost"] for each in prefixes] == model.costs.tolist()
+    assert tuple(each["share"] for each in prefixes) == model.certified_shares
+
+
+def test_a_share_that_is_not_exact_is_said_to_be_the_least_and_none_is_rounded_up(desk: Path, capsys: Capture) -> None:
+    model = load(trained("--alpha", "0.01"))
+    F = [0.0, *(step.explained_variance for step in model.manifest.steps)]
+    bounds = (0.0, F[1], F[2] / 0.99999, *(value / 0.9346 for value in F[3:]))
+    found = Certificate(bounds=bounds, exact=(True, True, True, False), nodes=1)
+    replace(model, manifest=model.manifest.model_copy(update={"certificate": found})).save("m.safetensors")
+    lines = told(capsys, "show", "m.safetensors").splitlines()
+    for line, cell in zip(lines[1:5], ("best", "best", " 99.9 %", ">= 93.4 %"), strict=True):
+        assert f" {cell}  " in line
+    said = "certified: every step explains at least 93.4 % of what any set of its cost can on the training data"
+    assert any(line.startswith(said) for line in lines)
+
+
+def test_the_certificate_of_a_stopped_model_is_said_to_be_of_the_groups_kept(desk: Path, capsys: Capture) -> None:
+    weak_rows(0).to_parquet("train.parquet")
+    trained("--epsilon", "0.5", "--alpha", "0.01")
+    assert "every step is the best set of the groups kept that its cost buys" in told(capsys, *CERTIFY)
+
+
+def test_a_model_at_other_costs_is_said_to_be_no_longer_certified(desk: Path, capsys: Capture) -> None:
+    trained("--alpha", "0.01")
+    assert main(CERTIFY) == 0
+    capsys.readouterr()
+    assert main(RESEQUENCE) == 0
+    assert "not certified: these are other costs" in capsys.readouterr().err.splitlines()
+    assert "of best" not in told(capsys, "show", "new.safetensors")
 
 
 def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,6 +576,10 @@ def train_bare() -> None:
     trained("--no-moments")
 
 
+def train_likelihood() -> None:
+    assert main(aimed("kind", "--family", "binomial", "--alpha", "0.1", "--folds", "0")) == 0
+
+
 def aimed(target: str, *more: str) -> list[str]:
     """The training of another target."""
     return [*TRAIN[:4], "--target", target, "--out", "m.safetensors", *more]
@@ -468,6 +627,39 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
     ("a table that is a directory", nothing, ["train", ".", *TRAIN[2:]], ["directory"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
+    ("certifying a model without moments", train_bare, CERTIFY, ["'m'", "--no-moments"]),
+    ("certifying a likelihood", train_likelihood, CERTIFY, ["'m'", "binomial", "least squares"]),
+    ("certifying by no nodes", train_plain, [*CERTIFY, "--nodes", "0"], ["0 nodes"]),
+    ("certifying in no time at all", train_plain, [*CERTIFY, "--seconds", "-1"], ["-1.0 seconds"]),
+    ("certifying what is not there", nothing, CERTIFY, ["m.safetensors", "no such file"]),
+    ("certifying into another kind of file", train_plain, [*CERTIFY, "--out", "m.bin"], ["m.bin", ".safetensors"]),
+    ("a precision of nothing", nothing, [*TRAIN, "--epsilon", "0"], ["epsilon is 0.0", "above 0"]),
+    ("a precision that is none", nothing, [*TRAIN, "--epsilon", "nan"], ["epsilon is nan"]),
+    ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest has"]),
+    (
+        "validation on the rows to learn from",
+        nothing,
+        [*TRAIN, "--validation", "train.parquet"],
+        ["--validation is 'train.parquet'", "the model learns from"],
+    ),
+    (
+        "calibration on the rows of the validation",
+        nothing,
+        [*TRAIN, "--validation", "test.csv", "--calibrate", "test.csv"],
+        ["--calibrate is 'test.csv'", "--validation takes"],
+    ),
+    (
+        "a validation table that lacks a feature",
+        other_test_columns,
+        [*TRAIN, "--validation", "test.csv"],
+        ["test.csv", "'b0'"],
+    ),
+    (
+        "a validation on which nothing is better than the base rate",
+        lambda: rows(1, 30).assign(y=lambda f: -9 * f["y"]).to_csv("test.csv", index=False),
+        [*TRAIN, "--validation", "test.csv"],
+        ["test.csv", "the base rate is the best"],
+    ),
     ("a table that is not what its name says", disguised, TRAIN, ["train.parquet", "Parquet"]),
     ("groups that are not there", nothing, [*TRAIN[:3], "none.json", *TRAIN[4:]], ["none.json", "no such file"]),
     ("groups that are a table", nothing, [*TRAIN[:3], "train.parquet", *TRAIN[4:]], ["train.parquet", "not text"]),

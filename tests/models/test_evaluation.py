@@ -21,9 +21,10 @@ from anytime.errors import TableError
 from anytime.evaluation import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
 from anytime.model import AnytimeModel
+from anytime.provenance import provenance
 from anytime.tables import open_table
 from anytime.targets import settle_target, survey_target
-from anytime.training import Options, fit, provenance
+from anytime.training import Options, fit
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
 
 from anytime import plotting
-from anytime.estimators import AnytimeClassifier
+from anytime.certifying import certified
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 
 LEAST_SQUARES = ["explained variance (r2, training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]
@@ -27,3 +28,30 @@ def test_axes_are_named_after_what_the_family_explains(
     y = X[:, 0] + np.random.default_rng(1).normal(size=60) > 0
     plotting.plot_model(AnytimeClassifier(family=family, alpha=0.1, folds=2).fit(X, y).model_, Path("m.png"))
     assert [axis.get_ylabel() for axis in figures[0].axes] == labels
+
+
+@pytest.mark.parametrize(("epsilon", "sets"), [(None, "groups"), (0.3, "kept groups")])
+def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float | None, sets: str
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plotting, "_write", lambda figure, _path: figures.append(figure))
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)) + rng.normal(size=(60, 1))
+    Y = X @ rng.normal(size=(4, 2)) * [1.0, 100.0] + rng.normal(size=(60, 2))
+    model = AnytimeRegressor(alpha=0.1, epsilon=epsilon).fit(X, Y).model_
+    plotting.plot_model(model, Path("m.png"))
+    assert figures[0].axes[0].get_legend() is None
+    plotting.plot_model(certified(model), Path("m.png"))
+    axis = figures[1].axes[0]
+    (bound,) = (line for line in axis.lines if line.get_label().startswith("no set"))
+    assert bound.get_label() == f"no set of {sets} of this cost explains more (certified)"
+    # Where nothing but the prefixes was certified, what a dearer one cannot exceed holds.
+    assert bound.get_drawstyle() == "steps-pre"
+    r2 = np.array([0.0, *(step.r2 for step in model.manifest.steps)])
+    assert (bound.get_ydata() >= r2 - 1e-12).all()
+    assert bound.get_ydata()[-1] == pytest.approx(r2[-1])
+    assert bound.get_xdata().tolist() == model.costs.tolist()
+    # Told apart without colour.
+    assert (bound.get_linestyle(), bound.get_color()) == ("--", "0.45")
+    assert axis.lines[0].get_linestyle() == "-"

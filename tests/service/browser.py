@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
+from anytime.certifying import certified
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.manifest import FamilyName
 from anytime.model import AnytimeModel
@@ -50,6 +51,12 @@ def regression() -> AnytimeModel:
     X[:, 3] = rng.random(400) < 0.3
     y = X @ np.array([3.0, 2.0, -1.5, 1.5]) + rng.normal(size=400)
     return named(AnytimeRegressor(SHARED_COST, alpha="cv").fit(X, y), "brake")
+
+
+def certified_regression() -> AnytimeModel:
+    """As `regression`, under the name `sure`; what no set of groups can exceed is known of each prefix."""
+    model = certified(regression(), nodes=1)
+    return replace(model, manifest=model.manifest.model_copy(update={"name": "sure", "version": "v1"}))
 
 
 def classification(family: FamilyName = "gaussian", name: str = "light") -> AnytimeModel:

@@ -14,15 +14,18 @@ import numpy as np
 import pytest
 
 from anytime.guarantee import bound, doubling_bound
-from anytime.manifest import Guarantee
+from anytime.manifest import Certificate, Guarantee, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime_service.app import create_app
 from anytime_service.console import assets
 from anytime_service.console.curve import curve
 from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
 from anytime_service.sample import sample
+from anytime_service.settings import Settings
 from service.browser import classification, regression
-from service.serving import Running, small_model
+from service.serving import Running, running, small_model
 
 FILES = sorted(path.name for path in assets.STATIC.iterdir())
 
@@ -148,6 +151,42 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
 
 def test_no_guarantee_says_why(model: AnytimeModel) -> None:
     assert curve(promising(model, why="the theorems cover fr and omp")).promise.endswith("fr and omp.")
+
+
+def certifying(model: AnytimeModel, *, left_out: tuple[str, ...] = ()) -> AnytimeModel:
+    """The model with bounds somewhat over its curve, the first of them exact; maybe one that was stopped."""
+    reached = [0.0, *(step.explained_variance for step in model.manifest.steps)]
+    bounds = tuple(F / share for F, share in zip(reached, (1.0, 1.0, 0.8, 0.96), strict=True))
+    found = Certificate(bounds=bounds, exact=(True, True, False, False), nodes=9, seconds=2.0)
+    stopped = Stopped(rule="epsilon", steps=3, epsilon=1.0, longest=0.5, left_out=left_out) if left_out else None
+    changes = {"certificate": found, "stopped": stopped}
+    return AnytimeModel(model.manifest.model_copy(update=changes), model.prefixes, model.moments)
+
+
+def test_a_certificate_is_a_line_over_the_curve(model: AnytimeModel) -> None:
+    told = curve(certifying(model))
+    assert [point.certified_r2 for point in told.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
+    assert [point.certified_share for point in told.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
+    assert told.certified == (
+        "Certified: no set of groups of the same cost explains more of the training data than the upper line, and "
+        "every step explains at least 80 % of it."
+    )
+    assert "no set of kept groups" in str(curve(certifying(model, left_out=("other",))).certified)
+
+
+def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> None:
+    told = service.get("/models/brake/curve").json()
+    assert told["certified"] is None
+    assert {(point["certified_r2"], point["certified_share"]) for point in told["points"]} == {(None, None)}
+    assert service.get("/models/brake").json()["certificate"] is None
+
+
+def test_the_summary_has_the_certificate(model: AnytimeModel, settings: Settings) -> None:
+    sure = certifying(model)
+    with running(create_app(ModelRegistry.of([sure]), settings), settings) as service:
+        told = service.get("/models/brake").json()["certificate"]
+    assert sure.manifest.certificate is not None
+    assert told == sure.manifest.certificate.model_dump(mode="json")
 
 
 def test_a_curve_without_errors_is_told_without_them(model: AnytimeModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -10,7 +11,16 @@ import pytest
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.browser import CHROMIUM, TAGGED, Visit, browsing, classification, likelihoods, regression
+from service.browser import (
+    CHROMIUM,
+    TAGGED,
+    Visit,
+    browsing,
+    certified_regression,
+    classification,
+    likelihoods,
+    regression,
+)
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
@@ -23,7 +33,7 @@ if CHROMIUM is None:
 @pytest.fixture(scope="module")
 def console() -> Iterator[Running]:
     settings = Settings(port=0)
-    models = [regression(), classification(), *likelihoods()]
+    models = [regression(), certified_regression(), classification(), *likelihoods()]
     with running(create_app(ModelRegistry.of(models), settings), settings) as service:
         yield service
 
@@ -62,6 +72,20 @@ def test_the_curve_is_drawn_and_told_in_numbers(visit: Visit, console: Running) 
     visit.choose("light")
     expect(legend).to_have_text(["training", "cross-validated", "guaranteed", "this answer"])
     expect(visit.page.locator("#promise")).to_contain_text("Theorem 3.2")
+
+
+def test_the_certificate_is_a_line_a_column_and_a_sentence(visit: Visit, console: Running) -> None:
+    headings = visit.page.locator("#steps thead th")
+    expect(headings.last).to_have_text("Guaranteed")
+    visit.choose("sure")
+    legend = visit.page.locator("#curve-chart .legendtext")
+    expect(legend).to_have_text(["training", "cross-validated", "best possible, certified", "this answer"])
+    expect(headings.last).to_have_text("Of the best possible, at least")
+    points = console.get("/models/sure/curve").json()["points"]
+    assert visit.column("steps", 9) == [
+        f"{math.floor(1000 * point['certified_share'] + 1e-6) / 10:.1f} %" for point in points
+    ]
+    expect(visit.page.locator("#promise")).to_contain_text("no set of groups of the same cost explains more")
 
 
 def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit: Visit, console: Running) -> None:
@@ -187,7 +211,7 @@ def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
 
 def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
     expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
-        ["brake", "light", "softmax", "alarm", "visits"]
+        ["brake", "sure", "light", "softmax", "alarm", "visits"]
     )
     visit.choose("light")
     visit.tick("many", TAGGED)

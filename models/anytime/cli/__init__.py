@@ -1,4 +1,4 @@
-"""The command line: `anytime train`, `show`, `evaluate`, `compare`, `plot`, `resequence`, and more by entry points."""
+"""The command line: `anytime train`, `show`, `evaluate`, `compare`, `plot`, `resequence` and `certify`, and entries."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,19 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.resequencing import Retrained
 from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
-from anytime.training import Retrained
 
-__all__ = ["Source", "checked_coverage", "open_again", "open_calibration", "open_source", "open_test"]
+__all__ = [
+    "Source",
+    "check_other_rows",
+    "checked_coverage",
+    "open_again",
+    "open_calibration",
+    "open_source",
+    "open_test",
+]
 
 COVERAGE = 0.9
 """What is to be covered unless told."""
@@ -99,14 +108,21 @@ def open_test(test: Path, source: Source) -> Dataset:
     return _beside(test, source)[0]
 
 
-def checked_coverage(coverage: float | None, calibrate: Path | None, data: Path) -> float:
-    """The value of --coverage, for a table that is not the one to learn from."""
+def check_other_rows(tables: Mapping[str, Path | None], data: Path) -> None:
+    """Refuse tables, by option, that must hold rows of their own: not those to learn from, nor each other's."""
+    uses = {data: "the model learns from"}
+    for option, path in tables.items():
+        for other, use in uses.items():
+            if path is not None and path.exists() and other.exists() and path.samefile(other):
+                raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table of other rows")
+        if path is not None:
+            uses[path] = f"{option} takes"
+
+
+def checked_coverage(coverage: float | None, calibrate: Path | None) -> float:
+    """The value of --coverage, where there is a table to calibrate on."""
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage}, and no table is given to calibrate on; add --calibrate TABLE")
-    if calibrate is not None and calibrate.exists() and data.exists() and calibrate.samefile(data):
-        raise TrainingError(
-            f"--calibrate is {str(data)!r}, which the model learns from; expected a table of other rows"
-        )
     return COVERAGE if coverage is None else coverage
 
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from anytime.cli.certify import certify
 from anytime.cli.compare import compare
 from anytime.cli.evaluate import evaluate
 from anytime.cli.plot import plot
@@ -28,7 +29,7 @@ __all__ = ["application", "main"]
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-COMMANDS = (train, show, evaluate, compare, plot, resequence, reproduce)
+COMMANDS = (train, show, evaluate, compare, plot, resequence, certify, reproduce)
 
 
 def _print_version(wanted: bool) -> None:

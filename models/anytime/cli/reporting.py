@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
@@ -13,9 +14,21 @@ from anytime.arrays import Float
 from anytime.errors import listed
 from anytime.evaluation import Evaluation
 from anytime.guarantee import doubling_bound
+from anytime.manifest import Stopped
 from anytime.model import AnytimeModel
 
-__all__ = ["described", "evaluation_table", "evaluation_values", "steps_table", "summary"]
+__all__ = [
+    "certificate_line",
+    "certificate_values",
+    "described",
+    "evaluation_table",
+    "evaluation_values",
+    "steps_table",
+    "summary",
+]
+
+BEST = 1 - 1e-9
+"""Shares of the best possible from here on are all of it: bounds are known to this tolerance."""
 
 OWN = ("step", "cost", "total", "r2", "cv error", "alpha")
 """What a model itself says of a prefix."""
@@ -30,21 +43,23 @@ def described(model: AnytimeModel) -> dict[str, Any]:
     return values
 
 
-def _table(model: AnytimeModel, own: Many[str], measures: Mapping[str, Many[float] | Float]) -> Table:
+def _table(model: AnytimeModel, own: Many[str], measures: Mapping[str, Many[float] | Many[str] | Float]) -> Table:
     """A table of the prefixes with some of their own cells, and what is measured of each."""
     table = Table(box=None, pad_edge=False)
     for name in (*own, *measures):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
     for k, (cells, adds) in enumerate(_rows(model)):
-        table.add_row(*(cells[name] for name in own), *(f"{values[k]:.4g}" for values in measures.values()), adds)
+        table.add_row(*(cells[name] for name in own), *(_cell(values[k]) for values in measures.values()), adds)
     return table
 
 
 def steps_table(model: AnytimeModel) -> Table:
     """The prefixes of a model, a row each."""
     found = model.manifest.calibration
-    measures: dict[str, Many[float]] = {}
+    measures: dict[str, Many[float] | Many[str]] = {}
+    if model.manifest.certificate is not None:
+        measures["of best"] = [_of_best(model, prefix) for prefix in range(model.steps + 1)]
     if found is not None:
         measures[_size(model)] = found.sizes
         if found.reliability is not None:
@@ -67,6 +82,60 @@ def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
         measures |= {"coverage": evaluated.coverage, _size(model): evaluated.size}
     # What is measured must not be cut off in a narrow terminal; what was asked for is in `show`.
     return _table(model, [name for name in OWN if name not in ("cost", "alpha")], measures)
+
+
+def _cell(value: float | str) -> str:
+    return escape(value) if isinstance(value, str) else f"{value:.4g}"
+
+
+def _of_best(model: AnytimeModel, prefix: int) -> str:
+    """Which share of the best possible a prefix reaches, never more than is known."""
+    shares, found = model.certified_shares, model.manifest.certificate
+    assert shares is not None  # noqa: S101
+    assert found is not None  # noqa: S101
+    if shares[prefix] >= BEST:
+        return "best"
+    # Rounded down; the guard is for shares that are whole tenths but for rounding.
+    share = f"{math.floor(1000 * shares[prefix] + 1e-6) / 10:g} %"
+    return share if found.exact[prefix] else f">= {share}"
+
+
+def certificate_line(model: AnytimeModel) -> str:
+    """What a model's certificate comes to, in a line."""
+    found, shares = model.manifest.certificate, model.certified_shares
+    if found is None or shares is None:
+        return "not certified"
+    cells = [_of_best(model, prefix) for prefix in range(1, model.steps + 1)]
+    among = " of the groups kept" if _left_out(model) else ""
+    limits = f"{found.nodes} node{'s' * (found.nodes != 1)} for each"
+    limits += "" if found.seconds is None else f", {found.seconds:g} s for all"
+    best = cells.count("best")
+    if best == len(cells):
+        return f"certified: every step is the best set{among} that its cost buys on the training data ({limits})"
+    least = f"{math.floor(1000 * min(shares[1:]) + 1e-6) / 10:g} %"
+    return (
+        f"certified: every step explains at least {least} of what any set{among} of its cost can on the training data; "
+        f"{best} of {len(cells)} are the best set ({limits})"
+    )
+
+
+def certificate_values(model: AnytimeModel) -> dict[str, Any]:
+    """What `certify --json` prints."""
+    found, shares = model.manifest.certificate, model.certified_shares
+    if found is None or shares is None:
+        return {}
+    reached = [model.expected(prefix).explained_variance for prefix in range(model.steps + 1)]
+    columns = {
+        "prefix": range(model.steps + 1),
+        "cost": model.costs.tolist(),
+        "explained_variance": reached,
+        "bound": found.bounds,
+        "share": shares,
+        "exact": found.exact,
+    }
+    rows = zip(*columns.values(), strict=True)
+    prefixes = [dict(zip(columns, row, strict=True)) for row in rows]
+    return {"version": model.version, "nodes": found.nodes, "seconds": found.seconds, "prefixes": prefixes}
 
 
 def _size(model: AnytimeModel) -> str:
@@ -112,11 +181,28 @@ def summary(model: AnytimeModel) -> str:
         lines.append(f"collinear: {listed(redundant.collinear, 20)}")
     if origin.imputed:
         lines.append(f"missing values imputed by the training mean: {listed(origin.imputed, 20)}")
+    if manifest.stopped is not None:
+        lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_promise(model)}")
+    if manifest.certificate is not None:
+        lines.append(certificate_line(model))
     if manifest.calibration is not None:
         found, what = manifest.calibration, "intervals" if manifest.classes is None else "sets of classes"
         lines.append(f"calibrated on {found.rows} rows of {found.data}: {100 * found.coverage:.10g}% {what}")
     return "\n".join(lines)
+
+
+def _stop(stopped: Stopped) -> str:
+    """Where training stopped and why, in a line."""
+    left = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
+    if stopped.rule == "epsilon":
+        return f"stopped by epsilon {stopped.epsilon:g}: what is left is no longer than {stopped.longest:.3g}; {left}"
+    if stopped.rule == "validation" and stopped.errors is not None:
+        told = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
+        best, last = map(_number, (stopped.errors[stopped.steps], stopped.errors[-1]))
+        return f"stopped by {stopped.validation}: {told}, {best} ({last} with all); {left}"
+    asked = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
+    return f"not stopped by {' or '.join(asked)}; {left}"
 
 
 def _promise(model: AnytimeModel) -> str:
@@ -124,14 +210,29 @@ def _promise(model: AnytimeModel) -> str:
     if promised.gamma == 0:
         return "none (gamma is 0: groups are combinations of others; a penalty would part them)"
     if promised.gamma is not None:
-        return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F(any set of cost K)"
+        sets = f"any set {_of_groups(model)}of cost K"
+        return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F({sets})"
     if promised.doubling_until is None:
         return f"none ({promised.why})"
     until = f"up to step {promised.doubling_until} of {model.steps}"
     if promised.doubling_gamma is None:
         return f"cost at most doubles {until} ({promised.why})"
     share = doubling_bound(promised.doubling_gamma)
-    return f"F(within any budget B) > {share:.3g} F(any set of cost B/4), {until} (gamma {promised.doubling_gamma:.3g})"
+    sets = f"any set {_of_groups(model)}of cost B/4"
+    return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {promised.doubling_gamma:.3g})"
+
+
+def _left_out(model: AnytimeModel) -> bool:
+    """Whether training left groups out."""
+    return model.manifest.stopped is not None and len(model.manifest.stopped.left_out) > 0
+
+
+def _of_groups(model: AnytimeModel) -> str:
+    """Of which groups the sets of a guarantee are, where training left some out."""
+    if not _left_out(model):
+        return ""
+    # At other costs the left-out groups are not there to compare with.
+    return "of the groups kept, " if model.manifest.provenance.resequenced_from else "of all groups, "
 
 
 def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,6 +38,18 @@ Coverage = Annotated[
     float | None,
     typer.Option("--coverage", help="Share of rows that they are to cover; 0.9 by default.", show_default=False),
 ]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        "--epsilon", help="Stop where no group left has a longer projection of the residual.", show_default=False
+    ),
+]
+Validating = Annotated[
+    Path | None,
+    typer.Option(
+        "--validation", help="Table of other rows: keep the prefix with the least error there.", show_default=False
+    ),
+]
 Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 
@@ -70,6 +83,8 @@ def train(
     nested: Annotated[
         bool, typer.Option("--nested", help="Measure errors with the order learned in each fold.")
     ] = False,
+    epsilon: Epsilon = None,
+    validation: Validating = None,
     query: Query = None,
     weights: Weights = None,
     drop: Drop = None,
@@ -89,36 +104,46 @@ def train(
     """
     from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.calibrating import calibrated  # noqa: PLC0415
-    from anytime.cli.learning import checked_coverage, open_calibration, open_source, open_test  # noqa: PLC0415
+    from anytime.cli.learning import (  # noqa: PLC0415
+        check_other_rows,
+        checked_coverage,
+        open_calibration,
+        open_source,
+        open_test,
+    )
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
-    from anytime.training import Options, fit, provenance  # noqa: PLC0415
+    from anytime.provenance import provenance  # noqa: PLC0415
+    from anytime.training import Options, fit  # noqa: PLC0415
 
     settled = family or ("poisson" if task == "count" else "gaussian")
-    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled)
+    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon)
     options.check()
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
-    share = checked_coverage(coverage, calibrate, data)
+    share = checked_coverage(coverage, calibrate)
+    check_other_rows({"--validation": validation, "--calibrate": calibrate}, data)
     check_out(out)
     source = open_source(
         data, groups, target, task, settled, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )
     calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
     testing = None if test is None else open_test(test, source)
+    validating = None if validation is None else open_test(validation, source)
     found = source.dataset.target
     remark(f"task: {found.task}{source.remark}")
     parts = source.moments(folds, seed, jobs)
     observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
     with working(f"ordering {len(source.dataset.groups)} groups and fitting every prefix"):
-        fitted = fit(parts, source.dataset.groups, options, observed)
+        held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
+        fitted = fit(parts, source.dataset.groups, options, observed, held)
     origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
     if calibrating is not None:
         with working(f"calibrating on {calibrating.table.name}"):
-            model = calibrated(model, calibrating, share)
+            model = calibrated(model, replace(calibrating, groups=model.groups), share)
     evaluated = None
     if testing is not None:
         with working(f"evaluating on {testing.table.name}"):
-            evaluated = evaluation.evaluated(model, testing, n_jobs=jobs)
+            evaluated = evaluation.evaluated(model, replace(testing, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))

@@ -31,6 +31,10 @@ class Criterion(Protocol):
         """Score of the union of some groups' rows of the search's matrix."""
         ...
 
+    def lengths(self, scores: Float) -> Float:
+        """What scores say of the residual's projection on each group: its length, in deviations of the responses."""
+        ...
+
 
 CRITERIA: dict[Method, Callable[[Gram], Criterion]] = {
     "omp": MatchingPursuit,

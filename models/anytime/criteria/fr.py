@@ -28,6 +28,11 @@ class ForwardRegression:
         z = factorise(left.conditional(rows), left.reference[rows]).forward(left.b[rows])
         return 0.5 * float(np.sum(z * z))
 
+    def lengths(self, scores: Float) -> Float:
+        """Lengths of the projections, sqrt(tr(b_g' C_{g|G}^-1 b_g)): a gain is half of the square."""
+        lengths: Float = np.sqrt(2.0 * scores)
+        return lengths
+
 
 def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
     """Gains (k,) of stacked groups with gradients b (k, d, P).

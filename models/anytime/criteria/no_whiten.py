@@ -24,3 +24,8 @@ class NoWhiten:
     def union_score(self, left: Left, rows: Index) -> float:
         """Score of several groups at once."""
         return float(np.square(left.b[rows]).sum())
+
+    def lengths(self, scores: Float) -> Float:
+        """Lengths of the gradients, |b_g|_F."""
+        lengths: Float = np.sqrt(scores)
+        return lengths

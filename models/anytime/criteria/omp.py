@@ -59,3 +59,8 @@ class MatchingPursuit:
         if key not in self._unions:
             self._unions[key] = whitening(self._S[np.ix_(columns, columns)])
         return float(np.sum(np.square(self._unions[key].T @ left.b[rows])))
+
+    def lengths(self, scores: Float) -> Float:
+        """Lengths of the projections, sqrt(tr(b_g' S_g^+ b_g)): the |X_g'r|_2 of orthonormal groups."""
+        lengths: Float = np.sqrt(scores)
+        return lengths

@@ -24,3 +24,8 @@ class Single:
     def union_score(self, left: Left, rows: Index) -> float:
         """Score of several groups at once."""
         return float(np.square(left.b[rows]).sum(axis=1).max(initial=0.0))
+
+    def lengths(self, scores: Float) -> Float:
+        """Lengths of the projections on the best feature of each group, max_d |b_d|."""
+        lengths: Float = np.sqrt(scores)
+        return lengths

@@ -67,19 +67,33 @@ class Candidates:
             costs[group] = self._cost(self.adds(group))
         return costs
 
-    def choose(self, allowed: Bool, costs: Float) -> tuple[int, ...]:
+    def scores(self, among: Bool) -> Float:
+        """What each group's step promises, (groups,): by the group's columns and those that it must add with them.
+
+        Parameters
+        ----------
+        among : (groups,) which of the groups left are scored so; of the others nothing is known.
+        """
+        scores = self.criterion.scores(self.left)
+        for group in self._locked():
+            if among[group]:
+                scores[group] = self._union(self.adds(group))
+        scores[scores < NOISE] = 0.0
+        return scores
+
+    def longest(self, scores: Float) -> float:
+        """Length of the longest projection of the residual on the step of a group left, whatever steps cost."""
+        return float(self.criterion.lengths(scores[self.remaining()]).max(initial=0.0))
+
+    def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
         """The step to take: groups in order of computation, the chosen one last.
 
         Parameters
         ----------
         allowed : (groups,) which groups' steps may be taken; at least one.
         costs : (groups,) the `step_costs`.
+        scores : (groups,) the `scores`, of those allowed at least.
         """
-        scores = self.criterion.scores(self.left)
-        locked = [group for group in self._locked() if allowed[group]]
-        for group in locked:
-            scores[group] = self._union(self.adds(group))
-        scores[scores < NOISE] = 0.0
         among = np.flatnonzero(allowed)
         free = among[costs[among] == 0]
         if self.cost_blind:
@@ -89,8 +103,9 @@ class Candidates:
         with np.errstate(invalid="ignore", divide="ignore"):  # groups taken may cost nothing
             densities = scores / costs
         bundles: dict[int, list[int]] = {}
-        for group in locked:
-            bundles[group], densities[group] = self._bundle(group, densities[group])
+        for group in self._locked():
+            if allowed[group]:
+                bundles[group], densities[group] = self._bundle(group, densities[group])
         chosen = best(densities, costs, among)
         if len(bundles.get(chosen, ())) > 1:
             chosen = self._first(chosen, [g for g in bundles[chosen] if allowed[g]], costs)

@@ -21,7 +21,7 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...
     Parameters
     ----------
     gram : standardised normal equations, columns in the order of the groups file.
-    order : the groups that each step adds, in order of computation; together every group once.
+    order : the groups that each step adds, in order of computation; together every group at most once.
     """
     steps: list[Step] = []
     ends = [0]

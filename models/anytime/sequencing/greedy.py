@@ -29,33 +29,42 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found: steps, the columns at which each prefix ends, and how far doubling reached."""
+    """What a search found: steps, where each prefix ends, how far doubling reached, and the longest projection left."""
 
     steps: tuple[Step, ...]
     ends: Index
     doubling_until: int | None
+    longest: float | None
 
 
-def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False) -> Found:
-    """Take the best step for its cost until all groups are taken.
+def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False, epsilon: float | None = None) -> Found:
+    """Take the best step for its cost until all groups are taken, or none left is worth it.
 
     Parameters
     ----------
     doubling : take no step that costs more than all before it together (Algorithm 2).
+    epsilon : stop before the step at which no group left has a projection of the residual longer than this (Group-OMP,
+        Figure 1). Costs have no part in it; while one group is longer, whichever is densest goes first.
     """
     steps: list[Step] = []
     ends = [0]
     spent = 0.0
     doubling_until: int | None = None
+    longest: float | None = None
     while len(search.candidates.remaining()):
         candidates = search.candidates
         costs = candidates.step_costs()
-        allowed = ~candidates.left.taken
+        left = ~candidates.left.taken
+        allowed = left
         if doubling:
             allowed, capable = within_doubling(costs, candidates.remaining(), spent)
             if not capable and doubling_until is None:
                 doubling_until = len(steps)
-        adds = candidates.choose(allowed, costs)
+        scores = candidates.scores(allowed if epsilon is None else left)
+        if epsilon is not None and candidates.longest(scores) <= epsilon:
+            longest = candidates.longest(scores)
+            break
+        adds = candidates.choose(allowed, costs, scores)
         explained = search.take(adds)
         cost = float(groups.costs[list(adds)].sum())
         spent += cost
@@ -63,4 +72,4 @@ def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False) -> 
         ends.append(ends[-1] + sum(len(groups.groups[g].features) for g in adds))
     if doubling and doubling_until is None:
         doubling_until = len(steps)
-    return Found(tuple(steps), np.array(ends, dtype=np.intp), doubling_until)
+    return Found(tuple(steps), np.array(ends, dtype=np.intp), doubling_until, longest)

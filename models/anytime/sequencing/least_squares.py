@@ -27,6 +27,7 @@ def sequence(
     alpha: float = 1e-5,
     cost_blind: bool = False,
     doubling: bool = False,
+    epsilon: float | None = None,
 ) -> FactoredSequence:
     """Order the groups so that each prefix explains as much as its cost allows.
 
@@ -38,39 +39,52 @@ def sequence(
     alpha : the penalty.
     cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
     doubling : take no step that costs more than all before it together (Algorithm 2).
+    epsilon : stop where no group left has a projection of the residual longer than this; None takes all groups.
 
     Raises
     ------
     TrainingError
-        "sparse" with doubling, or a path of it that could not be followed.
+        "sparse" with doubling or epsilon, or a path of it that could not be followed.
 
     Notes
     -----
     About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
     """
-    return sequencer(gram, groups, method, cost_blind, doubling)(alpha)
+    return sequencer(gram, groups, method, cost_blind, doubling, epsilon)(alpha)
 
 
 def sequencer(
-    gram: Gram, groups: FeatureGroups, method: Method = "fr", cost_blind: bool = False, doubling: bool = False
+    gram: Gram,
+    groups: FeatureGroups,
+    method: Method = "fr",
+    cost_blind: bool = False,
+    doubling: bool = False,
+    epsilon: float | None = None,
 ) -> Callable[[float], FactoredSequence]:
     """`sequence` as a function of the penalty alone; the order of "sparse", which has none, is learned once."""
-    check_sparse(method, doubling)
+    check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
         return partial(given_sequence, gram, groups, sparse_entries(gram, groups, cost_blind).steps)
-    return partial(_greedy, gram, groups, method, cost_blind, doubling)
+    return partial(_greedy, gram, groups, method, cost_blind, doubling, epsilon)
 
 
 def _greedy(
-    gram: Gram, groups: FeatureGroups, method: Method, cost_blind: bool, doubling: bool, alpha: float
+    gram: Gram,
+    groups: FeatureGroups,
+    method: Method,
+    cost_blind: bool,
+    doubling: bool,
+    epsilon: float | None,
+    alpha: float,
 ) -> FactoredSequence:
     """The sequence of a criterion."""
     with single_blas_thread():
         criterion = CRITERIA[method](gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
-        found = greedy(_Swept(sweep, Candidates(groups, sweep, criterion, cost_blind)), groups, doubling=doubling)
+        search = _Swept(sweep, Candidates(groups, sweep, criterion, cost_blind))
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon)
         columns, factor, z = sweep.factor()
-    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z)
+    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z, longest=found.longest)
 
 
 class _Swept:

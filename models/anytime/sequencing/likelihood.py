@@ -12,6 +12,7 @@ columns are too many to keep H, Boehning's bound H <= 1/2 I (x) X'X/n stands in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -52,6 +53,11 @@ class LikelihoodSequence(Sequence):
     optima: tuple[Optimum, ...]
     curvatures: dict[int, Curvature]
 
+    def upto(self, steps: int) -> Self:
+        """The sequence of the first steps alone, with their optima."""
+        curvatures = {prefix: found for prefix, found in self.curvatures.items() if prefix <= steps}
+        return replace(super().upto(steps), optima=self.optima[: steps + 1], curvatures=curvatures)
+
 
 def likelihood_sequence(
     design: Design,
@@ -60,6 +66,7 @@ def likelihood_sequence(
     alpha: float = 1e-5,
     cost_blind: bool = False,
     doubling: bool = False,
+    epsilon: float | None = None,
 ) -> LikelihoodSequence:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
@@ -72,7 +79,7 @@ def likelihood_sequence(
     """
     with single_blas_thread():
         search = _Fitted(design, groups, method, alpha, cost_blind)
-        found = greedy(search, groups, doubling=doubling)
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon)
     return LikelihoodSequence(
         found.steps,
         found.doubling_until,
@@ -80,6 +87,7 @@ def likelihood_sequence(
         found.ends,
         tuple(search.optima),
         search.curvatures,
+        longest=found.longest,
     )
 
 

@@ -60,16 +60,20 @@ class Entries:
     steps: tuple[tuple[int, ...], ...]
 
 
-def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian") -> None:
+def check_sparse(
+    method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None
+) -> None:
     """Refuse options that do not go with "sparse".
 
     Raises
     ------
     TrainingError
-        Doubling, which restricts a greedy search, or a family that moments alone do not fit.
+        Doubling or a precision, which restrict a greedy search, or a family that moments alone do not fit.
     """
     if method == "sparse" and doubling:
         raise TrainingError("method 'sparse' follows a path and cannot double; leave doubling out, or choose 'fr'")
+    if method == "sparse" and epsilon is not None:
+        raise TrainingError("method 'sparse' follows a path and has no precision; leave epsilon out, or choose 'omp'")
     if method == "sparse" and family != "gaussian":
         raise TrainingError(f"method 'sparse' is for family gaussian, not {family}; choose 'fr', or the other family")
 

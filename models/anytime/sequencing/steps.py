@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -35,16 +36,18 @@ class Sequence:
 
     Attributes
     ----------
-    steps : the steps; together they add every group once.
+    steps : the steps; together they add every group once, unless the search stopped before.
     doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None if not restricted.
-    columns : (D,) columns in selection order.
+    columns : columns in selection order: (D,), or those of the steps alone where the search stopped.
     ends : (steps + 1,) how many columns each prefix has.
+    longest : length of the longest projection left where the search stopped; None where all groups are taken.
     """
 
     steps: tuple[Step, ...]
     doubling_until: int | None
     columns: Index
     ends: Index
+    longest: float | None = field(default=None, kw_only=True)
 
     @cached_property
     def costs(self) -> Float:
@@ -56,6 +59,12 @@ class Sequence:
         """F of each prefix on the training data, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
 
+    def upto(self, steps: int) -> Self:
+        """The sequence of the first steps alone."""
+        capable = None if self.doubling_until is None else min(self.doubling_until, steps)
+        columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
+        return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
+
 
 @dataclass(frozen=True, eq=False)
 class FactoredSequence(Sequence):
@@ -63,9 +72,15 @@ class FactoredSequence(Sequence):
 
     Attributes
     ----------
-    factor : Cholesky factor of C in selection order.
-    z : (D, P) L^-1 q, whose first rows belong to every prefix alike.
+    factor : Cholesky factor of C in selection order, of `columns`.
+    z : (columns, P) L^-1 q, whose first rows belong to every prefix alike.
     """
 
     factor: Factor
     z: Float
+
+    def upto(self, steps: int) -> Self:
+        """The sequence of the first steps alone; a leading block of the factor is that of the columns of a prefix."""
+        end = self.ends[steps]
+        factor = Factor(self.factor.L[:end, :end], self.factor.dropped[:end])
+        return replace(super().upto(steps), factor=factor, z=self.z[:end])

@@ -1,6 +1,8 @@
-"""A model's curve as the page draws it: what each prefix explains in training, held out, and at the least."""
+"""A model's curve as the page draws it: what each prefix explains in training, held out, at the least and at most."""
 
 from __future__ import annotations
+
+from math import floor
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +25,9 @@ class CurvePoint(_View):
     """A prefix: what it costs and what it explains, as shares of all there is to explain.
 
     `r2` is of the training data, `cv_r2` of rows held out (1 - cv_error/prior_error), `guaranteed_r2` the least that
-    the theory allows; None where one is not known.
+    the theory allows. Of a certified model, no set of its groups of this cost or less has more than `certified_r2` in
+    training, and `certified_share` is the least share of the best possible that the prefix reaches. None where one is
+    not known.
     """
 
     prefix: int
@@ -33,16 +37,23 @@ class CurvePoint(_View):
     cv_r2: float | None
     cv_error: float | None
     guaranteed_r2: float | None
+    certified_r2: float | None
+    certified_share: float | None
 
 
 class ModelCurve(_View):
-    """The curve of a model, from the base rate on; `promise` says in words what `guaranteed_r2` rests on."""
+    """The curve of a model, from the base rate on.
+
+    `promise` says in words what `guaranteed_r2` rests on, and `certified` what `certified_r2` comes to; it is None
+    where the model is not certified.
+    """
 
     model: str
     version: str
     cost_unit: str
     points: tuple[CurvePoint, ...]
     promise: str
+    certified: str | None
 
 
 @router.get("/models/{name}/curve", responses=problem_responses(404, 422))
@@ -54,7 +65,8 @@ async def model_curve(name: str, registry: Registry) -> ModelCurve:
 def curve(model: AnytimeModel) -> ModelCurve:
     """Tell a model's curve."""
     steps = model.manifest.steps
-    floor = _floor(model)
+    least, most = _floor(model), _ceiling(model)
+    shares = model.certified_shares
     points = [
         CurvePoint(
             prefix=prefix,
@@ -63,7 +75,9 @@ def curve(model: AnytimeModel) -> ModelCurve:
             r2=model.expected(prefix).r2,
             cv_r2=_held_out(model, prefix),
             cv_error=model.expected(prefix).cv_error,
-            guaranteed_r2=floor[prefix],
+            guaranteed_r2=least[prefix],
+            certified_r2=most[prefix],
+            certified_share=None if shares is None else shares[prefix],
         )
         for prefix in range(model.steps + 1)
     ]
@@ -73,6 +87,7 @@ def curve(model: AnytimeModel) -> ModelCurve:
         cost_unit=model.groups.cost_unit,
         points=tuple(points),
         promise=_promise(model),
+        certified=_certified(model),
     )
 
 
@@ -96,6 +111,27 @@ def _floor(model: AnytimeModel) -> list[float | None]:
         quarters = [model.expected(model.affordable(float(cost) / 4)).r2 for cost in costs]
         return [share * r2 if prefix <= until else None for prefix, r2 in enumerate(quarters)]
     return [None] * (model.steps + 1)
+
+
+def _ceiling(model: AnytimeModel) -> list[float | None]:
+    """Most r2 of any set of groups that costs what each prefix does."""
+    found = model.manifest.certificate
+    if found is None:
+        return [None] * (model.steps + 1)
+    return [2 * bound / len(model.manifest.responses) for bound in found.bounds]
+
+
+def _certified(model: AnytimeModel) -> str | None:
+    """What the certificate comes to; a share is rounded down, so that nothing is said that is not known."""
+    shares, stopped = model.certified_shares, model.manifest.stopped
+    if shares is None:
+        return None
+    kept = "kept " if stopped is not None and stopped.left_out else ""
+    percent = floor(1000 * min(shares[1:]) + 1e-6) / 10
+    return (
+        f"Certified: no set of {kept}groups of the same cost explains more of the training data than the upper line, "
+        f"and every step explains at least {percent:g} % of it."
+    )
 
 
 def _promise(model: AnytimeModel) -> str:

@@ -57,7 +57,7 @@ function worthNaming(points) {
   return new Set(gains.sort(([a], [b]) => b - a).slice(0, 4).filter(([gain]) => gain > 0.04 * points.at(-1).r2).map(([, i]) => i));
 }
 
-/** What is explained against cost: training, cross-validated, guaranteed, and where the answer stands. */
+/** What is explained against cost: training, cross-validated, guaranteed, at most possible, and where the answer stands. */
 export function drawCurve(place, curve, answer, budget) {
   const colour = colours();
   const { points } = curve;
@@ -77,6 +77,10 @@ export function drawCurve(place, curve, answer, budget) {
   if (points.some((point) => point.guaranteed_r2 !== null)) {
     traces.push(line("guaranteed_r2", "guaranteed", { color: colour("third"), dash: "dot", width: 2 }));
   }
+  if (curve.certified !== null) {
+    // What holds for the cost of a prefix holds for all less, so the line is drawn back from each point.
+    traces.push(line("certified_r2", "best possible, certified", { shape: "vh", color: colour("quiet"), dash: "4px,2px", width: 1.5 }));
+  }
   if (answer !== null) {
     traces.push({
       x: [answer.cost], y: [answer.expected.r2], name: "this answer", type: "scatter", mode: "markers",
@@ -88,7 +92,7 @@ export function drawCurve(place, curve, answer, budget) {
     label: { text: "budget", textposition: "end", textangle: 0, xanchor: budget > x.at(-1) / 2 ? "right" : "left", font: { color: colour("now") } },
   }];
   const total = Math.max(x.at(-1), 1e-9);
-  const shares = points.flatMap((point) => [point.r2, point.cv_r2 ?? 0]);
+  const shares = points.flatMap((point) => [point.r2, point.cv_r2 ?? 0, point.certified_r2 ?? 0]);
   const [lowest, highest] = [Math.min(...shares), Math.max(...shares, 0.01)];
   return draw(place, traces, {
     showlegend: true, shapes,

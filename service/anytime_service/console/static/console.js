@@ -192,7 +192,7 @@ async function open(name) {
   byId("unit").textContent = model.cost_unit;
   byId("curve-title").textContent = `${explained(model)} against cost`;
   byId("curve-says").textContent = curveSentence(model, curve);
-  byId("promise").textContent = curve.promise;
+  byId("promise").textContent = curve.certified === null ? curve.promise : `${curve.promise} ${curve.certified}`;
   byId("slider").max = model.steps.length;
   setBudget(null);
   sayPolicy();

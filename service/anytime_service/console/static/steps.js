@@ -1,7 +1,7 @@
 // The steps of the sequence as a table, which is also the curve in numbers, and what the curve comes to in a sentence.
 
 import { fillTable } from "./element.js";
-import { errorName, explained, listed, number, percent } from "./words.js";
+import { errorName, explained, leastPercent, listed, number, percent } from "./words.js";
 
 /** Where a step stands in an answer. */
 function state(step, prefix, model, answer, sent) {
@@ -16,14 +16,16 @@ function state(step, prefix, model, answer, sent) {
 export function showSteps(table, model, curve, answer, sent) {
   const unit = model.cost_unit;
   const [base, ...points] = curve.points;
+  const certified = curve.certified === null ? [] : ["Of the best possible, at least"];
+  const share = (point) => certified.map(() => leastPercent(point.certified_share));
   const rows = points.map((point, i) => {
     const step = model.steps[i];
     return [String(point.prefix), step.adds.join(", "), state(step, point.prefix, model, answer, sent), number(step.cost), number(point.cost),
-      percent(point.r2), percent(point.cv_r2), number(point.cv_error), percent(point.guaranteed_r2)];
+      percent(point.r2), percent(point.cv_r2), number(point.cv_error), percent(point.guaranteed_r2), ...share(point)];
   });
-  rows.unshift(["0", "none: the base rate", answer ? "used" : "", "0", "0", percent(base.r2), percent(base.cv_r2), number(base.cv_error), percent(base.guaranteed_r2)]);
+  rows.unshift(["0", "none: the base rate", answer ? "used" : "", "0", "0", percent(base.r2), percent(base.cv_r2), number(base.cv_error), percent(base.guaranteed_r2), ...share(base)]);
   fillTable(table, `What each step adds, costs (in ${unit}) and explains`,
-    ["Step", "Adds", "In the answer", "Cost", "Cost so far", `${explained(model)}, training`, "Cross-validated", `${errorName(model)}, cross-validated`, "Guaranteed"], rows);
+    ["Step", "Adds", "In the answer", "Cost", "Cost so far", `${explained(model)}, training`, "Cross-validated", `${errorName(model)}, cross-validated`, "Guaranteed", ...certified], rows);
   table.querySelectorAll("tbody tr").forEach((row) => { row.dataset.used = row.cells[2].textContent === "used"; });
 }
 

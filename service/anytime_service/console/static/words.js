@@ -10,6 +10,9 @@ export function number(value) {
 
 export const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
 
+/** A share of which it is known that it is no less: rounded down, but for rounding. */
+export const leastPercent = (share) => percent(share === null ? null : Math.floor(1000 * share + 1e-6) / 1000);
+
 export const listed = (names, most = 6) =>
   names.length > most ? `${names.slice(0, most).join(", ")} and ${names.length - most} more` : names.join(", ");
 

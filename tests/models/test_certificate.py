@@ -1,0 +1,414 @@
+"""Certificates hold against the best of all sets, found by trying them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Bool, Float
+from anytime.certificate import CertifiedPrefix, certify
+from anytime.certificate.completion import filled, improved
+from anytime.certificate.problem import COST_TOLERANCE, Problem
+from anytime.certificate.relaxation import Split, first_split, priced, relax
+from anytime.certificate.search import Search
+from anytime.dataset import Dataset
+from anytime.errors import TrainingError
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.guarantee import subset_values
+from anytime.manifest import Method
+from anytime.sequencing import sequence
+from anytime.tables import open_table
+from anytime.targets import Target
+from models import literal
+from models.problems import any_groups, grouped, messy_table, plain_groups
+from models.properties import quick
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A small table, groups and a penalty: all sets can be tried."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    groups: FeatureGroups
+    alpha: float
+
+    @property
+    def gram(self) -> Gram:
+        return Gram.of(moments_of(self.X, self.Y))
+
+    @property
+    def problem(self) -> Problem:
+        return Problem.of(self.gram, self.groups, self.alpha)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    groups: st.SearchStrategy[FeatureGroups] = any_groups,
+    alphas: Sequence[float] = (0.0, 1e-7, 1e-5, 1e-2, 1.0, 100.0),
+) -> Case:
+    drawn = draw(groups)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, width, responses = draw(st.integers(30, 60)), len(drawn.features), draw(st.integers(1, 3))
+    X = messy_table(
+        rng, rows, width, ("copy", "negated", "constant", "binary", "sum"), draw(st.sampled_from((0, 0.5))), 0
+    )
+    X += draw(st.sampled_from((0.0, 1.0, 3.0))) * rng.normal(size=(rows, 1)) * rng.integers(0, 2, size=width)
+    Y = X @ (rng.normal(size=(width, responses)) * rng.integers(0, 2, size=(width, 1)))
+    Y += draw(st.sampled_from((0.1, 3.0))) * rng.normal(size=(rows, responses))
+    return Case(X, Y, drawn, draw(st.sampled_from(alphas)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Every set that holds what it requires: members (sets, J), F and cost (sets,)."""
+
+    members: Bool
+    F: Float
+    costs: Float
+
+    @staticmethod
+    def of(gram: Gram, groups: FeatureGroups, alpha: float) -> Sets:
+        # Groups without features add nothing but costs: they are in the sets that require them only.
+        telling = [g for g, group in enumerate(groups.groups) if group.features]
+        alone = FeatureGroups(groups=tuple(groups.groups[g].model_copy(update={"requires": ()}) for g in telling))
+        values = subset_values(gram, alone, alpha)
+        members = np.zeros((len(values), len(groups)), dtype=np.bool_)
+        members[:, telling] = np.arange(len(values))[:, np.newaxis] >> np.arange(len(telling)) & 1
+        with_all = members.copy()
+        for g, before in enumerate(groups.prerequisites):
+            with_all[:, list(before)] |= members[:, [g]]
+        closed = (with_all == members)[:, telling].all(axis=1)
+        return Sets(with_all[closed], values[closed], with_all[closed] @ groups.costs)
+
+    def best(self, budget: float) -> float:
+        return float(self.F[self.costs <= budget * (1 + COST_TOLERANCE)].max())
+
+
+def budgets(case: Case, method: Method = "fr") -> tuple[list[float], list[float]]:
+    """Costs of the prefixes with their F, and costs of no prefix, where nothing is known."""
+    learned = sequence(case.gram, case.groups, method, case.alpha)
+    costs, F = learned.costs.tolist(), learned.explained_variance.tolist()
+    others = [share * costs[-1] for share in (0.15, 0.4, 0.77)]
+    return [*costs, *others], [*F, *(0.0 for _ in others)]
+
+
+def holds(certified: Sequence[CertifiedPrefix], sets: Sets, problem: Problem) -> None:
+    """No bound is below the best set, exact ones are it, and sets that are named are what they are said to be."""
+    for prefix in certified:
+        best = sets.best(prefix.cost)
+        slack = ROUNDING * max(best, 1e-3)
+        assert prefix.bound >= best - slack
+        assert prefix.F <= prefix.reached <= best + slack
+        assert 0 <= prefix.share <= 1 + ROUNDING
+        if prefix.exact:
+            assert prefix.bound == pytest.approx(best, rel=ROUNDING, abs=slack)
+        if prefix.best is not None:
+            members = problem.mask(prefix.best)
+            assert (members == problem.closed(members)).all()
+            assert problem.cost(members) <= prefix.cost * (1 + COST_TOLERANCE)
+            assert problem.explained(members) == pytest.approx(prefix.reached, rel=1e-8)
+
+
+# The promise.
+
+
+@quick(max_examples=80)
+@given(cases())
+def test_a_search_to_its_end_finds_the_best_of_all_sets(case: Case) -> None:
+    costs, F = budgets(case)
+    certified = certify(case.gram, case.groups, costs, F, case.alpha, nodes=10_000)
+    holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
+    assert all(prefix.exact and prefix.stopped == "solved" for prefix in certified)
+
+
+@quick(max_examples=50)
+@given(cases(), st.integers(1, 6))
+def test_a_search_cut_short_is_never_below_the_best_of_all_sets(case: Case, nodes: int) -> None:
+    costs, _ = budgets(case)
+    certified = certify(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, nodes=nodes)
+    holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
+    for prefix in certified:
+        assert prefix.stopped in ("solved", "nodes")
+        assert prefix.nodes <= nodes + 1
+        assert prefix.stopped == "solved" or prefix.nodes >= nodes
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_without_time_the_bounds_still_hold(case: Case) -> None:
+    costs, _ = budgets(case)
+    certified = certify(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, seconds=0.0)
+    holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
+    assert {prefix.stopped for prefix in certified} <= {"solved", "seconds"}
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case) -> None:
+    budget = 0.5 * float(case.groups.costs.sum())
+    whole = Search(budget, 0.0).run(case.problem, nodes=10_000, late=lambda: False)
+    search, nodes = Search(budget, 0.0), 0
+    found = search.run(case.problem, nodes=1, late=lambda: False)
+    while found.stopped == "nodes":
+        nodes += 1
+        bound, found = found.bound, search.run(case.problem, nodes=nodes, late=lambda: False)
+        assert found.bound <= bound
+    assert (found.bound, found.nodes) == (whole.bound, whole.nodes)
+
+
+@quick(max_examples=40)
+@given(cases(), st.integers(1, 4))
+def test_bounds_fall_with_the_cost(case: Case, nodes: int) -> None:
+    costs, F = budgets(case)
+    certified = certify(case.gram, case.groups, costs, F, case.alpha, nodes=nodes)
+    ordered = sorted(certified, key=lambda prefix: prefix.cost)
+    assert all(less.bound <= more.bound for less, more in pairwise(ordered))
+    assert all(less.reached <= more.reached for less, more in pairwise(ordered))
+
+
+def test_free_groups_are_in_every_set() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(50, 3))
+    case = Case(X, X[:, :1] + 0.1 * rng.normal(size=(50, 1)), grouped([1, 1, 1], [0, 2, 3]), 1e-5)
+    only = certify(case.gram, case.groups, [0.0, 1.0], [0.0, 0.0], case.alpha)
+    assert [prefix.best for prefix in only] == [(0,), (0,)]
+    assert all(prefix.exact for prefix in only)
+
+
+def test_nothing_to_explain_is_explained_in_full() -> None:
+    X = np.random.default_rng(4).normal(size=(50, 3))
+    case = Case(X, np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
+    assert [(p.share, p.exact) for p in certify(case.gram, case.groups, [1.0, 3.0], [0.0, 0.0], 1e-5)] == [
+        (1, True)
+    ] * 2
+
+
+def test_the_best_set_is_that_of_the_literal_oracle() -> None:
+    case = small()
+    rows = literal.Rows(*literal.standardise(case.X, case.Y), case.alpha)
+    F = literal.explained_variance_of_subsets(rows, case.groups)
+    closed = {s: v for s, v in F.items() if all(set(case.groups.prerequisites[g]) <= s for g in s)}
+    for budget in (1.0, 3.0, 4.0, 6.0, 9.0):
+        only = certify(case.gram, case.groups, [budget], [0.0], case.alpha)[0]
+        assert only.exact
+        assert only.bound == pytest.approx(literal.brute_force_best(closed, case.groups.costs.tolist(), budget))
+
+
+# The bounds, each by itself.
+
+
+@quick(max_examples=80)
+@given(cases(plain_groups((1, 1, 2, 3, 5)), (1e-5, 1e-2, 1.0)), st.integers(0, 2**32 - 1), st.floats(0.1, 0.9))
+def test_any_split_and_any_coefficients_give_a_bound(case: Case, seed: int, share: float) -> None:
+    rng, sets, problem = np.random.default_rng(seed), Sets.of(case.gram, case.groups, case.alpha), case.problem
+    budget = share * float(case.groups.costs.sum())
+    delta = rng.exponential(size=len(problem.C)) + 1e-3
+    root = 1.0 / np.sqrt(delta)
+    delta *= (1 - 1e-9) * float(np.linalg.eigvalsh(root[:, np.newaxis] * problem.C * root)[0])
+    u = np.linalg.solve(problem.C, problem.q) * rng.choice([0.0, 0.5, 1.0, 2.0], size=(len(problem.C), 1))
+    starts = np.flatnonzero(np.diff(problem.own, prepend=-1))
+    z = np.full(len(case.groups), share)
+    found = priced(problem.C, problem.q, starts, case.groups.costs / budget, Split(delta, z, 0.0), u)
+    assert found.value >= sets.best(budget) * (1 - ROUNDING)
+    within = sets.members[sets.costs <= budget]
+    values = sets.F[sets.costs <= budget]
+    for group, surplus in enumerate(found.surplus):
+        other_side = values[within[:, group] == (surplus <= 0)]
+        assert (other_side <= found.value - abs(surplus) + ROUNDING).all()
+
+
+@quick(max_examples=40)
+@given(cases(plain_groups((1, 1, 2, 3, 5)), (1e-5, 1e-2, 1.0)), st.floats(0.2, 0.9))
+def test_every_step_of_the_path_gives_a_bound_and_the_last_is_the_least(case: Case, share: float) -> None:
+    problem, sets = case.problem, Sets.of(case.gram, case.groups, case.alpha)
+    budget = share * float(case.groups.costs.sum())
+    nobody = problem.mask([])
+    left = problem.given(nobody, ~nobody)
+    costs = case.groups.costs / budget
+    begin = first_split(left.C, costs)
+    assert begin is not None
+    seen: list[float] = []
+
+    def enough(value: float) -> bool:
+        seen.append(value * left.top)
+        return False
+
+    found = relax(
+        left.C, left.b / np.sqrt(left.top), left.starts, costs, begin, ((5e-3, 8), (1e-4, 6), (1e-5, 4)), enough
+    )
+    assert min(seen) >= sets.best(budget) * (1 - ROUNDING)
+    assert found.value * left.top == pytest.approx(min([*seen, found.value * left.top]))
+    np.linalg.cholesky(left.C - np.diag(found.split.delta))
+    assert ((found.z > 0) & (found.z < 1)).all()
+
+
+def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> None:
+    b = np.array([[1.0], [0.8], [0.6], [0.5], [0.3]])
+    costs = np.array([3.0, 1.0, 2.0, 1.0, 2.0]) / 4.5
+    begin = first_split(np.eye(5), costs)
+    assert begin is not None
+    p = 0.5 * b[:, 0] ** 2
+    top = p.sum()
+    levels = tuple((10.0**-k, 10) for k in range(2, 9))
+    found = relax(np.eye(5), b / np.sqrt(top), np.arange(5), costs, begin, levels, lambda _: False)
+    left, best = 1.0, 0.0
+    for g in np.argsort(-p / costs):
+        share = min(1.0, left / costs[g])
+        best, left = best + share * p[g], left - share * costs[g]
+    assert found.value * top == pytest.approx(best, rel=1e-4)
+
+
+def test_copies_are_bounded_as_one() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 4))
+    X = np.repeat(x, 3, axis=1)
+    Y = x @ np.array([[3.0], [2.0], [1.0], [0.5]]) + rng.normal(size=(200, 1))
+    case = Case(X, Y, grouped([1] * 12, [1.0] * 12), 1e-5)
+    learned = sequence(case.gram, case.groups, "fr", case.alpha)
+    certified = certify(case.gram, case.groups, learned.costs, learned.explained_variance, case.alpha, nodes=2_000)
+    assert all(prefix.exact for prefix in certified)
+    assert min(prefix.share for prefix in certified[1:]) > 0.999
+
+
+# Its parts.
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_turned_columns_keep_every_F(case: Case) -> None:
+    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
+    for members, F in zip(sets.members[::7], sets.F[::7], strict=True):
+        assert problem.explained(members) == pytest.approx(F, rel=1e-8, abs=1e-10)
+        left = problem.given(members, ~members)
+        assert left.explained == pytest.approx(F, rel=1e-8, abs=1e-10)
+        assert left.explained + left.top == pytest.approx(sets.F[-1], rel=1e-8, abs=1e-10)
+
+
+@quick(max_examples=60)
+@given(cases(alphas=(1e-5, 1e-2, 1.0)))
+def test_gains_are_what_each_group_adds(case: Case) -> None:
+    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
+    members = sets.members[len(sets.members) // 2]
+    others = np.flatnonzero(~members & problem.with_columns)
+    gains = problem.given(members, ~members).gains()
+    for group, gain in zip(others, gains, strict=True):
+        added = problem.explained(members | problem.mask([int(group)])) - problem.explained(members)
+        assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_shared_costs_of_a_set_are_at_most_its_cost(case: Case) -> None:
+    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
+    for taken in sets.members[:: max(1, len(sets.members) // 5)]:
+        shared = problem.shared_costs(taken, ~taken)
+        for members in sets.members[(sets.members | ~taken).all(axis=1)]:
+            beside = members & ~taken
+            assert shared[beside].sum() <= problem.cost(beside) + 1e-9
+
+
+@quick(max_examples=60)
+@given(cases(), st.floats(0.1, 0.9), st.integers(0, 100))
+def test_sets_that_are_filled_and_improved_stay_within_the_budget(case: Case, share: float, seed: int) -> None:
+    problem, limit = case.problem, share * float(case.groups.costs.sum())
+    order = np.random.default_rng(seed).permutation(len(case.groups))
+    members = filled(problem, problem.mask([]), order, limit)
+    better, explained = improved(problem, members, limit, lambda: False)
+    for some in (members, better):
+        assert problem.cost(some) <= limit
+        assert (problem.closed(some) == some).all()
+    assert explained == pytest.approx(problem.explained(better))
+    assert explained >= problem.explained(members) * (1 - ROUNDING)
+
+
+# The surface.
+
+
+def small() -> Case:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(80, 9)) + rng.normal(size=(80, 1))
+    Y = X @ rng.normal(size=(9, 2)) + rng.normal(size=(80, 2))
+    return Case(X, Y, grouped([1, 2, 1, 3, 1, 1], [1, 2, 3, 1, 2, 5], {4: [1]}), 1e-5)
+
+
+def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
+    case, told = small(), list[int]()
+    costs, F = budgets(case)
+    once = certify(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: told.append(k))
+    assert sorted(told) == list(range(len(costs)))
+    assert once == certify(case.gram, case.groups, costs, F, case.alpha, nodes=3)
+    assert once == certify(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)
+    assert certify(case.gram, case.groups, [], [], case.alpha) == []
+
+
+def test_the_order_of_the_prefixes_does_not_matter() -> None:
+    case = small()
+    costs, F = budgets(case)
+    forward = certify(case.gram, case.groups, costs, F, case.alpha)
+    assert certify(case.gram, case.groups, costs[::-1], F[::-1], case.alpha)[::-1] == forward
+
+
+@pytest.mark.parametrize(
+    ("costs", "F", "limits", "message"),
+    [
+        ([1.0], [], {}, "1 costs and 0 values of F"),
+        ([-1.0], [0.0], {}, "negative or not finite"),
+        ([1.0], [float("nan")], {}, "negative or not finite"),
+        ([1.0], [0.0], {"nodes": 0}, "limits of 0 nodes"),
+        ([1.0], [0.0], {"seconds": -1.0}, "-1.0 seconds"),
+    ],
+)
+def test_what_cannot_be_certified_is_an_error(
+    costs: list[float], F: list[float], limits: dict[str, int], message: str
+) -> None:
+    case = small()
+    with pytest.raises(TrainingError, match=message):
+        certify(case.gram, case.groups, costs, F, case.alpha, **limits)  # type: ignore[arg-type]
+
+
+# Real tables.
+
+
+def real(folder: Path, file: str, target: str) -> tuple[Gram, FeatureGroups]:
+    groups = load_groups(json.loads((folder / "groups.json").read_text(encoding="utf-8")))
+    dataset = Dataset(open_table(folder / file), groups, Target("regression", (target,), None))
+    return Gram.of(dataset.moments()[0]), groups
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("mq2008", "relevance"), ("boston_housing", "MEDV"), ("heart_cleveland", "disease")]
+)
+@pytest.mark.parametrize("method", ["fr", "omp"])
+def test_every_prefix_of_a_real_table_is_certified_exactly(
+    shared_data: Path, name: str, target: str, method: Method
+) -> None:
+    gram, groups = real(shared_data / name, "data.parquet", target)
+    learned = sequence(gram, groups, method, 1e-5)
+    certified = certify(gram, groups, learned.costs, learned.explained_variance, 1e-5, nodes=1_000)
+    assert all(prefix.exact for prefix in certified)
+    holds(certified, Sets.of(gram, groups, 1e-5), Problem.of(gram, groups, 1e-5))
+
+
+def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data: Path) -> None:
+    gram, groups = real(shared_data / "yahoo_sample", "train.parquet", "relevance")
+    learned = sequence(gram, groups, "fr", 1e-5)
+    some = [20, 60, 61, 62, 100, 160, 210]
+    certified = certify(gram, groups, learned.costs[some], learned.explained_variance[some], 1e-5, nodes=1)
+    least = (0.85, 0.94, 0.94, 0.94, 0.98, 0.995, 0.9999)
+    assert all(prefix.share > share for prefix, share in zip(certified, least, strict=True))

@@ -1,0 +1,174 @@
+"""A certified model says no more of the best possible than is true, and everything that it knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from anytime.accumulate import moments_of
+from anytime.artifact import load
+from anytime.certifying import certified
+from anytime.errors import TrainingError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.groups import FeatureGroups
+from anytime.manifest import FORMAT, Certificate
+from anytime.model import AnytimeModel
+from anytime.provenance import provenance
+from anytime.resequencing import resequence
+from anytime.targets import Target
+from anytime.training import Options, fit
+from models import literal
+from models.literal import Rows, brute_force_best, explained_variance_of_subsets
+from models.problems import any_groups, grouped, messy_table
+from models.properties import quick
+
+GOLDEN = Path(__file__).parent / "golden"
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+
+def trained(
+    groups: FeatureGroups, seed: int = 0, alpha: float = 1e-2, epsilon: float | None = None
+) -> tuple[AnytimeModel, Rows]:
+    """A model by omp, which the best sets may well beat, and its rows."""
+    rng = np.random.default_rng(seed)
+    X = messy_table(rng, 50, len(groups.features), ("fresh", "copy", "sum", "constant"), 0.2, 0.0)
+    Y = X @ rng.normal(size=(X.shape[1], 2)) + rng.normal(size=(50, 2))
+    fitted = fit([moments_of(X, Y)], groups, Options("omp", alpha=alpha, epsilon=epsilon))
+    model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "t"))
+    return model, Rows(*literal.standardise(X, Y), alpha)
+
+
+SEVEN = grouped([1, 2, 2, 1, 3, 2, 1], [1.0, 2.0, 3.0, 1.0, 5.0, 2.0, 2.0])
+
+
+@quick(max_examples=25)
+@given(any_groups, st.integers(0, 2**32 - 1), st.integers(1, 60))
+def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
+    groups: FeatureGroups, seed: int, nodes: int
+) -> None:
+    assume(len(groups) <= 7)
+    model, rows = trained(groups, seed)
+    found = certified(model, nodes=nodes).manifest.certificate
+    assert found is not None
+    F = explained_variance_of_subsets(rows, groups)
+    whole = {subset.union(*(groups.prerequisites[g] for g in subset)) for subset in F}
+    affordable = {subset: F[subset] for subset in whole}
+    for cost, bound, exact in zip(model.costs, found.bounds, found.exact, strict=True):
+        best = brute_force_best(affordable, groups.costs.tolist(), float(cost))
+        assert bound >= best * (1 - 1e-7) - 1e-10
+        if exact:
+            assert bound == pytest.approx(best, rel=1e-7, abs=1e-9)
+
+
+def test_shares_are_of_the_bounds_the_base_rate_first() -> None:
+    model, _ = trained(SEVEN, seed=3)
+    model = certified(model, nodes=1)
+    found, shares = model.manifest.certificate, model.certified_shares
+    assert found is not None
+    assert shares is not None
+    assert len(shares) == model.steps + 1
+    assert (shares[0], found.bounds[0]) == (1.0, 0.0)
+    for step, bound, share in zip(model.manifest.steps, found.bounds[1:], shares[1:], strict=True):
+        assert share == pytest.approx(step.explained_variance / bound)
+    assert min(shares) < 0.999, "this table does not test anything"
+    assert max(shares) <= 1.0
+
+
+def test_no_share_is_above_one() -> None:
+    model, _ = trained(SEVEN)
+    assert model.certified_shares is None
+    low = Certificate(
+        bounds=(0.0, *(step.explained_variance * (1 - 1e-12) for step in model.manifest.steps)),
+        exact=(True,) * (model.steps + 1),
+        nodes=1,
+    )
+    told = replace(model, manifest=model.manifest.model_copy(update={"certificate": low}))
+    assert told.certified_shares == (1.0,) * (model.steps + 1)
+
+
+def test_what_is_free_is_compared_with_the_base_rate() -> None:
+    model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
+    found = certified(model)
+    assert found.manifest.certificate is not None
+    assert found.manifest.certificate.bounds[0] == pytest.approx(model.manifest.steps[0].explained_variance)
+    assert found.certified_shares is not None
+    assert found.certified_shares[:2] == pytest.approx((0.0, 1.0))
+
+
+def test_a_certified_model_is_saved_loaded_and_another_version(tmp_path: Path) -> None:
+    model = trained(SEVEN)[0].save(tmp_path / "m.safetensors")
+    found = certified(load(tmp_path / "m.safetensors"), nodes=5)
+    assert found.version == ""
+    saved = found.save(tmp_path / "m.safetensors")
+    assert saved.version not in ("", model.version)
+    again = load(tmp_path / "m.safetensors")
+    assert again.manifest == saved.manifest
+    assert again.certified_shares == found.certified_shares
+    assert again.prefixes.packed.tobytes() == model.prefixes.packed.tobytes()
+
+
+def test_without_a_limit_of_time_it_is_the_same_again() -> None:
+    model, _ = trained(SEVEN)
+    assert certified(model, nodes=3).manifest.certificate == certified(model, nodes=3).manifest.certificate
+
+
+def test_a_model_of_an_older_format_is_certified_in_todays() -> None:
+    model = certified(load(GOLDEN / "model-format-1.safetensors"))
+    assert model.manifest.format == FORMAT
+    assert model.certified_shares is not None
+
+
+def test_progress_is_told_of_every_prefix() -> None:
+    model, _ = trained(SEVEN)
+    told: list[int] = []
+    certified(model, nodes=1, progress=told.append)
+    assert told == [1] * (model.steps + 1)
+
+
+def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:
+    model, _ = trained(SEVEN, epsilon=0.3)
+    assert model.manifest.stopped is not None
+    assert model.manifest.stopped.left_out
+    found = certified(model)
+    # All groups kept are the last prefix.
+    assert found.certified_shares is not None
+    assert found.certified_shares[-1] == pytest.approx(1.0)
+
+
+def test_a_model_at_other_costs_is_not_certified() -> None:
+    model = certified(trained(SEVEN)[0], nodes=1)
+    dearer = FeatureGroups(groups=tuple(g.model_copy(update={"cost": 2 * g.cost}) for g in SEVEN.groups))
+    assert resequence(model, dearer).manifest.certificate is None
+
+
+def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused() -> None:
+    model, _ = trained(SEVEN)
+    with pytest.raises(TrainingError, match="saved without its moments"):
+        certified(replace(model, moments=None))
+    rng = np.random.default_rng(0)
+    likely = AnytimeClassifier().fit(rng.normal(size=(30, 2)), rng.integers(0, 2, 30)).model_
+    with pytest.raises(TrainingError, match="is binomial; certificates are of least squares"):
+        certified(likely)
+    with pytest.raises(TrainingError, match="0 nodes"):
+        certified(model, nodes=0)
+
+
+def test_penalties_of_prefixes_have_no_part_in_it() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 11))
+    y = X @ rng.normal(size=11) + 3 * rng.normal(size=40)
+    groups = grouped([2, 2, 2, 2, 3], [1.0, 2.0, 1.0, 3.0, 2.0])
+    model = AnytimeRegressor(groups, alpha="cv", folds=4).fit(X, y).model_
+    assert len({step.alpha for step in model.manifest.steps}) > 1
+    rows = Rows(*literal.standardise(X, y), model.manifest.alpha)
+    F = explained_variance_of_subsets(rows, groups)
+    found = certified(model).manifest.certificate
+    assert found is not None
+    for cost, bound in zip(model.costs, found.bounds, strict=True):
+        assert bound == pytest.approx(brute_force_best(F, groups.costs.tolist(), float(cost)), rel=1e-7)

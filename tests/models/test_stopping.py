@@ -1,0 +1,509 @@
+"""Training that stops early: at the step of the literal rule, and with a model that is whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from anytime.accumulate import Block, moments_of
+from anytime.arrays import Float
+from anytime.artifact import load
+from anytime.errors import GroupsError, TrainingError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.generalised import Observed
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.guarantee import spectral_gamma
+from anytime.model import AnytimeModel
+from anytime.prefixes import PrefixModels
+from anytime.provenance import provenance
+from anytime.resequencing import Retrained, resequence
+from anytime.sequencing import sequence
+from anytime.stopping import HoldOut
+from anytime.targets import Target
+from anytime.training import Fit, Options, fit
+from models import likelihood_problems, literal
+from models.literal import Method, Problem, Rows, columns_of, longest_left
+from models.literal_likelihood import Family
+from models.problems import any_groups, grouped, messy_table, plain_groups
+from models.properties import quick
+
+METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
+NEAR = 1e-6
+"""Lengths that differ from epsilon by less, relatively, may be on either side of it."""
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+
+def table_of(groups: FeatureGroups, seed: int, rows: int = 60, responses: int = 2) -> tuple[Float, Float]:
+    """A messy table over some groups."""
+    rng = np.random.default_rng(seed)
+    kinds = ("fresh", "copy", "negated", "constant", "binary", "sum")
+    X = messy_table(rng, rows, len(groups.features), kinds, 0.3, 0.1)
+    share = rng.random((X.shape[1], 1)) < 0.5
+    Y = np.nan_to_num(X) @ (rng.normal(size=(X.shape[1], responses)) * share) + rng.normal(size=(rows, responses))
+    return X, Y
+
+
+def check_stop(
+    problem: Problem, groups: FeatureGroups, order: Sequence[Sequence[int]], method: Method, epsilon: float
+) -> None:
+    """A sequence went on while a group was longer, and stopped when none was."""
+    selected: list[int] = []
+    for adds in order:
+        assert longest_left(problem, groups, selected, method) > epsilon * (1 - NEAR)
+        selected.extend(adds)
+    assert longest_left(problem, groups, selected, method) <= epsilon * (1 + NEAR)
+
+
+# By precision.
+
+
+@pytest.mark.parametrize("doubling", [False, True], ids=["greedy", "doubling"])
+@pytest.mark.parametrize("cost_blind", [False, True], ids=["costs", "blind"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_search_stops_where_the_literal_rule_does(method: Method, cost_blind: bool, doubling: bool) -> None:
+    @quick(max_examples=40)
+    @given(any_groups, st.integers(0, 2**32 - 1), st.sampled_from((1e-5, 1e-2)), st.floats(0.02, 1.2))
+    def check(groups: FeatureGroups, seed: int, alpha: float, epsilon: float) -> None:
+        X, Y = table_of(groups, seed)
+        gram = Gram.of(moments_of(X, Y))
+        whole = sequence(gram, groups, method, alpha, cost_blind, doubling)
+        found = sequence(gram, groups, method, alpha, cost_blind, doubling, epsilon)
+        order = [step.adds for step in found.steps]
+        assert found.steps == whole.steps[: len(order)]
+        check_stop(Rows(*literal.standardise(X, Y), alpha), groups, order, method, epsilon)
+        assert (found.longest is None) == (sum(map(len, order)) == len(groups))
+        if found.longest is not None:
+            assert found.longest <= epsilon
+        # What is there of a sequence that stopped is what the whole one has of these steps.
+        same = whole.upto(len(order))
+        for name in ("columns", "ends", "z"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(same, name))
+        np.testing.assert_array_equal(found.factor.L, same.factor.L)
+        np.testing.assert_array_equal(found.factor.dropped, same.factor.dropped)
+        assert (found.doubling_until is None) == (not doubling)
+        if doubling:
+            assert whole.doubling_until is not None
+            assert found.doubling_until == min(whole.doubling_until, len(order))
+
+    check()
+
+
+def group_omp(X: Float, y: Float, slices: Sequence[slice], epsilon: float) -> list[int]:
+    """Group-OMP as the paper has it in its Figure 1, for groups of orthonormal columns."""
+    selected: list[int] = []
+    beta = np.zeros(X.shape[1])
+    while len(selected) < len(slices):
+        lengths = [float(np.linalg.norm(X[:, s].T @ (X @ beta - y))) for s in slices]
+        j = int(np.argmax(lengths))
+        if lengths[j] <= epsilon:
+            break
+        selected.append(j)
+        at = np.concatenate([np.arange(slices[g].start, slices[g].stop) for g in selected])
+        beta = np.zeros(X.shape[1])
+        beta[at] = np.linalg.lstsq(X[:, at], y, rcond=None)[0]
+    return selected
+
+
+@quick(max_examples=60)
+@given(plain_groups(), st.integers(0, 2**32 - 1), st.floats(0.01, 0.9))
+def test_cost_blind_omp_on_orthonormal_groups_is_group_omp(groups: FeatureGroups, seed: int, epsilon: float) -> None:
+    rng = np.random.default_rng(seed)
+    n = 80
+    columns = []
+    for columns_of_group in groups.slices:
+        wide = rng.normal(size=(n, columns_of_group.stop - columns_of_group.start)) + rng.normal(size=(n, 1))
+        columns.append(np.linalg.qr(wide - wide.mean(axis=0))[0])
+    X = np.hstack(columns)
+    y = X @ (rng.normal(size=X.shape[1]) * rng.choice([0.1, 1.0], X.shape[1])) + 0.1 * rng.normal(size=n)
+    # The paper's X'X is the identity in each group, and y as it is; ours are divided by n and by the deviation of y.
+    y = (y - y.mean()) / y.std()
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, False, epsilon)
+    expected = group_omp(X, y, groups.slices, epsilon * math.sqrt(n))
+    assert [step.adds for step in found.steps] == [(g,) for g in expected]
+
+
+@pytest.mark.parametrize("family", likelihood_problems.KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_likelihoods_stop_where_the_literal_rule_does(family: Family, method: Method) -> None:
+    case = likelihood_problems.clean(family, 0.5, seed=3, rows=150)
+    whole = case.learned(method)
+    for wanted in (1, 2, 4):
+        taken = [g for adds in likelihood_problems.order_of(whole)[:wanted] for g in adds]
+        epsilon = 1.001 * longest_left(case.rows(), case.groups, taken, method)
+        found = learned(case, Options(method, alpha=case.alpha, family=family, epsilon=epsilon))
+        order = likelihood_problems.order_of(found)
+        assert order == likelihood_problems.order_of(whole)[: len(order)]
+        assert 1 <= len(order) <= wanted
+        check_stop(case.rows(), case.groups, order, method, epsilon)
+        for prefix in range(len(order) + 1):
+            np.testing.assert_allclose(found.prefixes.coef(prefix), whole.prefixes.coef(prefix), rtol=1e-6, atol=1e-9)
+
+
+def learned(case: likelihood_problems.Case, options: Options, hold_out: HoldOut | None = None) -> Fit:
+    observed = Observed([Block(case.X, case.Y, case.weights)], case.target)
+    return fit([moments_of(case.X, case.Y, case.weights)], case.groups, options, observed, hold_out)
+
+
+def test_costs_have_no_part_in_when_to_stop() -> None:
+    groups = grouped([1, 1, 1], [1.0, 100.0, 0.0])
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    X = np.linalg.qr(X - X.mean(axis=0))[0]
+    y = X @ [1.0, 5.0, 0.01]
+    # The dear group alone is longer than epsilon, but the cheap and the free one go before it.
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, epsilon=0.5)
+    assert [step.adds for step in found.steps] == [(2,), (0,), (1,)]
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, epsilon=0.5)
+    assert [step.adds for step in found.steps] == [(1,)]
+
+
+# By hold-out.
+
+
+def problem(seed: int = 0, rows: int = 60) -> tuple[Float, Float, FeatureGroups]:
+    """Twelve groups, of which three tell something, with gaps, a constant and a visit that two require."""
+    rng = np.random.default_rng(seed)
+    groups = grouped([2] * 11 + [0], [1.0, 2.0, 4.0] * 3 + [1.0, 1.0, 3.0], {0: [11], 5: [11]})
+    X = rng.normal(size=(rows, 22))
+    X[:, 7] = 3.0
+    X[:, 13] = X[:, 12]
+    y = X[:, 0] + 0.5 * X[:, 4] - X[:, 9] + rng.normal(size=rows)
+    X[rng.random(X.shape) < 0.03] = np.nan
+    return X, y, groups
+
+
+def literal_errors(models: PrefixModels, X: Float, y: Float) -> Float:
+    """Mean squared error of each prefix on some rows, row by row."""
+    filled = np.where(np.isnan(X), models.mean, X)
+    return np.array([np.mean((models.predict(filled, k)[:, 0] - y) ** 2) for k in range(models.steps + 1)])
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, folds: int) -> None:
+    X, y, groups = problem(seed)
+    held_X, held_y, _ = problem(seed + 100, 40)
+    hold_out = HoldOut("held.csv", lambda models: literal_errors(models, held_X, held_y))
+    parts = [moments_of(X[f::folds], y[f::folds]) for f in range(folds)]
+    options = Options(alpha=1e-4 if folds == 1 else "cv")
+    whole, kept = fit(parts, groups, options), fit(parts, groups, options, None, hold_out)
+    errors = literal_errors(whole.prefixes, held_X, held_y)
+    best = int(errors.argmin())
+    assert 0 < best < len(whole.sequence.steps), "this table does not test anything"
+    assert kept.sequence.steps == whole.sequence.steps[:best]
+    assert kept.stopped is not None
+    assert (kept.stopped.rule, kept.stopped.steps, kept.stopped.validation) == ("validation", best, "held.csv")
+    assert kept.stopped.errors == pytest.approx(errors.tolist())
+    np.testing.assert_array_equal(kept.alphas, whole.alphas[: best + 1])
+    if whole.errors is not None:
+        assert kept.errors is not None
+        np.testing.assert_array_equal(kept.errors, whole.errors[: best + 1])
+    for prefix in range(best + 1):
+        np.testing.assert_array_equal(kept.prefixes.coef(prefix), whole.prefixes.coef(prefix))
+
+
+@pytest.mark.parametrize("errors", [[3.0, 2.0, 1.0, 1.0 + 1e-13, 1.0], [3.0, 2.0, 1.0, 1.0, 2.0]])
+def test_of_equal_errors_the_shorter_prefix_is_kept(errors: list[float]) -> None:
+    models = fit([moments_of(*problem()[:2])], problem()[2], Options()).prefixes
+    assert HoldOut("held", lambda _: np.array(errors)).best(models).steps == 2
+
+
+def test_a_prefix_without_a_finite_error_is_not_the_best() -> None:
+    models = fit([moments_of(*problem()[:2])], problem()[2], Options()).prefixes
+    errors = np.array([3.0, np.nan, 2.0, np.inf, 2.5])
+    assert HoldOut("held", lambda _: errors).best(models).steps == 2
+
+
+def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
+    X, y, groups = problem()
+    moments = [moments_of(X, y)]
+    rising = HoldOut("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
+    stopped = fit(moments, groups, Options(epsilon=0.25), None, rising)
+    alone = fit(moments, groups, Options(epsilon=0.25))
+    assert 1 < len(alone.sequence.steps) < 6
+    assert stopped.sequence.steps == alone.sequence.steps
+    assert stopped.stopped is not None
+    assert stopped.stopped.rule == "epsilon"
+    assert stopped.stopped.errors is not None
+    assert len(stopped.stopped.errors) == len(alone.sequence.steps) + 1
+    early = HoldOut("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
+    earlier = fit(moments, groups, Options(epsilon=0.25), None, early)
+    assert len(earlier.sequence.steps) == 1
+    assert earlier.stopped is not None
+    assert (earlier.stopped.rule, earlier.stopped.longest) == ("validation", None)
+
+
+def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
+    X, y, groups = problem()
+    fitted = fit([moments_of(X, y)], groups, Options(epsilon=1e-9, alpha=0.1))
+    assert fitted.stopped is not None
+    assert len(fitted.sequence.steps) >= 10
+    free = fit([moments_of(X, y)], groups, Options())
+    assert free.stopped is None
+
+
+# What is left is a whole model.
+
+
+def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out: HoldOut | None = None) -> Fit:
+    X, y, groups = problem()
+    if family == "gaussian":
+        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), None, hold_out)
+    counts = np.maximum(np.round(y + 1), 0.0) if family == "poisson" else (y > 0).astype(np.float64)
+    target = Target("count", ("y",)) if family == "poisson" else Target("binary", ("y",), ("no", "yes"))
+    options = Options(alpha=1e-2, epsilon=epsilon, family=family)  # type: ignore[arg-type]
+    observed = Observed([Block(X, counts[:, np.newaxis], None)], target)
+    return fit([moments_of(X, counts)], groups, options, observed, hold_out)
+
+
+def model_of(fitted: Fit, family: str = "gaussian") -> AnytimeModel:
+    target = {"gaussian": Target("regression", ("y",)), "poisson": Target("count", ("y",))}
+    binary = Target("binary", ("y",), ("no", "yes"))
+    return fitted.model("m", target.get(family, binary), provenance(fitted, "train.csv"))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_a_stopped_model_is_saved_loaded_and_answers_as_the_whole_one_does(family: str, tmp_path: Path) -> None:
+    whole, fitted = trained(family=family), trained(0.25 if family == "gaussian" else 0.2, family=family)
+    steps = len(fitted.sequence.steps)
+    assert 1 < steps < len(whole.sequence.steps)
+    full, model = model_of(whole, family), model_of(fitted, family)
+    model = model.save(tmp_path / "m.safetensors")
+    loaded = load(tmp_path / "m.safetensors")
+    assert loaded.version == model.version
+    assert loaded.manifest.stopped == fitted.stopped
+    assert loaded.manifest.stopped is not None
+    taken = {name for step in loaded.manifest.steps for name in step.adds}
+    assert set(loaded.groups.names) == taken
+    assert set(loaded.manifest.stopped.left_out) == set(full.groups.names) - taken
+    assert loaded.manifest.steps == full.manifest.steps[:steps]
+    assert set(loaded.manifest.redundant.constant) == set(full.manifest.redundant.constant) & set(
+        loaded.groups.features
+    )
+    assert set(loaded.manifest.provenance.imputed) <= set(loaded.groups.features)
+    rng = np.random.default_rng(1)
+    open_full, open_kept = full.open(), loaded.open()
+    for step in loaded.manifest.steps:
+        for name in step.adds:
+            features = len(loaded.groups.groups[loaded.groups.positions[name]].features)
+            if features:
+                values = rng.normal(size=features).tolist()
+                open_full.add(name, values)
+                open_kept.add(name, values)
+        # At the same penalty the optimum of a set does not know which other groups there are.
+        for policy in ("prefix", "arrived"):
+            a, b = open_full.answer(policy=policy), open_kept.answer(policy=policy)
+            assert b.expected.r2 == pytest.approx(a.expected.r2, rel=1e-9)
+            assert b.cost == a.cost
+            if family == "binomial":
+                assert b.probabilities == pytest.approx(a.probabilities, rel=1e-9)
+            else:
+                assert b.prediction == pytest.approx(a.prediction, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_what_arrived_out_of_order_is_answered_by_a_stopped_model(family: str) -> None:
+    whole, fitted = trained(family=family), trained(0.25 if family == "gaussian" else 0.2, family=family)
+    full, model = model_of(whole, family), model_of(fitted, family)
+    late = [name for step in model.manifest.steps[1:] for name in step.adds if name in model.places]
+    answers = []
+    for each in (full, model):
+        opened = each.open()
+        for name in late:
+            opened.add(name, [0.5] * len(each.places[name].features))
+        answers.append(opened.answer(policy="arrived"))
+    assert answers[0].groups == answers[1].groups
+    if family == "gaussian":  # one Newton step begins at the nearest of the prefixes that there are
+        assert answers[0].prediction == pytest.approx(answers[1].prediction, rel=1e-9)
+
+
+def test_a_hold_out_stops_a_likelihood_with_the_curvatures_of_what_is_kept() -> None:
+    whole = trained(family="poisson")
+    best = HoldOut("held", lambda models: np.abs(np.arange(models.steps + 1.0) - 3) + 1)
+    fitted = trained(family="poisson", hold_out=best)
+    assert fitted.sequence.steps == whole.sequence.steps[:3]
+    full, model = model_of(whole, "poisson"), model_of(fitted, "poisson")
+    assert model.curvatures is not None
+    assert full.curvatures is not None
+    assert model.curvatures.prefixes.tolist() == [0, 1, 2, 3]
+    _, columns = fitted.taken
+    for index in range(4):
+        np.testing.assert_allclose(
+            model.curvatures.at(index).H, full.curvatures.at(index, columns).H, rtol=1e-12, atol=1e-15
+        )
+
+
+@quick(max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.booleans())
+def test_restricted_moments_are_those_of_the_restricted_table(seed: int, width: int, missing: bool) -> None:
+    rng = np.random.default_rng(seed)
+    X, Y = rng.normal(size=(30, width)) + 5, rng.normal(size=(30, 2))
+    if missing:
+        X[rng.random(X.shape) < 0.2] = np.nan
+    weights = rng.uniform(0.5, 2.0, 30)
+    columns = np.sort(rng.choice(width, rng.integers(1, width + 1), replace=False))
+    found, expected = moments_of(X, Y, weights).restricted(columns), moments_of(X[:, columns], Y, weights)
+    assert (found.features, found.responses, found.rows) == (len(columns), 2, 30)
+    assert found.missing == expected.missing
+    np.testing.assert_allclose(found.weight, expected.weight)
+    expected = expected.refilled(found.fill)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
+    np.testing.assert_allclose(found.scatter, expected.scatter, atol=1e-9)
+    a, b = Gram.of(found), Gram.of(expected)
+    np.testing.assert_allclose(a.S, b.S, atol=1e-12)
+    np.testing.assert_allclose(a.q, b.q, atol=1e-12)
+
+
+def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> None:
+    X, y, groups = problem()
+    groups = FeatureGroups(groups=tuple(g.model_copy(update={"requires": ()}) for g in groups.groups))
+    moments = moments_of(X, y)
+    model = model_of(fit([moments], groups, Options("omp", alpha=1e-2, epsilon=0.3)))
+    assert model.manifest.stopped is not None
+    assert model.manifest.stopped.left_out
+    gamma = spectral_gamma(Gram.of(moments), groups, "omp", 1e-2)
+    assert model.manifest.guarantee.gamma == gamma
+    assert gamma > 0
+
+
+# At other costs.
+
+
+def dearer(groups: FeatureGroups, factor: float = 2.0) -> FeatureGroups:
+    return FeatureGroups(groups=tuple(g.model_copy(update={"cost": factor * g.cost}) for g in groups.groups))
+
+
+def test_a_stopped_model_is_ordered_anew_and_ignores_what_was_left_out() -> None:
+    _, _, groups = problem()
+    model = model_of(trained(0.25))
+    by_all, by_kept = resequence(model, dearer(groups)), resequence(model, dearer(model.groups))
+    assert by_all.manifest.stopped == model.manifest.stopped
+    assert by_all.groups.model_dump() == by_kept.groups.model_dump()
+    assert [s.adds for s in by_all.manifest.steps] == [s.adds for s in model.manifest.steps]
+    assert by_all.costs.tolist() == (2 * model.costs).tolist()
+
+
+def test_a_stopped_likelihood_is_ordered_anew_on_its_rows() -> None:
+    X, y, groups = problem()
+    model = model_of(trained(0.2, family="binomial"), "binomial")
+    classes = (y > 0).astype(np.float64)
+    columns = [groups.features.index(f) for f in model.groups.features]
+    observed = Observed([Block(X[:, columns], classes[:, np.newaxis], None)], Target("binary", ("y",), ("no", "yes")))
+    again = Retrained(moments_of(X[:, columns], classes), observed)
+    changed = resequence(model, dearer(groups), data=again)
+    assert changed.manifest.stopped == model.manifest.stopped
+    assert [s.adds for s in changed.manifest.steps] == [s.adds for s in model.manifest.steps]
+
+
+def test_new_costs_may_not_require_what_was_left_out() -> None:
+    _, _, groups = problem()
+    model = model_of(trained(0.25))
+    assert model.manifest.stopped is not None
+    lost, kept = model.manifest.stopped.left_out[0], model.manifest.steps[0].group
+    changed = tuple(g.model_copy(update={"requires": (lost,)}) if g.name == kept else g for g in groups.groups)
+    with pytest.raises(GroupsError, match=f"group '{kept}' requires '{lost}' in the new file.*train it anew"):
+        resequence(model, FeatureGroups(groups=changed))
+
+
+def test_other_new_groups_are_still_refused() -> None:
+    _, _, groups = problem()
+    model = model_of(trained(0.25))
+    extra = load_groups({"groups": [{"name": "new", "features": ["n"], "cost": 1.0}]}).groups
+    with pytest.raises(GroupsError, match="'new', which the model has not"):
+        resequence(model, FeatureGroups(groups=(*groups.groups, *extra)))
+
+
+# Penalties and folds.
+
+
+def test_the_penalty_is_chosen_on_one_cost_axis_wherever_orders_stop() -> None:
+    X, y, groups = problem(rows=80)
+    parts = [moments_of(X[f::4], y[f::4]) for f in range(4)]
+    fitted = fit(parts, groups, Options("fr", alpha="cv", epsilon=0.25))
+    assert 0 < len(fitted.sequence.steps) < 11
+    assert fitted.errors is not None
+    assert len(fitted.errors) == len(fitted.alphas) == len(fitted.sequence.steps) + 1
+    nested = fit(parts, groups, Options("fr", alpha="cv", epsilon=0.25, nested=True))
+    assert nested.errors is not None
+    assert np.isfinite(nested.errors).all()
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_an_epsilon_that_keeps_nothing_is_refused_with_the_longest_length(family: str) -> None:
+    with pytest.raises(TrainingError) as caught:
+        trained(50.0, family=family)
+    longest = float(str(caught.value).split("the longest has ")[1].split(";")[0])
+    assert "epsilon is 50" in str(caught.value)
+    assert len(trained(0.98 * longest, family=family).sequence.steps) >= 1
+    with pytest.raises(TrainingError, match="give a smaller epsilon"):
+        trained(1.02 * longest, family=family)
+    X, y, groups = problem()
+    parts = [moments_of(X[f::3], y[f::3]) for f in range(3)]
+    with pytest.raises(TrainingError, match="give a smaller epsilon"):
+        fit(parts, groups, Options(alpha="cv", epsilon=50.0, nested=True))
+
+
+def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
+    worse = HoldOut("held.csv", lambda models: np.arange(1.0, models.steps + 2.0))
+    with pytest.raises(TrainingError, match=r"on held.csv the base rate is the best prefix \(error 1\)"):
+        trained(hold_out=worse)
+    with pytest.raises(TrainingError, match="the base rate is the best prefix"):
+        trained(family="poisson", hold_out=worse)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
+def test_a_precision_that_is_none_is_refused(epsilon: float) -> None:
+    with pytest.raises(TrainingError, match="expected a finite number above 0"):
+        Options(epsilon=epsilon).check()
+
+
+# For scikit-learn.
+
+
+def test_estimators_stop_and_predict_from_the_table_that_they_know() -> None:
+    X, y, groups = problem()
+    whole = AnytimeRegressor(groups, alpha=1e-3).fit(X, y)
+    stopped = AnytimeRegressor(groups, alpha=1e-3, epsilon=0.25).fit(X, y)
+    steps = len(stopped.sequence_)
+    assert 0 < steps < len(whole.sequence_)
+    assert stopped.sequence_ == whole.sequence_[:steps]
+    for a, b in zip(list(whole.staged_predict(X))[: steps + 1], stopped.staged_predict(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert stopped.model_.groups.names != groups.names
+    assert [len(list(each)) for each in pairwise(stopped.curve_.costs)] == [2] * steps
+    likely = AnytimeClassifier(groups, alpha=1e-2, epsilon=0.2).fit(X, y > 0)
+    assert 0 < len(likely.sequence_) < len(groups)
+    assert likely.predict(X).shape == (len(X),)
+
+
+@quick(max_examples=30)
+@given(any_groups, st.integers(0, 2**32 - 1), st.sampled_from(METHODS), st.floats(0.05, 0.8))
+def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Method, epsilon: float) -> None:
+    X, Y = table_of(groups, seed)
+    options = Options(method, alpha=1e-3, epsilon=epsilon)
+    whole = fit([moments_of(X, Y)], groups, replace(options, epsilon=None))
+    assume(whole.sequence.steps)
+    try:
+        fitted = fit([moments_of(X, Y)], groups, options)
+    except TrainingError:
+        assert longest_left(Rows(*literal.standardise(X, Y), 1e-3), groups, [], method) <= epsilon * (1 + NEAR)
+        return
+    model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "t"))
+    filled = np.where(np.isnan(X), whole.prefixes.mean, X)
+    columns = columns_of(groups, [groups.positions[name] for name in model.groups.names])
+    told = model.prefixes.predict_all(filled[:, columns])
+    np.testing.assert_allclose(told, whole.prefixes.predict_all(filled)[: len(told)], rtol=1e-6, atol=1e-9)
+    assert model.moments is not None
+    again = Gram.of(model.moments)
+    assert again.S.shape == (len(columns), len(columns))
+    np.testing.assert_array_equal(again.x_mean, model.prefixes.mean)
