@@ -58,7 +58,7 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
         gram = gram.restricted(order)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]
-    found = certify(gram, groups, costs.tolist(), explained.tolist(), ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
+    found = certify(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
     gamma = guarantee(gram, groups, "fr", ALPHA).gamma
     return {
         "groups": len(groups),
@@ -66,7 +66,7 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
         "F": explained.tolist(),
         "bound": [prefix.bound for prefix in found],
         "exact": [prefix.exact for prefix in found],
-        "best": [prefix.best_F for prefix in found],
+        "best": [prefix.reached for prefix in found],
         "nodes": sum(prefix.nodes for prefix in found),
         "promised": None if gamma is None else bound(gamma, 1.0, 1.0),
     }

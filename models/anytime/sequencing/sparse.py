@@ -60,9 +60,7 @@ class Entries:
     steps: tuple[tuple[int, ...], ...]
 
 
-def check_sparse(
-    method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None
-) -> None:
+def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None) -> None:
     """Refuse options that do not go with "sparse".
 
     Raises

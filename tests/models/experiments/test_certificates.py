@@ -1,0 +1,41 @@
+"""The section on certificates says what was proved, and whether it is what was aimed at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anytime.experiments.certificates import CASES, CERTIFICATES, certified
+from anytime.experiments.experiment import Result, Setting
+from anytime.experiments.sets import load_set
+from anytime.gram import Gram
+from anytime.guarantee import subset_values
+from anytime.moments import Moments
+
+QUICK = Setting(quick=True)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """The certificate of a set of ten groups."""
+    return certified(QUICK, [case.name for case in CASES].index("boston_housing"), 60.0)
+
+
+def test_bounds_are_the_exhaustive_optimum_where_they_are_exact(result: Result) -> None:
+    data = load_set("boston_housing", QUICK)
+    gram = Gram.of(Moments.merged(data.moments()))
+    F = subset_values(gram, data.groups, 1e-5)
+    sets = np.arange(len(F))
+    costs = sum(np.where(sets >> g & 1, cost, 0.0) for g, cost in enumerate(data.groups.costs))
+    for cost, bounded, exact in zip(result["costs"], result["bound"], result["exact"], strict=True):
+        assert exact
+        assert bounded == pytest.approx(F[costs <= cost + 1e-9].max(), rel=1e-8)
+
+
+def test_what_is_aimed_at_is_told_apart_from_what_is_missed(result: Result) -> None:
+    runs = {run.name: result for run in CERTIFICATES.runs(QUICK)}
+    assert all(finding.agrees for finding in CERTIFICATES.section(QUICK, runs).findings)
+    loose = {**result, "bound": [2 * F for F in result["F"]], "exact": [False] * len(result["F"])}
+    findings = CERTIFICATES.section(QUICK, dict.fromkeys(runs, loose)).findings
+    assert [finding.agrees for finding in findings] == [False] * len(findings)
+    assert all("at least 50.0% of the best possible" in finding.text for finding in findings)
