@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -60,7 +61,13 @@ def results_of(
     Raises
     ------
     AnytimeError
-        The folder cannot be written; or what a run raised. What was done before is kept.
+        The folder cannot be written, or a run raised one, which is named.
+    RuntimeError
+        A run raised anything else.
+
+    Notes
+    -----
+    Where runs fail the others are worked off and kept; the first failure is raised, with its traceback as a note.
     """
     marks = _marks(setting)
     tasks = [
@@ -77,31 +84,46 @@ def results_of(
         else:
             found[task.experiment, task.run.name] = kept
     told(len(found))
+    failed: list[Exception] = []
     for task, result in _worked(pending, setting, n_jobs):
+        if isinstance(result, Exception):
+            failed.append(result)
+            continue
         _keep(task, result)
         found[task.experiment, task.run.name] = result
         told(1)
+    if failed:
+        raise failed[0]
     return {
         e.name: {t.run.name: found[e.name, t.run.name] for t in tasks if t.experiment == e.name} for e in experiments
     }
 
 
-def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result]]:
+def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
     """Work tasks off, in whatever order they end; those that must be alone come last, one after another."""
     together = [task for task in tasks if not task.run.alone]
     worked = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-        delayed(_work)(number, task.run, setting) for number, task in enumerate(together)
+        delayed(_work)(number, task.experiment, task.run, setting) for number, task in enumerate(together)
     )
     for number, result in worked:
         yield together[number], result
     for task in tasks:
         if task.run.alone:
-            yield task, _work(0, task.run, setting)[1]
+            yield task, _work(0, task.experiment, task.run, setting)[1]
 
 
-def _work(number: int, run: Run, setting: Setting) -> tuple[int, Result]:
-    # By way of JSON, so that a result is the same whether it was kept or has just been made.
-    return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
+def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int, Result | Exception]:
+    """The result of a run, or an error that says which run failed: a value, so that the other runs go on."""
+    try:
+        # By way of JSON, so that a result is the same whether it was kept or has just been made.
+        return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
+    except Exception as error:  # whatever a run raises is told, with its name
+        expected = isinstance(error, AnytimeError)
+        what = str(error) if expected else f"{type(error).__name__}: {error}"
+        told = f"run {run.name!r} of experiment {experiment!r} failed: {what}"
+        failure = AnytimeError(told) if expected else RuntimeError(told)
+        failure.add_note(traceback.format_exc())
+        return number, failure
 
 
 def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many[str]) -> _Task:
@@ -130,8 +152,9 @@ def _kept(task: _Task) -> Result | None:
         record = json.loads(task.path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    same = isinstance(record, dict) and record.get("fingerprint") == task.fingerprint
-    result: Result | None = record["result"] if same else None
+    if not isinstance(record, dict) or record.get("fingerprint") != task.fingerprint:
+        return None
+    result: Result | None = record.get("result")
     return result
 
 

@@ -6,7 +6,9 @@ holds the cost of each feature in turn, by commas or lines. A cost of 1e8 or mor
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +52,26 @@ def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, 
             f"cannot read the files in {str(folder)!r}: {what}; expected lines 'relevance qid:N id:value'"
         ) from error
     sparse, labels, queries = loaded[0::3], loaded[1::3], loaded[2::3]
+    _check(folder, sparse, labels, queries)
     known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
+    if not len(known):
+        raise TableError(f"no row in {str(folder)!r} has a feature that can be had; expected a cost under 1e8 for some")
     X = np.concatenate([part[:, known].toarray() for part in sparse])
     made = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
     part = np.repeat([0, 1], [len(half) for half in labels])
     return FeatureGroups(groups=tuple(made)), X, np.concatenate(labels), np.concatenate(queries), part
+
+
+def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
+    """Refuse what scikit-learn lets pass: no rows, rows without a query, and numbers that are none."""
+    for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
+        path = str(folder / name)
+        if not len(label):
+            raise TableError(f"{path!r} has no rows; expected lines 'relevance qid:N id:value'")
+        if len(query) != len(label):
+            raise TableError(f"{path!r} has {len(label)} rows but {len(query)} queries; expected 'qid:N' in every line")
+        if not (np.isfinite(label).all() and np.isfinite(values.data).all()):
+            raise TableError(f"{path!r} has a relevance or a value that is not a number; expected finite numbers")
 
 
 def _costs(path: Path) -> Float:
