@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anytime.errors import AnytimeError, suggestion
+from anytime.experiments.bounds import BOUNDS
+from anytime.experiments.certificates import CERTIFICATES
 from anytime.experiments.curves import CURVES
+from anytime.experiments.doubling import DOUBLING
 from anytime.experiments.experiment import Experiment, Setting
 from anytime.experiments.report import write_report
 from anytime.experiments.running import results_of
 from anytime.experiments.timeliness import TABLE_1, TABLE_2
+from anytime.experiments.training_time import TRAINING_TIME
 
 __all__ = ["EXPERIMENTS", "chosen", "described", "results_of", "write_report"]
 
-EXPERIMENTS: tuple[Experiment, ...] = (TABLE_1, TABLE_2, CURVES)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    TABLE_1,
+    TABLE_2,
+    CURVES,
+    TRAINING_TIME,
+    DOUBLING,
+    BOUNDS,
+    CERTIFICATES,
+)
 """All experiments, in the order of the report."""
 
 
