@@ -120,9 +120,21 @@ def write_figure(figure: Any, path: Path) -> None:
     from matplotlib.text import Text  # noqa: PLC0415
 
     check_picture(path)
+    _plain_logarithms(figure)
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names are the user's, and a dollar sign is no formula
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise AnytimeError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _plain_logarithms(figure: Any) -> None:
+    """Tick labels of logarithmic axes as numbers, for matplotlib writes them as formulas."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), LogFormatter):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(NullFormatter())

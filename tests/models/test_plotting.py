@@ -35,7 +35,7 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     monkeypatch: pytest.MonkeyPatch, epsilon: float | None, sets: str
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plotting, "_write", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4)) + rng.normal(size=(60, 1))
     Y = X @ rng.normal(size=(4, 2)) * [1.0, 100.0] + rng.normal(size=(60, 2))
@@ -55,3 +55,13 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     # Told apart without colour.
     assert (bound.get_linestyle(), bound.get_color()) == ("--", "0.45")
     assert axis.lines[0].get_linestyle() == "-"
+
+
+def test_ticks_of_logarithmic_axes_are_numbers_and_not_formulas(tmp_path: Path) -> None:
+    figure, (axis,) = plotting.blank_figure(1)
+    axis.plot([1, 10, 1000], [1e-3, 1e-1, 1])
+    axis.set(xscale="log", yscale="log")
+    plotting.write_figure(figure, tmp_path / "logs.png")
+    labels = [text.get_text() for text in (*axis.get_xticklabels(), *axis.get_yticklabels())]
+    assert {"10", "100", "0.01"} <= set(labels)
+    assert not any("$" in label for label in labels)

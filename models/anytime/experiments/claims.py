@@ -31,10 +31,16 @@ class Claim:
         """How much better it was, paired over the runs, by the timeliness of each method's runs."""
         return Estimate.of_difference(values[self.better], values[self.worse])
 
-    def judged(self, difference: Estimate) -> bool:
-        """Whether a paired difference agrees: no worse beyond its margin, or better beyond it where that is claimed."""
-        margin = difference.margin
-        return difference.mean > margin if self.strictly else difference.mean >= -margin - ROUNDING
+    def judged(self, difference: Estimate) -> bool | None:
+        """Whether a paired difference agrees, by its 95 % interval; None where it cannot tell.
+
+        At least as good: the interval does not lie below 0 whole. Better: it lies above 0 whole; it refutes that where
+        no part of it is above 0.
+        """
+        low, high = difference.mean - difference.margin, difference.mean + difference.margin
+        if not self.strictly:
+            return high >= -ROUNDING
+        return True if low > 0 else False if high <= ROUNDING else None
 
 
 ORDER = (

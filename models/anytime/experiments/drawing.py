@@ -70,10 +70,5 @@ def curve(axis: Any, x: Float, y: Float, name: str, number: int = 0, **more: Any
 
 
 def log_axis(axis: Any, name: str, first: float, last: float) -> None:
-    """Make the axis called "x" or "y" logarithmic between two values, with plain numbers at its ticks."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415
-
+    """Make the axis called "x" or "y" logarithmic between two values."""
     axis.set(**{f"{name}scale": "log", f"{name}lim": (first, last)})
-    ticks = axis.xaxis if name == "x" else axis.yaxis
-    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ticks.set_minor_formatter(NullFormatter())

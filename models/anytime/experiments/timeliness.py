@@ -218,8 +218,10 @@ def _differences_2(label: str, by_size: Mapping[int, Result]) -> Table:
 def _training_finding(label: str, by_size: Mapping[int, Result]) -> Finding:
     """Whether the order holds on the rows that were learned from, where no sample is in the way."""
     kept = [c.judged(c.difference(r["train"])) for r in by_size.values() for c in ORDER]
-    words = f"{label}, on the training rows: {sum(kept)} of {len(kept)} comparisons come out as the paper found them"
-    return Finding(words, all(kept))
+    words = (
+        f"{label}, on the training rows: {kept.count(True)} of {len(kept)} comparisons come out as the paper found them"
+    )
+    return Finding(words, _all(kept))
 
 
 def _text_2(setting: Setting) -> tuple[str, ...]:
@@ -249,7 +251,7 @@ def _published(row: tuple[float, ...], claim: Claim) -> float:
 
 
 def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> list[Finding]:
-    """One line on all claims that agree on held-out rows, and one on each that does not.
+    """One line on all claims that agree on held-out rows, and one on each that does not, or cannot be told.
 
     Parameters
     ----------
@@ -258,13 +260,21 @@ def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[
     agreed, findings = [], []
     for claim in ORDER:
         found = {label: claim.difference(sides["test"]) for label, sides in measured.items()}
-        if all(claim.judged(difference) for difference in found.values()):
+        verdict = _all(claim.judged(difference) for difference in found.values())
+        if verdict:
             agreed.append(claim.words)
         else:
-            findings.append(Finding(f"{where}not {claim.words} on held-out rows: {listed(found)}", agrees=False))
+            word = "undecided" if verdict is None else "not"
+            findings.append(Finding(f"{where}{word} {claim.words} on held-out rows: {listed(found)}", verdict))
     if agreed:
         findings.insert(0, Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True))
     return findings
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    """Whether all agree; None where none differs, but some cannot be told."""
+    found = list(verdicts)
+    return False if False in found else None if None in found else True
 
 
 def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
@@ -276,10 +286,10 @@ def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
     if not any(shrunken.judged(shrunken.difference(result["test"])) for result in by_size.values()):
         return []
     found = {f"s={size}": refitted.difference(result["test"]) for size, result in by_size.items()}
-    ahead = sum(refitted.judged(difference) for difference in found.values())
+    ahead = any(refitted.judged(difference) for difference in found.values())
     why = (
         "it is the weights, which are shrunk group by group, and not the order"
-        if ahead == 0
+        if not ahead
         else "the order has a part in it"
     )
     words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {listed(found)}"

@@ -31,11 +31,12 @@ def test_a_claim_of_no_less_is_refuted_only_beyond_the_interval() -> None:
     assert claim.judged(Estimate(0.0, 0.0, 10))
 
 
-def test_a_claim_of_more_needs_the_whole_interval() -> None:
+def test_a_claim_of_more_needs_the_whole_interval_and_is_refuted_by_the_whole_of_it() -> None:
     claim = Claim("a", "b", strictly=True)
-    assert claim.judged(Estimate(0.003, 0.001, 10))
-    assert not claim.judged(Estimate(0.003, 0.001, 2))  # two runs know little of their error
-    assert not claim.judged(Estimate(0.0, 0.0, 10))
+    assert claim.judged(Estimate(0.003, 0.001, 10)) is True
+    assert claim.judged(Estimate(0.003, 0.001, 2)) is None  # two runs know little of their error
+    assert claim.judged(Estimate(-0.003, 0.001, 10)) is False
+    assert claim.judged(Estimate(0.0, 0.0, 10)) is False
 
 
 def test_the_published_numbers_bear_the_papers_order_out() -> None:
