@@ -128,7 +128,7 @@ def holds(certified: Sequence[CertifiedPrefix], sets: Sets, problem: Problem) ->
 # The promise.
 
 
-@quick(max_examples=120)
+@quick(max_examples=80)
 @given(cases())
 def test_a_search_to_its_end_finds_the_best_of_all_sets(case: Case) -> None:
     costs, F = budgets(case)
@@ -137,7 +137,7 @@ def test_a_search_to_its_end_finds_the_best_of_all_sets(case: Case) -> None:
     assert all(prefix.exact and prefix.stopped == "solved" for prefix in certified)
 
 
-@quick(max_examples=60)
+@quick(max_examples=50)
 @given(cases(), st.integers(1, 6))
 def test_a_search_cut_short_is_never_below_the_best_of_all_sets(case: Case, nodes: int) -> None:
     costs, _ = budgets(case)
@@ -213,7 +213,7 @@ def test_the_best_set_is_that_of_the_literal_oracle() -> None:
 # The bounds, each by itself.
 
 
-@quick(max_examples=150)
+@quick(max_examples=80)
 @given(cases(plain_groups((1, 1, 2, 3, 5)), (1e-5, 1e-2, 1.0)), st.integers(0, 2**32 - 1), st.floats(0.1, 0.9))
 def test_any_split_and_any_coefficients_give_a_bound(case: Case, seed: int, share: float) -> None:
     rng, sets, problem = np.random.default_rng(seed), Sets.of(case.gram, case.groups, case.alpha), case.problem
@@ -233,7 +233,7 @@ def test_any_split_and_any_coefficients_give_a_bound(case: Case, seed: int, shar
         assert (other_side <= found.value - abs(surplus) + ROUNDING).all()
 
 
-@quick(max_examples=60)
+@quick(max_examples=40)
 @given(cases(plain_groups((1, 1, 2, 3, 5)), (1e-5, 1e-2, 1.0)), st.floats(0.2, 0.9))
 def test_every_step_of_the_path_gives_a_bound_and_the_last_is_the_least(case: Case, share: float) -> None:
     problem, sets = case.problem, Sets.of(case.gram, case.groups, case.alpha)
@@ -289,7 +289,7 @@ def test_copies_are_bounded_as_one() -> None:
 # Its parts.
 
 
-@quick(max_examples=80)
+@quick(max_examples=40)
 @given(cases())
 def test_turned_columns_keep_every_F(case: Case) -> None:
     sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
@@ -312,7 +312,7 @@ def test_gains_are_what_each_group_adds(case: Case) -> None:
         assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
 
 
-@quick(max_examples=80)
+@quick(max_examples=40)
 @given(cases())
 def test_shared_costs_of_a_set_are_at_most_its_cost(case: Case) -> None:
     sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
@@ -370,6 +370,7 @@ def test_the_order_of_the_prefixes_does_not_matter() -> None:
         ([1.0], [], {}, "1 costs and 0 values of F"),
         ([-1.0], [0.0], {}, "negative or not finite"),
         ([1.0], [float("nan")], {}, "negative or not finite"),
+        ([1.0], [1.5], {}, "expected F at this alpha"),
         ([1.0], [0.0], {"nodes": 0}, "limits of 0 nodes"),
         ([1.0], [0.0], {"seconds": -1.0}, "-1.0 seconds"),
     ],
@@ -408,8 +409,7 @@ def test_every_prefix_of_a_real_table_is_certified_exactly(
 def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data: Path) -> None:
     gram, groups = real(shared_data / "yahoo_sample", "train.parquet", "relevance")
     learned = sequence(gram, groups, "fr", 1e-5)
-    some = [20, 60, 100, 160, 210]
+    some = [20, 60, 61, 62, 100, 160, 210]
     certified = certify(gram, groups, learned.costs[some], learned.explained_variance[some], 1e-5, nodes=1)
-    assert [
-        prefix.share > least for prefix, least in zip(certified, (0.85, 0.94, 0.98, 0.995, 0.9999), strict=True)
-    ] == ([True] * 5)
+    least = (0.85, 0.94, 0.94, 0.94, 0.98, 0.995, 0.9999)
+    assert all(prefix.share > share for prefix, share in zip(certified, least, strict=True))

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -25,6 +26,16 @@ from anytime.groups import FeatureGroups
 from anytime.threads import single_blas_thread
 
 __all__ = ["CertifiedPrefix", "certify"]
+
+CHAIN = 8
+"""Prefixes that are bounded one after the other, from the largest cost down: the first from afar, the others each from
+the one before, in a third of the steps."""
+
+UNLIKE = 1e-6
+"""An F that exceeds that of all groups by more than this was not taken from these moments at this penalty."""
+
+NEAR = 0.75
+"""A budget of less than this share of the one before begins from afar too: its relaxation is another."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,8 @@ def certify(
     Parameters
     ----------
     gram : standardised normal equations of the training data, columns in the order of the groups file.
-    costs_of_prefixes, F_of_prefixes : cost and training F at `alpha` of each prefix.
+    costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
+        `Sequence.explained_variance`. F must be that at `alpha`: it is trusted to be within reach.
     nodes : how many nodes each search may bound; the result is the same in every run where `seconds` is None.
     seconds : time for all prefixes together. Each first gets a bound without branching; what time is left is shared
         out by how wide these leave it open. One step of a relaxation, about 10 D^3 operations, is finished before the
@@ -86,7 +98,7 @@ def certify(
     Raises
     ------
     TrainingError
-        Unlike numbers of costs and F, a negative cost, or limits that allow nothing.
+        Unlike numbers of costs and F, a negative cost, limits that allow nothing, or an F that no set has at `alpha`.
 
     Notes
     -----
@@ -98,27 +110,34 @@ def certify(
     prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
         problem = Problem.of(gram, groups, alpha)
-    order = sorted(range(len(prefixes)), key=lambda k: prefixes[k][0])
+        most = problem.explained(np.ones(len(groups), dtype=np.bool_))
+    if F.max(initial=0.0) > most * (1 + UNLIKE) + UNLIKE:
+        raise TrainingError(
+            f"a prefix has F {F.max():.6g}, and all groups at alpha {alpha:g} {most:.6g}; expected F at this alpha"
+        )
     run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
-    searches = [Search(*prefixes[k]) for k in order]
     done: dict[int, CertifiedPrefix] = {}
 
     def report(k: int, found: Found) -> None:
         done[k] = _certified(*prefixes[k], found)
         progress(k, done[k])
 
-    hard: list[tuple[float, int, Search]] = []
-    for k, (search, found) in zip(order, run.all(searches, [1.0] * len(order), nodes=1), strict=True):
+    order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
+    searches = [Search(*prefixes[k]) for k in order]
+    chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
+    unbranched = run.all(chains, [len(several) for several in chains], nodes=1)
+    left: list[tuple[int, Search, float]] = []
+    for k, (search, found) in zip(order, unbranched, strict=True):
         if found.stopped == "solved" or nodes == 1:
             report(k, found)
         else:
-            hard.append(((found.bound - found.explained) / found.bound, k, search))
-    # What is widest open goes last, with what time the others have left.
-    hard.sort(key=lambda one: one[:2])
-    again = run.all([search for _, _, search in hard], [gap for gap, _, _ in hard], nodes=nodes)
-    for (_, k, _), (_, found) in zip(hard, again, strict=True):
+            left.append((k, search, (found.bound - found.explained) / found.bound))
+    # Small budgets are often solved before their time; what they leave goes to those after them.
+    left.reverse()
+    branched = run.all([[search] for _, search, _ in left], [gap for _, _, gap in left], nodes=nodes)
+    for (k, _, _), (_, found) in zip(left, branched, strict=True):
         report(k, found)
-    return _shared([done[k] for k in range(len(order))])
+    return _shared([done[k] for k in range(len(prefixes))])
 
 
 @dataclass(frozen=True)
@@ -129,26 +148,39 @@ class _Run:
     end: float | None
     n_jobs: int | None
 
-    def all(self, searches: list[Search], weights: list[float], nodes: int) -> Iterator[tuple[Search, Found]]:
-        """Each search with what it found, in this order; the time left is shared out by the weights."""
+    def all(self, chains: list[list[Search]], weights: Many[float], nodes: int) -> Iterator[tuple[Search, Found]]:
+        """Each search with what it found, in this order; the time left is shared out to the chains by the weights."""
         jobs = effective_n_jobs(self.n_jobs)
         ahead = np.cumsum(weights[::-1])[::-1]
         shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
         parallel = Parallel(n_jobs=self.n_jobs, return_as="generator", pre_dispatch="n_jobs")
-        found: Iterator[tuple[Search, Found]] = parallel(
-            delayed(_searched)(self.problem, search, nodes, self.end, share)
-            for search, share in zip(searches, shares, strict=True)
+        found: Iterator[list[tuple[Search, Found]]] = parallel(
+            delayed(_searched)(self.problem, several, nodes, self.end, share)
+            for several, share in zip(chains, shares, strict=True)
         )
-        return found
+        return chain.from_iterable(found)
 
 
-def _searched(problem: Problem, search: Search, nodes: int, end: float | None, share: float) -> tuple[Search, Found]:
-    """Search within a share of the time that is left."""
+def _searched(
+    problem: Problem, several: list[Search], nodes: int, end: float | None, share: float
+) -> list[tuple[Search, Found]]:
+    """Search one after the other, each from where the one before began, within a share of the time that is left."""
     begun = time.monotonic()
-    until = None if end is None else begun + share * max(end - begun, 0.0)
+    allowed = None if end is None else share * max(end - begun, 0.0)
+    before: Search | None = None
+    results = []
     with single_blas_thread():
-        found = search.run(problem, nodes=nodes, late=lambda: until is not None and time.monotonic() >= until)
-    return search, found
+        for place, search in enumerate(several, start=1):
+            until = None if allowed is None else begun + allowed * place / len(several)
+            begin = before.wide if before is not None and search.budget >= NEAR * before.budget else None
+            found = search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
+            before = search
+            results.append((search, found))
+    return results
+
+
+def _late(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
 
 
 def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:

@@ -36,8 +36,11 @@ UNDECIDED = 0.25
 FROM_AFAR = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
 """Barrier, and the largest number of steps at it, for a problem of its own."""
 
+FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
+"""The same for all sets, from the point of a larger budget."""
+
 FROM_PARENT = ((1e-4, 2), (1e-5, 2))
-"""The same from the point of a larger problem."""
+"""The same for a node, from the point of its parent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,27 +122,33 @@ class Nodes:
     problem, budget : which sets are to be bounded.
     incumbent : the best set known; kept up to date.
     late : whether the time is over.
+
+    Attributes
+    ----------
+    wide : a point of the relaxation of all sets, to begin that of a smaller budget from; None before there is one.
     """
 
     def __init__(self, problem: Problem, budget: float, incumbent: Incumbent, late: Callable[[], bool]) -> None:
         self._problem, self._incumbent, self._late = problem, incumbent, late
         self._limit = budget * (1 + COST_TOLERANCE)
+        self.wide: Split | None = None
 
-    def root(self) -> Node | None:
-        """The node of all sets; None where none is better than what is known."""
+    def root(self, begin: Split | None) -> Node | None:
+        """The node of all sets, begun at the `wide` of a larger budget; None where nothing better is in it."""
+        self.wide = begin
         nothing = np.zeros(len(self._problem.costs), dtype=np.bool_)
-        return self._bounded(nothing, ~nothing, np.inf, None)
+        return self._bounded(nothing, ~nothing, np.inf, begin, root=True)
 
     def children(self, node: Node) -> Iterator[Node | None]:
         """The two nodes with the branching group taken and left out; None for one that holds nothing better."""
         group = self._problem.mask([node.branch])
         without = self._problem.dependents(group)
         for taken, open_ in ((node.taken | group, node.open & ~group), (node.taken, node.open & ~without)):
-            yield self._bounded(taken, open_, node.bound, node.split)
+            yield self._bounded(taken, open_, node.bound, node.split, root=False)
 
-    def _bounded(self, taken: Bool, open_: Bool, bound: float, split: Split | None) -> Node | None:
+    def _bounded(self, taken: Bool, open_: Bool, bound: float, split: Split | None, *, root: bool) -> Node | None:
         """Bound a node, again as long as that settles groups; None where it holds nothing better than what is known."""
-        rounds, thorough = 0, split is None
+        rounds = 0
         while True:
             rounds += 1
             part = self._part(taken, open_)
@@ -148,10 +157,13 @@ class Nodes:
             bound = min(bound, part.most(1.0))
             if self._finished(part) or not self._incumbent.beaten(bound):
                 return None
-            relaxed = self._relaxed(part, split)
+            wide = root and rounds == 1
+            levels = FROM_AFAR if split is None else FROM_NEIGHBOUR if wide else FROM_PARENT
+            relaxed = self._relaxed(part, split, levels)
             if relaxed is None:
                 return self._node(part, bound, None, part.left.gains())
-            self._complete(part, relaxed, thorough=thorough)
+            self.wide = relaxed.split if wide else self.wide
+            self._complete(part, relaxed, thorough=wide)
             bound = min(bound, part.most(relaxed.value))
             if not self._incumbent.beaten(bound):
                 return None
@@ -186,7 +198,7 @@ class Nodes:
         incumbent.offer(part.taken | self._problem.closure[part.groups[best]], explained + float(gains[best]))
         return True
 
-    def _relaxed(self, part: _Part, split: Split | None) -> Relaxed | None:
+    def _relaxed(self, part: _Part, split: Split | None, levels: tuple[tuple[float, int], ...]) -> Relaxed | None:
         """The relaxation of a node, its split on all columns; None where C cannot be split or shared costs all fit."""
         left, costs = part.left, part.shared / part.budget
         if costs.sum() <= 1.0 or left.factor.dropped.any():
@@ -202,7 +214,6 @@ class Nodes:
         def enough(value: float) -> bool:
             return not self._incumbent.beaten(part.most(value)) or self._late()
 
-        levels = FROM_AFAR if split is None else FROM_PARENT
         relaxed = relax(left.C, left.b / np.sqrt(left.top), left.starts, costs, begin, levels, enough)
         delta, z = np.full(len(self._problem.own), np.nan), np.full(len(part.open), np.nan)
         delta[columns], z[part.groups] = relaxed.split.delta, relaxed.split.z

@@ -126,6 +126,8 @@ def relax(
     levels : values of mu with the largest number of steps at each.
     enough : told the least bound so far before each step; true ends the search.
     """
+    while not _positive(C - np.diag(split.delta)):  # by rounding only, where the larger problem ended at the boundary
+        split = replace(split, delta=0.9 * split.delta)
     saddle = _Saddle(C, b, starts, costs, split)
     best = priced(C, b, starts, costs, split, saddle.W)
     resumed = split
@@ -166,7 +168,10 @@ class _Saddle:
         """The next point and the size of the step to it; None where rounding is all there is."""
         delta, z, price = self.split.delta, self.split.z, self.split.price
         Q, s, t = self.G * (self.W @ self.W.T), 0.5 * np.einsum("dp,dp->d", self.W, self.W), delta / self.z**2
-        P = _inverse(self.C - np.diag(delta))
+        try:
+            P = _inverse(self.C - np.diag(delta))
+        except np.linalg.LinAlgError:
+            return None
         by_delta = -self.h * s + mu * (np.diagonal(P) - 1.0 / delta)
         by_z = self._grouped(t * s) + mu * (1.0 / z - 1.0 / (1.0 - z)) - price * self.costs
         H = self.h[:, np.newaxis] * Q * self.h + mu * P * P

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from anytime.arrays import Bool
 from anytime.certificate.nodes import Incumbent, Node, Nodes
 from anytime.certificate.problem import Problem
+from anytime.certificate.relaxation import Split
 
 __all__ = ["Found", "Search", "Stopped"]
 
@@ -47,19 +48,33 @@ class Search:
     ----------
     budget : what a set may cost.
     known : an F that is known to be within reach.
+
+    Attributes
+    ----------
+    incumbent : the best set so far.
+    wide : a point of the relaxation, for the search of a smaller budget to begin from; None before there is one.
     """
 
     def __init__(self, budget: float, known: float) -> None:
         self.budget = budget
         self.incumbent = Incumbent(known)
+        self.wide: Split | None = None
         self._heap: list[tuple[float, int, Node]] = []
         self._bounded = 0
 
-    def run(self, problem: Problem, *, nodes: int, late: Callable[[], bool]) -> Found:
-        """Search on, until `nodes` nodes have been bounded in all, or one or two more, or the time is over."""
+    def run(self, problem: Problem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None) -> Found:
+        """Search on, until `nodes` nodes have been bounded in all, or one or two more, or the time is over.
+
+        Parameters
+        ----------
+        nodes : how many, at least 1.
+        late : whether the time is over.
+        begin : the `wide` of a search with a larger budget, where this one begins.
+        """
         bounding = Nodes(problem, self.budget, self.incumbent, late)
         if self._bounded == 0:
-            self._push(bounding.root())
+            self._push(bounding.root(begin))
+            self.wide = bounding.wide
         stopped: Stopped = "solved"
         while self._heap and self.incumbent.beaten(-self._heap[0][0]):
             if self._bounded >= nodes or late():
