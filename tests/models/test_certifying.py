@@ -27,8 +27,6 @@ from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
 
-GOLDEN = Path(__file__).parent / "golden"
-
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
@@ -118,10 +116,15 @@ def test_without_a_limit_of_time_it_is_the_same_again() -> None:
     assert certified(model, nodes=3).manifest.certificate == certified(model, nodes=3).manifest.certificate
 
 
-def test_a_model_of_an_older_format_is_certified_in_todays() -> None:
-    model = certified(load(GOLDEN / "model-format-1.safetensors"))
-    assert model.manifest.format == FORMAT
-    assert model.certified_shares is not None
+def test_a_model_of_an_older_format_is_certified_in_todays(tmp_path: Path) -> None:
+    model, _ = trained(SEVEN)
+    replace(model, manifest=model.manifest.model_copy(update={"format": 2})).save(tmp_path / "m.safetensors")
+    old = load(tmp_path / "m.safetensors")
+    assert old.manifest.format == 2
+    certified(old).save(tmp_path / "m.safetensors")
+    again = load(tmp_path / "m.safetensors")
+    assert again.manifest.format == FORMAT
+    assert again.certified_shares is not None
 
 
 def test_progress_is_told_of_every_prefix() -> None:
