@@ -32,7 +32,7 @@ LAYERS = (
     "slabs",
     "design",
     "curvature newton left",
-    "sweep",
+    "sweep group_lasso",
     "criteria",
     "sequencing",
     "prefixes",

@@ -12,7 +12,7 @@ from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.prefixes import staircase
-from anytime.sequencing import FactoredSequence, oracle_order, sequence
+from anytime.sequencing import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.threads import single_blas_thread
 
 __all__ = ["VARIANTS", "Comparison", "Measured", "Variant", "compare"]
@@ -27,6 +27,7 @@ class Variant:
     cost_blind: bool = False
     doubling: bool = False
     oracle: bool = False
+    shrunken: bool = False
 
 
 VARIANTS = (
@@ -38,13 +39,19 @@ VARIANTS = (
     Variant("Doubling", "fr", doubling=True),
     Variant("FR Oracle", "fr", oracle=True),
     Variant("OMP Oracle", "omp", oracle=True),
+    Variant("Sparse", "sparse"),
+    Variant("Sparse (shrunken)", "sparse", shrunken=True),
 )
-"""What is compared. An oracle is a line to compare with, not a model: a curve's own gains, sorted by gain per cost."""
+"""What is compared. An oracle is a line to compare with, not a model: a curve's own gains, sorted by gain per cost.
+Sparse is refitted, as a model of that method is; shrunken, it has the path's own weights, as in the paper."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A curve on one table: cumulative costs and F of each prefix (steps + 1,), and its timeliness in both shapes."""
+    """A curve on one table: cumulative costs and F of each prefix (steps + 1,), and its timeliness in both shapes.
+
+    The shrunken curve has a point for each penalty of its path instead.
+    """
 
     costs: Float
     explained_variance: Float
@@ -82,35 +89,40 @@ def compare(
     level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
     """
     learned: dict[tuple[Method, bool, bool], FactoredSequence] = {}
+    entries = sparse_entries(gram, groups)
     for variant in VARIANTS:
-        key = (variant.method, variant.cost_blind, variant.doubling)
-        if key not in learned:
+        key = variant.method, variant.cost_blind, variant.doubling
+        if variant.method == "sparse":
+            learned[key] = given_sequence(gram, groups, entries.steps, alpha)
+        elif key not in learned:
             learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
-    train: dict[str, Measured] = {}
-    test: dict[str, Measured] = {}
+    tables = {"train": Held(gram.S, gram.q, gram.yy, gram.weight)} | ({} if held is None else {"test": held})
+    curves: dict[str, dict[str, Measured]] = {"train": {}, "test": {}}
     for variant in VARIANTS:
         order = learned[variant.method, variant.cost_blind, variant.doubling]
-        risk = 0.5 * float(gram.yy.sum())
-        train[variant.name] = _measured(variant, order, order.explained_variance, stop, risk)
-        if held is not None:
-            explained = _explained(order, held)
-            test[variant.name] = _measured(variant, order, explained, stop, 0.5 * float(held.yy.sum()))
-    return Comparison(alpha, level, stop, train, test)
+        for side, table in tables.items():
+            if variant.shrunken:
+                costs, explained = shrunken_curve(entries.path, groups, table)
+            else:
+                costs, explained = order.costs, _explained(order, held if side == "test" else None)
+            curves[side][variant.name] = _measured(variant, costs, explained, stop, 0.5 * float(table.yy.sum()))
+    return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredSequence, held: Held) -> Float:
-    """F of each prefix on a held-out table."""
+def _explained(order: FactoredSequence, held: Held | None) -> Float:
+    """F of each prefix in training, penalty and all; or on a held-out table."""
+    if held is None:
+        return order.explained_variance
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
     ends = order.ends
     return np.array([held.explained(order.columns[:end], w[:end]).sum() for end, w in zip(ends, W, strict=True)])
 
 
-def _measured(variant: Variant, order: FactoredSequence, explained: Float, stop: float, risk: float) -> Measured:
-    costs = order.costs
+def _measured(variant: Variant, costs: Float, explained: Float, stop: float, risk: float) -> Measured:
     if variant.oracle:
         gains, paid = np.diff(explained), np.diff(costs)
         best = oracle_order(gains, paid)

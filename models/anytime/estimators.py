@@ -197,7 +197,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, _AnytimeEstimator):  # 
     A
         DataFrame's columns are picked by name; an array's columns are x0, x1, ..., or stand in the order of the groups.
     family : "gaussian", which is "auto": least squares; or "poisson", for counts.
-    method : "fr", "omp", "single" or "no-whiten": the selection criterion (section 2 of the paper).
+    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : forget the costs in selection; with "omp" this is G-OMP.
     doubling : take no step that costs more than all before it together (Algorithm 2).
     alpha : penalty alpha/2 |w|^2 beside the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".

@@ -30,7 +30,7 @@ FORMAT = 2
 """Number of the format that this library writes; it reads this one and every older one."""
 
 Task = Literal["regression", "binary", "multiclass", "count"]
-Method = Literal["omp", "fr", "single", "no-whiten"]
+Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
 FamilyName = Literal["gaussian", "binomial", "multinomial", "poisson"]
 Link = Literal["identity", "logit", "softmax", "log"]
 Label = bool | int | float | str

@@ -14,7 +14,18 @@ from anytime.model import AnytimeModel
 __all__ = ["blank_figure", "check_picture", "plot_comparison", "plot_model", "write_figure"]
 
 FORMATS = (".png", ".svg", ".pdf")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (1, 3)))
+LINES = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (1, 3)),
+    (0, (8, 3)),
+    (0, (6, 1, 1, 1, 1, 1)),
+)
 """One style a method: the picture must tell them apart in grey, too."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,14 +34,21 @@ from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.prefixes import PrefixModels, prefix_models, staircase
-from anytime.sequencing import FactoredSequence, LikelihoodSequence, Sequence, likelihood_sequence, sequence
-from anytime.sweep import Sweep
+from anytime.sequencing import (
+    FactoredSequence,
+    LikelihoodSequence,
+    Sequence,
+    check_sparse,
+    given_sequence,
+    likelihood_sequence,
+    sequencer,
+)
 from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
 
 __all__ = ["Fit", "Options", "Retrained", "fit", "provenance", "resequence"]
 
-METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
+METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Options:
     Attributes
     ----------
     family : what is fitted: "gaussian" is least squares.
-    method : criterion of selection.
+    method : criterion of selection, or "sparse": entry on the Group Lasso path, by least squares without doubling.
     cost_blind : forget the costs in selection.
     doubling : take no step that costs more than all before it.
     alpha : the penalty, 0 or more, or "cv" to choose from `anytime.alpha.GRID`.
@@ -77,6 +85,7 @@ class Options:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:
             raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
+        check_sparse(self.method, self.doubling, self.family)
         if isinstance(self.alpha, str):
             if self.alpha != "cv":
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
@@ -115,18 +124,11 @@ class Fit:
     @cached_property
     def collinear(self) -> Bool:
         """(D,) which features are linear combinations of others before them in the sequence; about D^3/3 operations."""
-        gram, columns, sequence = self.gram, self.sequence.columns, self.sequence
-        if isinstance(sequence, FactoredSequence) and self.alpha == 0:
-            dropped = sequence.factor.dropped
-        else:
-            order = [group for step in self.sequence.steps for group in step.adds]
-            with single_blas_thread():
-                sweep = Sweep(gram, self.groups.slices, 0.0, blocks=False)
-                for group in order:
-                    sweep.select(group)
-                dropped = sweep.factor()[1].dropped
-        found = np.zeros(len(columns), dtype=np.bool_)
-        found[columns] = dropped
+        gram, sequence = self.gram, self.sequence
+        if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
+            sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
+        found = np.zeros(len(sequence.columns), dtype=np.bool_)
+        found[sequence.columns] = sequence.factor.dropped
         return found & ~gram.constant
 
     @cached_property
@@ -230,9 +232,10 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     if options.family != "gaussian":
         return _likelihood(parts, groups, options, moments, gram, observed)
 
-    def order(alpha: float, of: Gram = gram) -> FactoredSequence:
-        return sequence(of, groups, options.method, alpha, options.cost_blind, options.doubling)
+    def orders(of: Gram) -> Callable[[float], FactoredSequence]:
+        return sequencer(of, groups, options.method, options.cost_blind, options.doubling)
 
+    order = orders(gram)
     if len(parts) == 1:
         assert not isinstance(options.alpha, str)  # noqa: S101
         return _fixed(options, groups, moments, gram, order(options.alpha), options.alpha)
@@ -240,7 +243,7 @@ def fit(parts: Many[Moments], groups: FeatureGroups, options: Options, observed:
     choice = choose(folds, options.grid, order, options.one_se)
     errors = choice.errors
     if options.nested:
-        errors = nested_errors(folds, lambda train: order(choice.alpha, train), choice.sequence, choice.alphas)
+        errors = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
     prefixes = _prefixes(gram, choice.sequence, choice.alpha, choice.alphas)
     return Fit(options, groups, moments, gram, choice.sequence, choice.alpha, choice.alphas, errors, prefixes)
 
@@ -295,7 +298,7 @@ def resequence(
         raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
     else:
         gram = Gram.of(model.moments)
-        order = sequence(gram, changed, options.method, old.alpha, options.cost_blind, options.doubling)
+        order = sequencer(gram, changed, options.method, options.cost_blind, options.doubling)(old.alpha)
         fitted = _fixed(options, changed, model.moments, gram, order, old.alpha)
     return fitted.model(name or old.name, target, origin, query=old.query)
 

@@ -1,18 +1,23 @@
-"""The greedy sequence of least squares, in one sweep over the normal equations."""
+"""The sequence of least squares, in one sweep over the normal equations."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from anytime.criteria import CRITERIA
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.sequencing.candidates import Candidates
+from anytime.sequencing.given import given_sequence
 from anytime.sequencing.greedy import greedy
+from anytime.sequencing.sparse import check_sparse, sparse_entries
 from anytime.sequencing.steps import FactoredSequence
 from anytime.sweep import Sweep
 from anytime.threads import single_blas_thread
 
-__all__ = ["sequence"]
+__all__ = ["sequence", "sequencer"]
 
 
 def sequence(
@@ -29,15 +34,37 @@ def sequence(
     ----------
     gram : standardised normal equations, columns in the order of the groups file.
     groups : the groups and their costs.
-    method : the criterion: "omp", "fr", "single" or "no-whiten".
+    method : the criterion: "omp", "fr", "single" or "no-whiten"; or "sparse", by entry on the Group Lasso path.
     alpha : the penalty.
     cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
     doubling : take no step that costs more than all before it together (Algorithm 2).
+
+    Raises
+    ------
+    TrainingError
+        "sparse" with doubling, or a path of it that could not be followed.
 
     Notes
     -----
     About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
     """
+    return sequencer(gram, groups, method, cost_blind, doubling)(alpha)
+
+
+def sequencer(
+    gram: Gram, groups: FeatureGroups, method: Method = "fr", cost_blind: bool = False, doubling: bool = False
+) -> Callable[[float], FactoredSequence]:
+    """`sequence` as a function of the penalty alone; the order of "sparse", which has none, is learned once."""
+    check_sparse(method, doubling)
+    if method == "sparse":
+        return partial(given_sequence, gram, groups, sparse_entries(gram, groups, cost_blind).steps)
+    return partial(_greedy, gram, groups, method, cost_blind, doubling)
+
+
+def _greedy(
+    gram: Gram, groups: FeatureGroups, method: Method, cost_blind: bool, doubling: bool, alpha: float
+) -> FactoredSequence:
+    """The sequence of a criterion."""
     with single_blas_thread():
         criterion = CRITERIA[method](gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)

@@ -1,0 +1,252 @@
+"""The Group Lasso path: optima to the last digits, on moments alone, whatever the columns are like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
+
+from anytime.accumulate import moments_of
+from anytime.arrays import Float
+from anytime.errors import TrainingError
+from anytime.gram import Gram
+from anytime.group_lasso import GroupLassoPath, Tracer, group_lasso_path, newton
+from anytime.groups import load_groups
+from models import literal
+from models.literal_group_lasso import literal_group_lasso, paper_objective, violation
+from models.problems import messy_table
+from models.properties import quick
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+GAP = 1e-12
+"""What is promised of every gap, as a share of half the variance."""
+
+KKT = 3e-6
+"""Conditions follow the root of the gap: |b - b*|^2 <= 2 |S| (P - P*), and |S| is under 10 here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Standardised rows in groups with weights."""
+
+    X: Float
+    Y: Float
+    slices: tuple[slice, ...]
+    weights: Float
+
+    @property
+    def gram(self) -> Gram:
+        return Gram.of(moments_of(self.X, self.Y))
+
+    def objective(self, mu: float, w: Float) -> float:
+        """P(w) in the scale of the mean loss, from the rows."""
+        n = len(self.X)
+        return paper_objective(self.X, self.Y, self.slices, self.weights.tolist(), 2 * n * mu, w) / (2 * n)
+
+    def path(self, **options: float) -> GroupLassoPath:
+        return group_lasso_path(self.gram, self.slices, self.weights, **options)  # type: ignore[arg-type]
+
+
+def slices_of(sizes: Sequence[int]) -> tuple[slice, ...]:
+    ends = np.cumsum(sizes).tolist()
+    return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+
+
+@st.composite
+def cases(draw: st.DrawFn, messy: bool = True) -> Case:
+    """Small problems: with duplicate, negated, summed and constant columns, free groups, groups without columns."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.integers(0 if messy else 1, 4), min_size=1, max_size=7).filter(any))
+    costs: list[float] = [0.0, 0.5, 1.0, 1.0, 3.0, 100.0] if messy else [0.5, 1.0, 3.0]
+    weights = np.array([draw(st.sampled_from(costs)) for _ in sizes])
+    kinds = ["constant", "binary", "copy", "negated", "sum"] if messy else ["binary"]
+    rows = draw(st.sampled_from([10, 40] if messy else [40]))
+    X = messy_table(rng, rows, sum(sizes), kinds, 0.5, 0.0)
+    P = draw(st.integers(1, 3))
+    Y = X @ rng.normal(size=(X.shape[1], P)) * rng.choice([0.0, 1.0], p=[0.1, 0.9]) + rng.normal(size=(rows, P))
+    Xs, Ys = literal.standardise(X, Y)
+    return Case(Xs, Ys, slices_of(sizes), weights)
+
+
+@quick(max_examples=60)
+@given(cases())
+def test_every_penalty_is_solved_to_its_optimum(case: Case) -> None:
+    gram, path = case.gram, case.path(count=12, smallest=1e-4)
+    assert path.reached.all()
+    assert path.target == pytest.approx(GAP * 0.5 * gram.yy.sum())
+    assert np.isfinite(path.coef).all()
+    scale = np.sqrt(gram.yy.sum())
+    for mu, w in zip(path.mu, path.coef, strict=True):
+        assert violation(gram.S, gram.q, case.slices, case.weights.tolist(), float(mu), w) <= KKT * scale
+
+
+@quick(max_examples=15)
+@given(cases(messy=False), st.sampled_from([0.5, 0.1, 0.02]))
+def test_the_optimum_is_that_of_proximal_gradients_on_the_rows(case: Case, share: float) -> None:
+    mu = share * case.path(count=1).mu[0]
+    path = group_lasso_path(case.gram, case.slices, case.weights, mu=[mu])
+    expected = literal_group_lasso(case.X, case.Y, case.slices, case.weights.tolist(), float(path.lambdas[0]))
+    np.testing.assert_allclose(case.X @ path.coef[0], case.X @ expected, rtol=0, atol=1e-7)
+    assert case.objective(mu, path.coef[0]) == pytest.approx(case.objective(mu, expected), rel=1e-12)
+
+
+@quick(max_examples=40)
+@given(cases(), st.integers(0, 2**32 - 1), st.floats(0.01, 1.5))
+def test_the_gap_bounds_what_is_missing_to_the_optimum(case: Case, seed: int, share: float) -> None:
+    tracer = Tracer(case.gram, case.slices, case.weights)
+    problem, rng = tracer.problem, np.random.default_rng(seed)
+    mu = share * problem.largest() or 1.0
+    best = case.objective(mu, problem.whole(tracer.at(mu).w))
+    w = rng.normal(size=problem.q.shape) * rng.choice([0.0, 0.01, 1.0])
+    missing = case.objective(mu, problem.whole(w)) - best
+    assert problem.gap(w, problem.q - problem.S @ w, mu) >= missing - 1e-11
+
+
+@quick(max_examples=40)
+@given(cases())
+def test_all_is_zero_at_the_first_penalty_and_something_is_not_just_below(case: Case) -> None:
+    first = case.path(count=1)
+    free = (case.weights == 0) & np.array([s.stop > s.start for s in case.slices])
+    assert (first.active[0] == free).all()
+    if first.mu[0] > 1e-12:  # else nothing explains anything that the free groups leave
+        below = group_lasso_path(case.gram, case.slices, case.weights, mu=[0.99 * first.mu[0]])
+        assert (below.active[0] & ~free).any()
+
+
+def test_orthonormal_columns_are_shrunk_in_closed_form() -> None:
+    rng = np.random.default_rng(0)
+    X = np.linalg.qr(rng.normal(size=(200, 9)) - 0.0)[0]
+    X -= X.mean(axis=0)
+    X = np.linalg.qr(X)[0] * np.sqrt(200)
+    X, Y = literal.standardise(X, X @ rng.normal(size=(9, 2)) + rng.normal(size=(200, 2)))
+    case = Case(X, Y, slices_of([2, 3, 1, 3]), np.array([1.0, 0.5, 2.0, 1.0]))
+    path, q = case.path(count=30), case.gram.q
+    for mu, w in zip(path.mu, path.coef, strict=True):
+        for columns, c in zip(case.slices, case.weights, strict=True):
+            expected = q[columns] * max(1 - mu * c / np.linalg.norm(q[columns]), 0)
+            np.testing.assert_allclose(w[columns], expected, rtol=0, atol=1e-9)
+
+
+def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(80, 30)) @ (np.eye(30) + 0.3 * rng.normal(size=(30, 30)))
+    X, Y = literal.standardise(X, X[:, :1] - X[:, 3:4] + rng.normal(size=(80, 1)))
+    case = Case(X, Y, slices_of([1] * 30), np.ones(30))
+    path = case.path(count=20, smallest=1e-3)
+    for mu, w in zip(path.mu[1:], path.coef[1:], strict=True):
+        lasso = Lasso(alpha=mu, fit_intercept=False, tol=1e-15, max_iter=1_000_000).fit(X, Y[:, 0])
+        np.testing.assert_allclose(w[:, 0], lasso.coef_, rtol=0, atol=1e-8)
+
+
+def test_lambdas_are_the_papers_penalties() -> None:
+    rng = np.random.default_rng(2)
+    X, Y = literal.standardise(rng.normal(size=(50, 6)), rng.normal(size=(50, 1)))
+    case = Case(X, Y, slices_of([2, 2, 2]), np.array([1.0, 2.0, 5.0]))
+    path = case.path(count=5, smallest=0.1)
+    np.testing.assert_allclose(path.lambdas, 100 * path.mu)
+    at_optimum = paper_objective(X, Y, case.slices, [1, 2, 5], float(path.lambdas[3]), path.coef[3])
+    for _ in range(50):
+        other = path.coef[3] + 1e-3 * rng.normal(size=(6, 1))
+        assert paper_objective(X, Y, case.slices, [1, 2, 5], float(path.lambdas[3]), other) > at_optimum
+
+
+@quick(max_examples=20)
+@given(cases(), st.floats(0.01, 100))
+def test_dearer_groups_at_a_smaller_penalty_are_the_same_problem(case: Case, factor: float) -> None:
+    path = case.path(count=6, smallest=1e-2)
+    scaled = group_lasso_path(case.gram, case.slices, factor * case.weights, count=6, smallest=1e-2)
+    np.testing.assert_allclose(scaled.mu, path.mu / factor, rtol=1e-12)
+    np.testing.assert_allclose(case.X @ scaled.coef, case.X @ path.coef, rtol=0, atol=1e-5)
+
+
+@quick(max_examples=15)
+@given(case=cases())
+def test_conjugate_gradients_lead_to_the_same_optima(case: Case) -> None:
+    path = case.path(count=8, smallest=1e-3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newton, "DIRECT", 0)
+        other = case.path(count=8, smallest=1e-3)
+    assert other.reached.all()
+    np.testing.assert_allclose(case.X @ other.coef, case.X @ path.coef, rtol=0, atol=1e-5)
+
+
+def test_of_two_equal_groups_only_the_cheaper_is_taken() -> None:
+    rng = np.random.default_rng(3)
+    one = rng.normal(size=(60, 3))
+    X, Y = literal.standardise(np.hstack([one, one]), one[:, :1] + rng.normal(size=(60, 1)))
+    path = Case(X, Y, slices_of([3, 3]), np.array([1.1, 1.0])).path(count=20)
+    assert not path.active[:, 0].any()
+    assert path.active[1:, 1].all()
+
+
+def test_free_groups_are_fitted_without_a_penalty_throughout() -> None:
+    rng = np.random.default_rng(4)
+    X, Y = literal.standardise(rng.normal(size=(70, 6)) @ rng.normal(size=(6, 6)), rng.normal(size=(70, 2)))
+    path = Case(X, Y, slices_of([2, 3, 1]), np.array([0.0, 1.0, 0.0])).path(count=10)
+    np.testing.assert_allclose(path.coef[0, [0, 1, 5]], np.linalg.lstsq(X[:, [0, 1, 5]], Y)[0], atol=1e-12)
+    assert path.active[:, [0, 2]].all()
+    residual = Y - X @ path.coef
+    assert np.abs(X[:, [0, 1, 5]].T @ residual).max() <= 1e-11
+
+
+@pytest.mark.parametrize("response", [np.zeros(20), np.tile([1.0, -1.0], 10)])
+def test_where_nothing_explains_anything_the_path_is_one_penalty(response: Float) -> None:
+    X = np.repeat(np.array([1.0, -1.0]), 10)[:, np.newaxis]  # orthogonal to the second response
+    path = Case(X, response[:, np.newaxis], slices_of([1]), np.ones(1)).path()
+    assert path.mu.tolist() == [0.0]
+    assert path.reached.all()
+    assert not path.coef.any()
+
+
+def test_a_gap_that_is_not_reached_is_told() -> None:
+    rng = np.random.default_rng(5)
+    X, Y = literal.standardise(rng.normal(size=(50, 6)), rng.normal(size=(50, 1)))
+    path = Case(X, Y, slices_of([2, 2, 2]), np.ones(3)).path(count=3, smallest=0.1, rounds=0)
+    assert path.reached.tolist() == [True, False, False]
+    assert (path.gaps[1:] > path.target).all()
+
+
+def test_the_problem_is_not_changed() -> None:
+    rng = np.random.default_rng(6)
+    X, Y = literal.standardise(rng.normal(size=(50, 6)), rng.normal(size=(50, 1)))
+    gram, weights = Gram.of(moments_of(X, Y)), np.array([0.0, 1.0, 2.0])
+    before = [array.copy() for array in (gram.S, gram.q, gram.yy, weights)]
+    group_lasso_path(gram, slices_of([2, 2, 2]), weights, count=5)
+    assert all(np.array_equal(a, b) for a, b in zip(before, (gram.S, gram.q, gram.yy, weights), strict=True))
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    gram = Gram.of(moments_of(np.eye(4)[:, :2], np.arange(4.0)[:, np.newaxis]))
+    with pytest.raises(TrainingError, match="expected 2 finite numbers, 0 or more"):
+        group_lasso_path(gram, slices_of([1, 1]), np.array(weights))
+
+
+@pytest.mark.parametrize("mu", [[0.0], [-1.0], [np.nan], [0.1, 0.0], []])
+def test_penalties_that_are_none_are_refused(mu: list[float]) -> None:
+    gram = Gram.of(moments_of(np.eye(4)[:, :2], np.arange(4.0)[:, np.newaxis]))
+    with pytest.raises(TrainingError, match="expected penalties above 0"):
+        group_lasso_path(gram, slices_of([1, 1]), np.ones(2), mu=mu)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "target"),
+    [("mq2008", "data", "relevance"), ("kddcup99", "test", "attack"), ("yahoo_sample", "train", "relevance")],
+)
+def test_real_tables_are_solved_at_every_penalty(shared_data: Path, name: str, file: str, target: str) -> None:
+    groups = load_groups(shared_data / name / "groups.json")
+    table = pq.read_table(shared_data / name / f"{file}.parquet", columns=[*groups.features, target]).slice(0, 20_000)
+    X = np.column_stack([table[feature].to_numpy() for feature in groups.features]).astype(np.float64)
+    gram = Gram.of(moments_of(X, table[target].to_numpy().astype(np.float64)[:, np.newaxis]))
+    path = group_lasso_path(gram, groups.slices, groups.costs, count=40)
+    assert path.reached.all()
+    for mu, w in zip(path.mu, path.coef, strict=True):
+        assert violation(gram.S, gram.q, groups.slices, groups.costs.tolist(), float(mu), w) <= 1e-5 * mu
