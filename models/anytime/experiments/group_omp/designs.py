@@ -60,7 +60,8 @@ class Design:
     @property
     def support(self) -> Bool:
         """(D,) the variables of the true model."""
-        return self.truth != 0.0
+        support: Bool = self.truth != 0.0
+        return support
 
 
 @cache
@@ -93,7 +94,7 @@ FACTORS = 15
 def _draw_categories(rng: np.random.Generator, rows: int) -> Float:
     """Indicators of the upper and the lower third of each Z: (I(W_i = 1), I(W_i = 0))."""
     Z = _drawn(rng, rows, FACTORS)
-    return np.stack([Z > ndtri(2 / 3), Z < ndtri(1 / 3)], axis=2).reshape(rows, -1).astype(np.float64)
+    return np.stack([ndtri(2 / 3) < Z, ndtri(1 / 3) > Z], axis=2).reshape(rows, -1).astype(np.float64)
 
 
 def _mean_of_categories() -> Float:

@@ -54,7 +54,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation("noise of deviation 15, as in experiment 3, in the place of 19.22", "noise-4"),
     Explanation("weights sqrt(d) of Yuan and Lin in the Group Lasso", "roots-3", methods=("Group Lasso",)),
     Explanation("an intercept in the Lasso", "intercept-1", methods=("Lasso",)),
-    Explanation("an intercept in every method but the Lasso", "intercept-1", methods=("OLS", "OMP", "Group Lasso", "Group-OMP")),
+    Explanation(
+        "an intercept in every method but the Lasso", "intercept-1", methods=("OLS", "OMP", "Group Lasso", "Group-OMP")
+    ),
     Explanation("an intercept in every method, errors by the covariance", "intercept-1", "covariance"),
     Explanation(
         "hold-out by responses less their mean, without an intercept", "printed-1", "deviations", kinds=("Holdout",)
@@ -124,8 +126,8 @@ def explanation_table(scores: Scores) -> Table:
         rows.append((*told, row, example, printed, varied))
     return Table(
         "group-omp-explanations",
-        "What the authors may have done otherwise than printed, each tested by as many runs. Cells that agree are within "
-        "three standard errors, ours and the published ones together; the model error of one row is the example.",
+        "What the authors may have done otherwise than printed, each tested by as many runs. Cells agree within three "
+        "standard errors of the difference; the model error of one row is the example.",
         ("experiment", "changed", "agree as printed", "agree so", "for example", "published", "as printed", "so"),
         tuple(rows),
         digits=3,

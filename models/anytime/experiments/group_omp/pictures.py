@@ -37,9 +37,7 @@ def beside(
         found = ours[method]
         axis.errorbar(x - NUDGE, found.mean, found.error or 0.0, **look)
         if published is not None:
-            axis.errorbar(
-                x + NUDGE, published[method].mean, published[method].error, markerfacecolor="white", **look
-            )
+            axis.errorbar(x + NUDGE, published[method].mean, published[method].error, markerfacecolor="white", **look)
 
 
 def legend(axis: Any, **where: Any) -> None:
