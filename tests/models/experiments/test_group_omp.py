@@ -257,6 +257,7 @@ def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:
     assert "outside: OLS" in fourth.text
     explained = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in explained] == [True]
+    assert not any("Explained by nothing" in f.text for f in section.findings)
     assert next(f for f in section.findings if "model error of OLS" in f.text).agrees is False
 
 
@@ -269,6 +270,8 @@ def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
     found = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in found] == [False]
     assert "no better than as printed" in found[0].text
+    left = next(f for f in section.findings if "Explained by nothing" in f.text)
+    assert "1 cells of Table 1: OLS, experiment 4, ME." in left.text
 
 
 def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:

@@ -209,8 +209,8 @@ def _text(scores: Scores, what: str, variables: int) -> tuple[str, ...]:
     return (
         f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
-        "group: x, x^2 and x^3, or x alone where it is binary (CHAS); RAD and ZN count as continuous. Rows are centred by their "
-        "training means, which is an intercept.",
+        "group: x, x^2 and x^3, or x alone where it is binary (CHAS); RAD and ZN count as continuous. Rows are centred "
+        "by their training means, which is an intercept.",
         "Take Group-OMP where what costs is the number of variables asked for: it predicts about as well as the others "
         "from fewer of them. Where only the error counts, take the Lasso. Least squares on all powers is fine for most "
         "splits, and useless where a test row lies beyond what it was trained on.",

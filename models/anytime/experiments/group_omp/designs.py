@@ -167,7 +167,8 @@ def _second_of_measurements() -> Float:
 
 def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
     hidden = np.repeat(rng.normal(size=(rows, 5)), 10, axis=1)
-    return MEASURED * hidden + np.sqrt(1.0 - MEASURED**2) * _drawn(rng, rows, 50)
+    X: Float = MEASURED * hidden + np.sqrt(1.0 - MEASURED**2) * _drawn(rng, rows, 50)
+    return X
 
 
 def _second_of_faint_measurements() -> Float:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from anytime.experiments.experiment import Estimate, Finding, Table
 from anytime.experiments.group_omp.agreement import Compared
+from anytime.experiments.group_omp.designs import DESIGNS
 from anytime.experiments.group_omp.methods import METHODS
 from anytime.experiments.group_omp.published import TABLE_1
 from anytime.experiments.group_omp.trials import MEASURES, VARIATIONS, row_names
 
-__all__ = ["EXPLANATIONS", "Explanation", "Scores", "cells", "explained", "explanation_table"]
+__all__ = ["EXPLANATIONS", "Explanation", "Scores", "cells", "explained", "explanation_table", "unexplained"]
 
 Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Many[float]]]]]
 """By variation, scoring, row of Table 1 and measure: a number for each run."""
@@ -111,6 +112,24 @@ def explained(scores: Scores) -> list[Finding]:
     if idle:
         findings.append(Finding(f"Tested, and no better than as printed: {'; '.join(idle)}.", agrees=False))
     return findings
+
+
+def unexplained(scores: Scores) -> list[Finding]:
+    """A line on the cells that agree neither as printed nor with any explanation that was tested for them."""
+    left: dict[tuple[str, str], None] = {}
+    for design in DESIGNS:
+        rows = [row for method in ALL for row in row_names(method).values()]
+        left |= {
+            (c.where, c.row): None for c in cells(scores, f"printed-{design.number}", "printed", rows) if not c.agrees
+        }
+    for explanation in EXPLANATIONS:
+        for cell in cells(scores, explanation.variation, explanation.scoring, explanation.rows):
+            if cell.agrees:
+                left.pop((cell.where, cell.row), None)
+    if not left:
+        return []
+    told = "; ".join(f"{row}, {where}" for where, row in left)
+    return [Finding(f"Explained by nothing that was tested, {len(left)} cells of Table 1: {told}.", agrees=False)]
 
 
 def explanation_table(scores: Scores) -> Table:

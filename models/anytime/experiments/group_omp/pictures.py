@@ -47,7 +47,7 @@ def legend(axis: Any, **where: Any) -> None:
     marks = [Line2D([], [], color=s, marker=m, linestyle="none", label=name) for name, (s, m) in LOOKS.items()]
     told = [
         Line2D([], [], color="0.3", marker="o", markerfacecolor=face, linestyle="none", label=label)
-        for label, face in (("ours", "0.3"), ("published", "white"))
+        for label, face in (("filled: ours", "0.3"), ("hollow: published", "white"))
     ]
     axis.legend(handles=[*marks, *told], fontsize=8, frameon=False, **where)
 
