@@ -115,7 +115,10 @@ def explained(scores: Scores) -> list[Finding]:
 
 
 def unexplained(scores: Scores) -> list[Finding]:
-    """A line on the cells that agree neither as printed nor with any explanation that was tested for them."""
+    """A line on the cells that agree neither as printed nor with an explanation that, all its cells told, helps.
+
+    One that mends a cell by spoiling two others explains nothing.
+    """
     left: dict[tuple[str, str], None] = {}
     for design in DESIGNS:
         rows = [row for method in ALL for row in row_names(method).values()]
@@ -123,13 +126,16 @@ def unexplained(scores: Scores) -> list[Finding]:
             (c.where, c.row): None for c in cells(scores, f"printed-{design.number}", "printed", rows) if not c.agrees
         }
     for explanation in EXPLANATIONS:
+        before, after, _ = _counts(scores, explanation)
+        if after <= before:
+            continue
         for cell in cells(scores, explanation.variation, explanation.scoring, explanation.rows):
             if cell.agrees:
                 left.pop((cell.where, cell.row), None)
     if not left:
         return []
     told = "; ".join(f"{row}, {where}" for where, row in left)
-    return [Finding(f"Explained by nothing that was tested, {len(left)} cells of Table 1: {told}.", agrees=False)]
+    return [Finding(f"Cells of Table 1 that nothing explains that was tested, {len(left)}: {told}.", agrees=False)]
 
 
 def explanation_table(scores: Scores) -> Table:
