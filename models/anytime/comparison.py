@@ -87,14 +87,21 @@ def compare(
     ----------
     gram : the training problem.  held : a test table's second moments in its units (`Gram.beside`).
     level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
+
+    Raises
+    ------
+    TrainingError
+        As `sparse_entries`.
     """
     learned: dict[tuple[Method, bool, bool], FactoredSequence] = {}
     entries = sparse_entries(gram, groups)
     for variant in VARIANTS:
         key = variant.method, variant.cost_blind, variant.doubling
+        if key in learned:
+            continue
         if variant.method == "sparse":
             learned[key] = given_sequence(gram, groups, entries.steps, alpha)
-        elif key not in learned:
+        else:
             learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level

@@ -68,7 +68,7 @@ def ours(X: Float, y: Float, groups: FeatureGroups, mu: float, tolerance: float)
 
 def theirs(X: Float, y: Float, groups: FeatureGroups, mu: float, tolerance: float) -> tuple[Float, bool]:
     """The same by celer, and whether it says that it converged. Its tolerance is a share of |y|^2/n."""
-    from celer import GroupLasso  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: PLC0415
+    from celer import GroupLasso  # noqa: PLC0415
 
     filled = [g for g, group in enumerate(groups.groups) if group.features]
     sizes = [len(groups.groups[g].features) for g in filled]
@@ -101,17 +101,14 @@ def difference(a: Float, b: Float) -> float:
 def beside(name: str, folder: Path, tolerance: float) -> bool:
     """Print a row for each penalty; returns whether all agree."""
     X, y, groups = problem(folder, name)
-    largest = max(
-        np.linalg.norm(X[:, s].T @ y) / len(y) / c
-        for s, c in zip(groups.slices, groups.costs, strict=True)
-        if s != slice(s.start, s.start)
-    )
+    filled = [(columns, cost) for columns, cost in zip(groups.slices, groups.costs, strict=True) if X[:, columns].size]
+    largest = max(float(np.linalg.norm(X[:, columns].T @ y)) / (len(y) * cost) for columns, cost in filled)
     theirs(X[:200], y[:200], groups, 0.5 * largest, 1e-4)  # compiled before it is timed
     print(f"{name}: {len(X):,} rows, {X.shape[1]} columns, {len(groups)} groups, gap {tolerance:g}")
     print("  mu/mu_max  groups  coefficients  predictions  objective   our gap   ours/theirs  (theirs)")
     agreed = True
     for share in SHARES:
-        mu = share * float(largest)
+        mu = share * largest
         start = time.perf_counter()
         path = ours(X, y, groups, mu, tolerance)
         middle = time.perf_counter()

@@ -23,14 +23,14 @@ def literal_group_lasso(
     X: Float, Y: Float, slices: Sequence[slice], weights: Sequence[float], lam: float, steps: int = 20_000
 ) -> Float:
     """A gradient step on the squares, then each group shrunk, again and again, until nothing moves by 1e-13."""
-    length = 1.0 / (2.0 * np.linalg.norm(X, 2) ** 2)
+    length = 1.0 / (2.0 * float(np.linalg.norm(X, 2)) ** 2)
     w = np.zeros((X.shape[1], Y.shape[1]))
     for _ in range(steps):
         moved = w + length * 2.0 * X.T @ (Y - X @ w)
         for columns, c in zip(slices, weights, strict=True):
             norm = np.linalg.norm(moved[columns])
             if norm > 0:
-                moved[columns] *= max(1.0 - length * lam * c / norm, 0.0)
+                moved[columns] *= max(1.0 - length * lam * c / float(norm), 0.0)
         if np.abs(moved - w).max() <= 1e-13:
             return moved
         w = moved

@@ -255,6 +255,7 @@ def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, caps
 
 def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:
     names = ["CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "G-OMP", "Doubling", "FR Oracle", "OMP Oracle"]
+    names += ["Sparse", "Sparse (shrunken)"]
     values = json.loads(told(capsys, *COMPARE, "--test", "test.csv", "--json"))
     assert [method["name"] for method in values["methods"]] == names
     for method in values["methods"]:

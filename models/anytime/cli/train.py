@@ -57,7 +57,7 @@ def train(
             help="What is fitted; gaussian (least squares) by default, poisson for counts.", show_default=False
         ),
     ] = None,
-    method: Annotated[Method, typer.Option(help="Selection criterion.")] = "fr",
+    method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Forget costs in selection.")] = False,
     doubling: Annotated[
         bool, typer.Option("--doubling", help="Take no step dearer than all before it: a bound at every budget.")

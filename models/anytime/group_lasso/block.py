@@ -21,21 +21,20 @@ from anytime.arrays import Float
 
 __all__ = ["Block"]
 
-NULL = 1e-10
-"""Eigenvalues under this share of the group's largest count as zero: directions without variance."""
-
 STEPS = 100
 """More than Newton's monotone steps ever need from the lower bound."""
 
 
 class Block:
-    """The eigenvectors of one group's covariance S (d, d); directions without variance get no coefficient."""
+    """The eigenvectors of one group's covariance S (d, d).
+
+    None is left out, however small its eigenvalue: the penalty holds it, and Newton's steps know it, too.
+    """
 
     def __init__(self, S: Float) -> None:
         self.S = np.ascontiguousarray(S)
         values, vectors = np.linalg.eigh(S)
-        sound = values > NULL * values[-1]
-        self.values, self.vectors = values[sound], np.ascontiguousarray(vectors[:, sound])
+        self.values, self.vectors = np.maximum(values, 0.0), vectors
 
     def optimum(self, z: Float, k: float, rho: float) -> Float:
         """The optimum (d, P), for k > 0; `rho`, a guess of its norm, spares steps."""

@@ -14,7 +14,10 @@ STRAIGHT = 1e-14
 """A group that passes 0 at less than the root of this share of its norm passes through it."""
 
 FALLEN = 0.5
-"""The whole step is taken where it leaves the slope no steeper, on the far side, than this share of what it was."""
+"""The whole step is taken where it leaves the slope no steeper, up or down, than this share of what it was."""
+
+FARTHEST = 2.0**20
+"""Longest step, where the slope still falls: the objective is bounded, but rounding may not know it."""
 
 BISECTIONS = 40
 """Halvings of the step; what is left of it, 1e-12, the next step mends."""
@@ -54,16 +57,18 @@ class Line:
         return self.curvature * t - self.linear + float(np.sum(self.pull * past / np.where(norms > 0, norms, 1.0)))
 
     def step(self) -> tuple[float, Bool]:
-        """A step in [0, 1] that lowers the objective, and which groups (groups,) it takes to their kink, if any.
+        """A step that lowers the objective, and which groups (groups,) it takes to their kink, if any.
 
         It is 1 where the slope has fallen enough there, else where the slope is zero, or jumps over zero.
         """
         nowhere, before = np.zeros(len(self.f), dtype=np.bool_), self.slope(0.0)
         if before >= 0:
             return 0.0, nowhere
-        if self.slope(1.0) <= -FALLEN * before:
+        if abs(self.slope(1.0)) <= -FALLEN * before:
             return 1.0, nowhere
         low, high = 0.0, 1.0
+        while self.slope(high) < 0 and high < FARTHEST:
+            low, high = high, 2.0 * high
         for _ in range(BISECTIONS):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if self.slope(middle) < 0 else (low, middle)

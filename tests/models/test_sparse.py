@@ -1,0 +1,301 @@
+"""Sparse orders groups by their entry on the cost-weighted Group Lasso path, and refits them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.accumulate import fold_moments_of, moments_of
+from anytime.arrays import Float
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.comparison import compare
+from anytime.curve import timeliness
+from anytime.errors import TrainingError
+from anytime.gram import Gram, Held
+from anytime.groups import FeatureGroups, load_groups
+from anytime.moments import Moments
+from anytime.prefixes import staircase
+from anytime.sequencing import (
+    FactoredSequence,
+    least_squares,
+    sequence,
+    sequencer,
+    shrunken_curve,
+    sparse,
+    sparse_entries,
+)
+from anytime.training import Options, fit
+from models import literal
+from models.problems import any_groups, grouped, messy_table
+from models.properties import quick
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+
+def orthonormal(q: list[float]) -> Gram:
+    """Uncorrelated columns with these correlations to one response: group g enters at |q_g|/c_g."""
+    D = len(q)
+    ones, zeros = np.ones(D), np.zeros(D)
+    response = np.array(q)[:, np.newaxis]
+    constant = np.zeros(D, dtype=np.bool_)
+    return Gram(np.eye(D), response, np.ones(1), zeros, ones, np.zeros(1), np.ones(1), constant, 100.0)
+
+
+def chosen(steps: tuple[tuple[int, ...], ...]) -> list[int]:
+    return [adds[-1] for adds in steps]
+
+
+def table(seed: int, groups: FeatureGroups, rows: int = 60, P: int = 1) -> tuple[Float, Float]:
+    rng = np.random.default_rng(seed)
+    X = messy_table(rng, rows, len(groups.features), ["constant", "binary", "copy", "sum"], 0.3, 0.0)
+    return X, X @ rng.normal(size=(X.shape[1], P)) + rng.normal(size=(rows, P))
+
+
+# The order
+
+
+def test_uncorrelated_groups_enter_by_gradient_per_cost() -> None:
+    # |q_g|/c_g: .3, .5/2 = .25, .6/2 = .3 less a little, sqrt(.09 + .16)/1 = .5
+    gram = orthonormal([0.3, 0.5, 0.59, 0.3, 0.4])
+    groups = grouped([1, 1, 1, 2], [1, 2, 2, 1])
+    assert chosen(sparse_entries(gram, groups).steps) == [3, 0, 2, 1]
+    # Without costs .59, and .5 twice, in the order of the file.
+    assert chosen(sparse_entries(gram, groups, cost_blind=True).steps) == [2, 1, 3, 0]
+
+
+def test_groups_that_enter_between_two_penalties_are_told_apart() -> None:
+    ratios = 0.1 * (1 + 1e-5 * np.arange(8.0))[::-1]
+    order = np.random.default_rng(0).permutation(8)
+    gram, groups = orthonormal([0.5, *ratios[order]]), grouped([1] * 9, [1] * 9)
+    assert chosen(sparse_entries(gram, groups).steps) == [0, *(1 + np.argsort(-ratios[order])).tolist()]
+
+
+def test_equal_groups_enter_by_cost_and_then_by_the_groups_file() -> None:
+    groups = grouped([1, 1, 1, 1], [2, 1, 1, 2])
+    assert chosen(sparse_entries(orthonormal([0.4, 0.2, 0.2, 0.4]), groups).steps) == [1, 2, 0, 3]
+
+
+def test_what_never_enters_comes_last_by_how_near_it_came() -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(size=(80, 2)), rng.normal(size=(80, 2))
+    X = np.hstack([one, one, two, two])  # the dearer copies never enter
+    gram = Gram.of(moments_of(X, one[:, :1] + 0.5 * two[:, :1] + rng.normal(size=(80, 1))))
+    groups = grouped([2, 2, 2, 2, 0], [1, 3, 1, 2, 1])
+    entries = sparse_entries(gram, groups)
+    assert entries.path.active.any(axis=0).tolist() == [True, False, True, False, False]
+    assert chosen(entries.steps) == [0, 2, 3, 1, 4]
+
+
+def test_free_groups_go_first_and_what_becomes_free_goes_at_once() -> None:
+    # Group 3 and 5, which requires it, are free; 4 enters at .9/(5 + 2) and pays the visit; then 2 is free, too.
+    groups = grouped([1, 0, 1, 1, 1, 1], [1, 5, 0, 0, 2, 0], {2: [1], 4: [1], 5: [3]})
+    gram = orthonormal([0.1, 0.6, 0.5, 0.9, 0.01])
+    assert sparse_entries(gram, groups).steps == ((3,), (5,), (1, 4), (2,), (0,))
+    assert sparse_entries(gram, groups, cost_blind=True).steps == ((1, 4), (2,), (3,), (0,), (5,))
+
+
+def test_a_group_enters_by_what_it_costs_with_all_it_requires() -> None:
+    # Ratios .5/1, .6/(10 + 1), .3/2; the visit is paid with the first test.
+    groups = grouped([1, 0, 1, 1], [1, 10, 1, 2], {2: [1]})
+    steps = sparse_entries(orthonormal([0.5, 0.6, 0.3]), groups).steps
+    assert steps == ((0,), (3,), (1, 2))
+
+
+@quick(max_examples=20)
+@given(any_groups, st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 2))
+def test_steps_take_every_group_once_after_what_it_requires(
+    groups: FeatureGroups, seed: int, cost_blind: bool, P: int
+) -> None:
+    gram = Gram.of(moments_of(*table(seed, groups, P=P)))
+    found = sequence(gram, groups, "sparse", 1e-3, cost_blind)
+    taken: set[int] = set()
+    for step in found.steps:
+        for group in step.adds:
+            assert set(groups.prerequisites[group]) <= taken
+            taken.add(group)
+        assert step.cost == pytest.approx(groups.costs[list(step.adds)].sum())
+    assert sorted(g for step in found.steps for g in step.adds) == list(range(len(groups)))
+    assert (np.diff(found.explained_variance) >= -1e-12).all()
+
+
+# The coefficients
+
+
+@quick(max_examples=10)
+@given(any_groups, st.integers(0, 2**32 - 1))
+def test_every_prefix_is_refitted_by_ridge_regression(groups: FeatureGroups, seed: int) -> None:
+    X, Y = table(seed, groups, P=2)
+    found = sequence(Gram.of(moments_of(X, Y)), groups, "sparse", 0.01)
+    rows = literal.Rows(*literal.standardise(X, Y), 0.01)
+    W = staircase(found.factor, found.z, found.ends)
+    for k, end in enumerate(found.ends):
+        columns = found.columns[:end].tolist()
+        np.testing.assert_allclose(
+            rows.X[:, columns] @ W[k, :end], rows.X[:, columns] @ rows.coefficients(columns), atol=1e-9
+        )
+        assert found.explained_variance[k] == pytest.approx(rows.explained_variance(columns), abs=1e-9)
+
+
+def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = grouped([2, 1, 3, 1], [1, 2, 3, 1])
+    X, Y = table(7, groups, rows=90)
+    parts = fold_moments_of(X, Y, folds=np.arange(90) % 3, count=3)
+    learned: list[Gram] = []
+
+    def counted(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> sparse.Entries:
+        learned.append(gram)
+        return sparse_entries(gram, groups, cost_blind)
+
+    monkeypatch.setattr(least_squares, "sparse_entries", counted)
+    fitted = fit(parts, groups, Options("sparse", alpha="cv"))
+    assert len(learned) == 1
+    assert fit(parts, groups, Options("sparse", alpha="cv", nested=True)).errors is not None
+    assert len(learned) == 1 + 1 + 3
+    at = sequencer(fitted.gram, groups, "sparse")
+    assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
+    assert fitted.guarantee.why == "the theorems cover fr and omp, not sparse"
+
+
+def test_a_path_that_is_not_solved_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "SUFFICIENT", -1.0)
+    with pytest.raises(TrainingError, match="too coarse to order groups by; choose another method"):
+        sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1]))
+
+
+# The shrunken curve
+
+
+def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
+    groups = grouped([2, 0, 2, 3], [1, 4, 2, 3], {2: [1]})
+    X, Y = table(3, groups, rows=80, P=2)
+    train, test = (X[:50], Y[:50]), (X[50:], Y[50:])
+    gram = Gram.of(moments_of(*train))
+    path = sparse_entries(gram, groups).path
+    costs, explained = shrunken_curve(path, groups, gram.beside(moments_of(*test)))
+    Xs, Ys = (test[0] - gram.x_mean) / gram.x_scale, (test[1] - gram.y_mean) / gram.y_scale
+    paid: set[int] = set()
+    assert costs[0] == explained[0] == 0
+    for k, w in enumerate(path.coef, start=1):
+        for g in np.flatnonzero([np.any(w[columns]) for columns in groups.slices]).tolist():
+            paid |= {g, *groups.prerequisites[g]}
+        assert costs[k] == pytest.approx(sum(groups.groups[g].cost for g in paid))
+        by_rows = 0.5 * (np.mean(Ys**2, axis=0) - np.mean((Ys - Xs @ w) ** 2, axis=0)).sum()
+        assert explained[k] == pytest.approx(by_rows, abs=1e-9)
+    assert (np.diff(costs) >= 0).all()
+
+
+def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
+    groups = grouped([2, 1, 3, 2], [1, 2, 3, 0])
+    X, Y = table(5, groups, rows=120)
+    gram = Gram.of(moments_of(X[:80], Y[:80]))
+    held = gram.beside(moments_of(X[80:], Y[80:]))
+    compared = compare(gram, groups, 1e-4, held)
+    order = sequence(gram, groups, "sparse", 1e-4)
+    assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
+    assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
+    path = sparse_entries(gram, groups).path
+    training = Held(gram.S, gram.q, gram.yy, gram.weight)
+    for side, moments, yy in ((compared.train, training, gram.yy), (compared.test, held, held.yy)):
+        costs, explained = shrunken_curve(path, groups, moments)
+        shrunken = side["Sparse (shrunken)"]
+        assert np.array_equal(shrunken.costs, costs)
+        assert np.array_equal(shrunken.explained_variance, explained)
+        assert shrunken.timeliness == timeliness(costs, explained, compared.stop, 0.5 * yy.sum())
+    # Shrunken weights explain no more of the training table than the best ones.
+    best = sequence(gram, groups, "sparse", 0.0).explained_variance[-1]
+    assert 0.9 * best < compared.train["Sparse (shrunken)"].explained_variance[-1] <= best
+
+
+# As a method
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options("sparse", doubling=True), "cannot double; leave doubling out"),
+        (Options("sparse", family="binomial"), "is for family gaussian, not binomial"),
+        (Options("sparse", family="poisson"), "is for family gaussian, not poisson"),
+    ],
+)
+def test_what_does_not_go_with_sparse_is_refused(options: Options, message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        options.check()
+
+
+def test_sequences_refuse_sparse_with_doubling() -> None:
+    with pytest.raises(TrainingError, match="cannot double"):
+        sequence(orthonormal([0.5]), grouped([1], [1]), "sparse", doubling=True)
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_estimators_learn_by_sparse(kind: Any, tmp_path: Path) -> None:
+    groups = grouped([2, 1, 3], [1, 2, 3])
+    X, Y = table(11, groups, rows=80)
+    y = Y[:, 0] if kind is AnytimeRegressor else np.where(Y[:, 0] > np.median(Y), "up", "down")
+    estimator = kind(groups, method="sparse", family="gaussian", alpha="cv", folds=3).fit(X, y)
+    assert len(estimator.sequence_) == 3
+    estimator.save(tmp_path / "m.safetensors")
+    assert load(tmp_path / "m.safetensors").manifest.method == "sparse"
+    with pytest.raises(TrainingError, match="cannot double"):
+        kind(groups, method="sparse", family="gaussian", doubling=True).fit(X, y)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with train.csv, groups.json and cheap.json, where the visit costs less."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame["a0"] + 2 * frame["b0"] + 0.7 * frame["c0"] + 0.5 * rng.normal(size=60)
+    frame.to_csv("train.csv", index=False)
+    for name, visit in (("groups", 9.0), ("cheap", 0.1)):
+        groups = [
+            {"name": "a", "features": ["a0", "a1"], "cost": 2.0},
+            {"name": "visit", "features": [], "cost": visit},
+            {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
+            {"name": "c", "features": ["c0"], "cost": 1.0},
+        ]
+        Path(f"{name}.json").write_text(json.dumps({"cost_unit": "ms", "groups": groups}))
+    return tmp_path
+
+
+def test_the_command_line_trains_shows_and_resequences_sparse(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["train", "train.csv", "--target", "y", "--method", "sparse", "--alpha", "0.01"]
+    assert main([*train, "--groups", "groups.json", "--folds", "0", "--out", "m.safetensors"]) == 0
+    assert main([*train, "--groups", "cheap.json", "--folds", "0", "--out", "cheap.safetensors"]) == 0
+    assert main(["resequence", "m.safetensors", "--costs", "cheap.json", "--out", "new.safetensors"]) == 0
+    dear, cheap, new = (load(f"{name}.safetensors").manifest for name in ("m", "cheap", "new"))
+    assert dear.steps[-1].adds == ("visit", "b")
+    assert cheap.steps[0].adds == ("visit", "b")
+    assert new.steps == cheap.steps
+    capsys.readouterr()
+    assert main([*train, "--groups", "groups.json", "--nested", "--out", "n.safetensors"]) == 0
+    for refused, words in (["--doubling"], "cannot double"), (["--family", "poisson"], "gaussian, not poisson"):
+        capsys.readouterr()
+        assert main([*train, "--groups", "groups.json", "--out", "r.safetensors", *refused]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert len(error.strip().splitlines()) == 1
+    assert not Path("r.safetensors").exists()
+
+
+def test_on_real_tables_refitted_is_never_worse_than_shrunken(shared_data: Path) -> None:
+    folder = shared_data / "heart_cleveland"
+    groups = load_groups(folder / "groups.json")
+    frame = pd.read_parquet(folder / "data.parquet")
+    y = frame["disease"].to_numpy(dtype=np.float64)[:, np.newaxis]
+    moments: Moments = moments_of(frame[list(groups.features)].to_numpy(dtype=np.float64), y)
+    compared = compare(Gram.of(moments), groups, 1e-5)
+    assert compared.train["Sparse (shrunken)"].timeliness < compared.train["Sparse"].timeliness
+    assert compared.train["Sparse"].timeliness < compared.train["CS-G-FR"].timeliness
+    found: FactoredSequence = sequence(Gram.of(moments), groups, "sparse", 1e-5)
+    assert found.costs[-1] == pytest.approx(groups.costs.sum())
