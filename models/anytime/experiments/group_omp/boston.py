@@ -212,7 +212,7 @@ def _text(scores: Scores, what: str, variables: int) -> tuple[str, ...]:
         "group: x, x^2 and x^3, or x alone where it is binary (CHAS); RAD and ZN count as continuous. Rows are centred "
         "by their training means, which is an intercept.",
         "Take Group-OMP where what costs is the number of variables asked for: it asks for the fewest, and the paired "
-        "table tells what that costs in error. Where only the error counts, take the Lasso. Least squares on all powers "
+        "table tells what that costs in error. Where only the error counts, take the Lasso. Least squares on all of it "
         "is fine for most splits, and useless where a test row lies beyond what it was trained on.",
     )
 
