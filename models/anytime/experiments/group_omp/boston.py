@@ -206,14 +206,17 @@ def _paired(scores: Scores) -> Table:
 
 
 def _text(scores: Scores, what: str, variables: int) -> tuple[str, ...]:
+    means = {key: {float(np.mean(scores[m][key])): m for m in METHODS} for key, _ in SIDES}
+    nearest, fewest = means["error"][min(means["error"])], means["variables"][min(means["variables"])]
     return (
         f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
         "group: x, x^2 and x^3, or x alone where it is binary (CHAS); RAD and ZN count as continuous. Rows are centred "
         "by their training means, which is an intercept.",
-        "Take Group-OMP where what costs is the number of variables asked for: it asks for the fewest, and the paired "
-        "table tells what that costs in error. Where only the error counts, take the Lasso. Least squares on all of it "
-        "is fine for most splits, and useless where a test row lies beyond what it was trained on.",
+        f"On these rows the fewest variables are asked for by {fewest}, and the least error is that of {nearest}; the "
+        "paired table tells what the one costs in terms of the other. Take Group-OMP where what costs is the number of "
+        "variables asked for. Least squares on all powers is fine for most splits, and useless where a test row lies "
+        "beyond what it was trained on.",
     )
 
 

@@ -205,8 +205,8 @@ def _text(scores: Scores) -> tuple[str, ...]:
         "least error on the validation rows, which is what can be done in practice.",
         "When to use which: where whole groups matter or do not, and the question is which, take Group-OMP; hold-out "
         "keeps far too many groups of the Lasso's or the Group Lasso's, because shrinking makes them harmless. "
-        "Where only the error counts and the noise is large beside what a group explains, as in experiments 1 and 4, "
-        "that same shrinking pays. OLS on all columns is the price of not selecting at all.",
+        "Where only the error counts and the noise is large beside what a group explains, that same shrinking can pay; "
+        "the paired table tells where it did. OLS on all columns is the price of not selecting at all.",
         "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
         "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
         "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') derived "
