@@ -1,0 +1,1 @@
+"""The experiments of the Group-OMP paper (Lozano, Swirszcz and Abe, 2009, section 4)."""
