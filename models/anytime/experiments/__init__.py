@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anytime.errors import AnytimeError, suggestion
-from anytime.experiments.bounds import BOUNDS
-from anytime.experiments.certificates import CERTIFICATES
-from anytime.experiments.curves import CURVES
-from anytime.experiments.doubling import DOUBLING
 from anytime.experiments.experiment import Experiment, Setting
+from anytime.experiments.group_omp.boston import BOSTON
+from anytime.experiments.group_omp.simulations import GROUP_OMP
 from anytime.experiments.report import write_report
 from anytime.experiments.running import results_of
-from anytime.experiments.timeliness import TABLE_1, TABLE_2
-from anytime.experiments.training_time import TRAINING_TIME
+from anytime.experiments.uai.bounds import BOUNDS
+from anytime.experiments.uai.certificates import CERTIFICATES
+from anytime.experiments.uai.curves import CURVES
+from anytime.experiments.uai.doubling import DOUBLING
+from anytime.experiments.uai.timeliness import TABLE_1, TABLE_2
+from anytime.experiments.uai.training_time import TRAINING_TIME
 
 __all__ = ["EXPERIMENTS", "chosen", "described", "results_of", "write_report"]
 
@@ -25,6 +27,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     DOUBLING,
     BOUNDS,
     CERTIFICATES,
+    GROUP_OMP,
+    BOSTON,
 )
 """All experiments, in the order of the report."""
 

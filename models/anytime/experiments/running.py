@@ -1,13 +1,12 @@
 """Working the runs off: those that measure nothing by the clock side by side, each result kept in a file at once.
 
-A result is used again where the library's version, the source of the run's module, its arguments, the setting and the
+A result is used again where the library's version, the source of the run's room, its arguments, the setting and the
 data files are those that it was made with; everything else is run anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import sys
@@ -127,10 +126,15 @@ def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int
 
 
 def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many[str]) -> _Task:
-    source = inspect.getsource(sys.modules[run.work.__module__])
-    what = [source, run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
+    what = [_source(run), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
     return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
+
+
+def _source(run: Run) -> str:
+    """The modules beside that of the run, itself among them."""
+    room = Path(str(sys.modules[run.work.__module__].__file__)).parent
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(room.glob("*.py")))
 
 
 def _marks(setting: Setting) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime.experiments.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
 from anytime.experiments.experiment import Setting
-from anytime.experiments.optimum import best_of_sets
 from anytime.experiments.sets import load_set
-from anytime.experiments.small_problems import PROBLEMS, ProblemName, cheapest, drawn_costs, recosted, small_problem
+from anytime.experiments.uai.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
+from anytime.experiments.uai.optimum import best_of_sets
+from anytime.experiments.uai.small_problems import PROBLEMS, ProblemName, cheapest, drawn_costs, recosted, small_problem
 from anytime.guarantee import bound, doubling_bound, subset_values
 from anytime.sequencing import sequence
 from models import literal

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytime.experiments.certificates import CASES, CERTIFICATES, certified
 from anytime.experiments.experiment import Result, Setting
 from anytime.experiments.sets import load_set
+from anytime.experiments.uai.certificates import CASES, CERTIFICATES, certified
 from anytime.gram import Gram
 from anytime.guarantee import subset_values
 from anytime.moments import Moments

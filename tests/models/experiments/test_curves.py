@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from anytime.evaluation import held_out_curve
-from anytime.experiments.curves import CURVES, METHODS, PROBLEMS, draw_curves
 from anytime.experiments.experiment import Result, Setting
 from anytime.experiments.sets import load_set
+from anytime.experiments.uai.curves import CURVES, METHODS, PROBLEMS, draw_curves
 from anytime.training import Options, fit
 
 QUICK = Setting(quick=True)

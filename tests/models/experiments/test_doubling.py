@@ -7,9 +7,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from anytime.experiments.doubling import DOUBLING, any_sequence, doubled, independent, learned, ratios
 from anytime.experiments.experiment import Setting
-from anytime.experiments.optimum import knapsack
+from anytime.experiments.uai.doubling import DOUBLING, any_sequence, doubled, independent, learned, ratios
+from anytime.experiments.uai.optimum import knapsack
 
 
 def eq10(D: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,12 +12,12 @@ import pytest
 from anytime.arrays import Float
 from anytime.experiments.experiment import Estimate, Setting
 from anytime.experiments.group_omp.agreement import Compared
-from anytime.experiments.group_omp.boston import EXPERIMENT as BOSTON_HOUSING
+from anytime.experiments.group_omp.boston import BOSTON
 from anytime.experiments.group_omp.designs import DESIGNS, Design, groups_of
 from anytime.experiments.group_omp.methods import METHODS, Rows, group_lasso, group_omp, lasso, ols, omp
-from anytime.experiments.group_omp.published import BOSTON, TABLE_1
+from anytime.experiments.group_omp.published import TABLE_1, TABLE_2
 from anytime.experiments.group_omp.scores import f1, groups_with, held_out_errors, model_errors
-from anytime.experiments.group_omp.simulations import EXPERIMENT as SIMULATIONS
+from anytime.experiments.group_omp.simulations import GROUP_OMP
 from anytime.experiments.group_omp.splits import READINGS, expanded, splits
 from anytime.experiments.group_omp.trials import MEASURES, SCORINGS, VARIATIONS, row_names, trials
 
@@ -239,7 +239,7 @@ def as_published(name: str, row: str, measure: str) -> float:
 
 
 def test_the_section_says_so_where_all_agrees() -> None:
-    section = SIMULATIONS.section(QUICK, simulated(as_published))
+    section = GROUP_OMP.section(QUICK, simulated(as_published))
     assert all(f.agrees for f in section.findings if f.text.startswith("Experiment"))
     assert not any("explains" in f.text or "Tested" in f.text for f in section.findings)
     assert "agrees" in next(f.text for f in section.findings if "model error of OLS" in f.text)
@@ -250,7 +250,7 @@ def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:
         wrong = name == "printed-4" and row == "OLS" and measure == "ME"
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
 
-    section = SIMULATIONS.section(QUICK, simulated(differing))
+    section = GROUP_OMP.section(QUICK, simulated(differing))
     fourth = next(f for f in section.findings if f.text.startswith("Experiment 4 as printed"))
     assert fourth.agrees is False
     assert "26 of 27" in fourth.text
@@ -266,7 +266,7 @@ def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
         wrong = VARIATIONS[name].design == 4 and row == "OLS" and measure == "ME"
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
 
-    section = SIMULATIONS.section(QUICK, simulated(differing))
+    section = GROUP_OMP.section(QUICK, simulated(differing))
     found = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in found] == [False]
     assert "no better than as printed" in found[0].text
@@ -276,8 +276,8 @@ def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
 
 def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
     results = {f"{name}-0": trials(QUICK, name, 0, 2) for name in VARIATIONS}
-    section = SIMULATIONS.section(QUICK, results)
-    assert {run.name for run in SIMULATIONS.runs(QUICK)} == set(results)
+    section = GROUP_OMP.section(QUICK, results)
+    assert {run.name for run in GROUP_OMP.runs(QUICK)} == set(results)
     for table in section.tables:
         assert all(len(row) == len(table.columns) for row in table.rows)
     for figure in section.figures:
@@ -292,8 +292,8 @@ def test_expansion_leaves_a_binary_variable_alone() -> None:
 
 
 def test_boston_runs_on_the_stand_in_and_says_so() -> None:
-    results = {run.name: run.work(QUICK, **{**run.arguments, "count": 2}) for run in BOSTON_HOUSING.runs(QUICK)}
-    section = BOSTON_HOUSING.section(QUICK, results)
+    results = {run.name: run.work(QUICK, **{**run.arguments, "count": 2}) for run in BOSTON.runs(QUICK)}
+    section = BOSTON.section(QUICK, results)
     assert "diabetes" in section.findings[0].text
     assert not any("published means lie" in f.text for f in section.findings)
     assert section.figures[0].draw().axes
@@ -323,7 +323,7 @@ def boston_results(error: Callable[[str, str], float]) -> dict[str, Any]:
             "methods": {
                 m: {
                     "error": [error(reading, m) - 0.1, error(reading, m) + 0.1],
-                    "variables": [BOSTON[m][1].mean] * 2,
+                    "variables": [TABLE_2[m][1].mean] * 2,
                 }
                 for m in METHODS
             },
@@ -339,15 +339,15 @@ def boston_results(error: Callable[[str, str], float]) -> dict[str, Any]:
 
 
 def test_boston_says_where_it_agrees_and_where_not() -> None:
-    section = BOSTON_HOUSING.section(QUICK, boston_results(lambda _, m: BOSTON[m][0].mean))
+    section = BOSTON.section(QUICK, boston_results(lambda _, m: TABLE_2[m][0].mean))
     assert [f.agrees for f in section.findings[:2]] == [True, True]
     assert not any("other readings" in f.text for f in section.findings)
     assert "90%" in next(f.text for f in section.findings if "mean of few" in f.text)
 
     worse = boston_results(
-        lambda reading, m: BOSTON[m][0].mean + (9.0 if m == "Group-OMP" and reading == "read" else 0)
+        lambda reading, m: TABLE_2[m][0].mean + (9.0 if m == "Group-OMP" and reading == "read" else 0)
     )
-    section = BOSTON_HOUSING.section(QUICK, worse)
+    section = BOSTON.section(QUICK, worse)
     assert [f.agrees for f in section.findings[:2]] == [False, True]
     others = next(f for f in section.findings if "other readings" in f.text)
     assert others.agrees

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from anytime.comparison import compare
-from anytime.experiments.claims import ORDER, Claim
 from anytime.experiments.experiment import Estimate, Result, Results, Setting
-from anytime.experiments.penalty import validated_alpha
 from anytime.experiments.sets import load_set, regrouping
-from anytime.experiments.timeliness import (
+from anytime.experiments.uai.claims import ORDER, Claim
+from anytime.experiments.uai.penalty import validated_alpha
+from anytime.experiments.uai.timeliness import (
     COLUMNS,
     PUBLISHED_1,
     PUBLISHED_2,

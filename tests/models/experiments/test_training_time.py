@@ -11,10 +11,17 @@ import pytest
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
-from anytime.experiments.clocking import clocked, counted, grown, timed
 from anytime.experiments.experiment import Setting
-from anytime.experiments.literal_selection import Equations, FromGram, FromRows, LiteralPath, literal_fr, literal_omp
-from anytime.experiments.training_time import TRAINING_TIME
+from anytime.experiments.uai.clocking import clocked, counted, grown, timed
+from anytime.experiments.uai.literal_selection import (
+    Equations,
+    FromGram,
+    FromRows,
+    LiteralPath,
+    literal_fr,
+    literal_omp,
+)
+from anytime.experiments.uai.training_time import TRAINING_TIME
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.sequencing import sequence

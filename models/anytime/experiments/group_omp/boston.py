@@ -25,10 +25,10 @@ from anytime.experiments.experiment import (
 from anytime.experiments.group_omp.agreement import Compared
 from anytime.experiments.group_omp.methods import METHODS
 from anytime.experiments.group_omp.pictures import LOOKS
-from anytime.experiments.group_omp.published import BOSTON
+from anytime.experiments.group_omp.published import TABLE_2
 from anytime.experiments.group_omp.splits import READINGS, splits
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["BOSTON"]
 
 BATCHES, BATCH, QUICK_BATCH = 10, 10, 3
 """100 splits, ten to a batch; and the one batch of a quick look."""
@@ -74,7 +74,7 @@ def _stand_in(what: str) -> Finding:
 
 def _compared(scores: Scores) -> list[Compared]:
     return [
-        Compared(words, method, BOSTON[method][side], Estimate.of(scores[method][key]), rounding=0.005)
+        Compared(words, method, TABLE_2[method][side], Estimate.of(scores[method][key]), rounding=0.005)
         for side, (key, words) in enumerate(SIDES)
         for method in METHODS
     ]
@@ -112,7 +112,7 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
     return [
         Finding(
             "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
-            f"(published {BOSTON['Group-OMP'][0].mean:.2f}): {told}. Of these {verdict}.",
+            f"(published {TABLE_2['Group-OMP'][0].mean:.2f}): {told}. Of these {verdict}.",
             agrees=counts[best] == cells,
         )
     ]
@@ -180,7 +180,7 @@ def _table(scores: Scores, what: str, real: bool) -> Table:
     for method in METHODS:
         cells: list[Cell] = [method]
         for side, (key, _) in enumerate(SIDES):
-            cells += [BOSTON[method][side], Estimate.of(scores[method][key])]
+            cells += [TABLE_2[method][side], Estimate.of(scores[method][key])]
         rows.append((*cells, float(np.median(scores[method]["error"]))))
     return Table(
         "boston",
@@ -226,7 +226,7 @@ def _figure(scores: Scores, what: str, real: bool) -> Figure:
         for side, (axis, (key, words)) in enumerate(zip(axes, SIDES, strict=True)):
             for x, (method, (shade, marker)) in enumerate(LOOKS.items()):
                 look = {"color": shade, "marker": marker, "markersize": 6, "linestyle": "none"}
-                found, printed = Estimate.of(scores[method][key]), BOSTON[method][side]
+                found, printed = Estimate.of(scores[method][key]), TABLE_2[method][side]
                 axis.errorbar(x - 0.12, found.mean, found.error or 0.0, **look)
                 if real:
                     axis.errorbar(x + 0.12, printed.mean, printed.error, markerfacecolor="white", **look)
@@ -239,7 +239,7 @@ def _figure(scores: Scores, what: str, real: bool) -> Figure:
     return Figure("boston", caption, draw)
 
 
-EXPERIMENT = Experiment(
+BOSTON = Experiment(
     "boston",
     "Boston Housing, as in the Group-OMP paper",
     "Lozano, Swirszcz and Abe (2009), Table 2",

@@ -25,7 +25,7 @@ from anytime.experiments.group_omp.pictures import experiments
 from anytime.experiments.group_omp.published import TABLE_1
 from anytime.experiments.group_omp.trials import MEASURES, SCORINGS, VARIATIONS, row_names, trials
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["GROUP_OMP"]
 
 BATCHES, BATCH = 10, 10
 """100 runs, ten to a batch."""
@@ -232,7 +232,7 @@ def _figures(scores: Scores) -> list[Figure]:
     return figures
 
 
-EXPERIMENT = Experiment(
+GROUP_OMP = Experiment(
     "group-omp",
     "Simulations of the Group-OMP paper",
     "Lozano, Swirszcz and Abe (2009), Table 1",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anytime.experiments.clocking import ROWS, grown, timed
 from anytime.experiments.drawing import curve, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime.experiments.uai.clocking import ROWS, grown, timed
 
 __all__ = ["TRAINING_TIME"]
 

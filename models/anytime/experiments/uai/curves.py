@@ -11,8 +11,8 @@ from anytime.arrays import Float
 from anytime.curve import plateau_level, stopping_cost, timeliness
 from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.penalty import validated_alpha
 from anytime.experiments.sets import RealSet, SetName, Split, load_set, regrouping
+from anytime.experiments.uai.penalty import validated_alpha
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.prefixes import staircase

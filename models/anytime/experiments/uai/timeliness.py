@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from anytime.comparison import Comparison, Measured, compare
-from anytime.experiments.claims import ORDER, Claim, listed
 from anytime.experiments.experiment import (
     Cell,
     Estimate,
@@ -25,8 +24,9 @@ from anytime.experiments.experiment import (
     Setting,
     Table,
 )
-from anytime.experiments.penalty import validated_alpha
 from anytime.experiments.sets import SetName, load_set, regrouping
+from anytime.experiments.uai.claims import ORDER, Claim, listed
+from anytime.experiments.uai.penalty import validated_alpha
 
 __all__ = ["GROUPINGS", "GROUP_SIZES", "TABLE_1", "TABLE_2"]
 

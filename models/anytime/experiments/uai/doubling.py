@@ -14,7 +14,7 @@ import numpy as np
 from anytime.arrays import Float, Index
 from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.optimum import knapsack
+from anytime.experiments.uai.optimum import knapsack
 from anytime.gram import Gram
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.guarantee import doubling_bound

@@ -16,8 +16,8 @@ from anytime.accumulate import moments_of
 from anytime.arrays import Float, Index
 from anytime.criteria import CRITERIA
 from anytime.experiments.experiment import Result, Setting
-from anytime.experiments.literal_selection import FromGram, FromRows, LiteralPath, literal_fr, literal_omp
 from anytime.experiments.sets import load_set, regrouped
+from anytime.experiments.uai.literal_selection import FromGram, FromRows, LiteralPath, literal_fr, literal_omp
 from anytime.gram import Gram
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.manifest import Method

@@ -10,8 +10,15 @@ import numpy as np
 from anytime.arrays import Float
 from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.optimum import SLACK, Optimum, best_of_sets
-from anytime.experiments.small_problems import PROBLEMS, ProblemName, SmallProblem, drawn_costs, recosted, small_problem
+from anytime.experiments.uai.optimum import SLACK, Optimum, best_of_sets
+from anytime.experiments.uai.small_problems import (
+    PROBLEMS,
+    ProblemName,
+    SmallProblem,
+    drawn_costs,
+    recosted,
+    small_problem,
+)
 from anytime.groups import FeatureGroups
 from anytime.guarantee import doubling_bound, spectral_gamma, submodularity_ratio, subset_values
 from anytime.manifest import Method
