@@ -119,10 +119,15 @@ def _table(table: Table) -> Iterator[str]:
     yield f"<div class='scroll'><table class='numbers'><caption>{escape(table.caption)}</caption><tr>"
     yield "".join(f"<th>{escape(column)}</th>" for column in table.columns) + "</tr>"
     for row in table.rows:
-        published = " class='published'" if "published" in str(row[0]) else ""
-        cells = "".join(f"<td>{escape(_shown(cell, table.digits))}</td>" for cell in row)
-        yield f"<tr{published}>{cells}</tr>"
+        cells = zip(table.columns, row, strict=True)
+        yield "<tr>" + "".join(_cell(column, str(row[0]), cell, table.digits) for column, cell in cells) + "</tr>"
     yield "</table></div>"
+
+
+def _cell(column: str, row: str, cell: Cell, digits: int) -> str:
+    """A cell; what was published is shaded."""
+    published = " class='published'" if "published" in column or "published" in row else ""
+    return f"<td{published}>{escape(_shown(cell, digits))}</td>"
 
 
 def _shown(cell: Cell, digits: int) -> str:

@@ -40,7 +40,8 @@ def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
     assert [page.count(f"class='verdict {word}'") for word in ("agrees", "differs", "noted")] == [1, 1, 1]
     assert "<td>1 agree</td><td>1 differ</td>" in page
     assert "0.3123 ± 0.0046" in page
-    assert "<tr class='published'><td>5 published</td><td>0.3188</td><td></td></tr>" in page
+    assert "<td class='published'>5 published</td><td class='published'>0.3188</td>" in page
+    assert "<td>5 ours</td>" in page
     assert "src='data:image/png;base64,iVBOR" in page
     assert "http" not in page.replace("xhtml", "")
 

@@ -140,15 +140,15 @@ def _cases(setting: Setting) -> list[Case]:
 
 def _section_1(setting: Setting, results: Results) -> Section:
     runs = {"test": _by_method(results.values(), "test"), "train": _by_method(results.values(), "train")}
-    rows: tuple[tuple[Cell, ...], ...] = (
-        ("published (AGRICULTURAL)", *PUBLISHED_1, None, None),
-        ("ours, held out", *(Estimate.of(runs["test"][m]) for m in COLUMNS)),
-        ("ours, training", *(Estimate.of(runs["train"][m]) for m in COLUMNS)),
+    published = (*PUBLISHED_1, None, None)
+    rows = tuple(
+        (method, known, Estimate.of(runs["test"][method]), Estimate.of(runs["train"][method]))
+        for method, known in zip(COLUMNS, published, strict=True)
     )
     table = Table(
         "table-1",
         "0.97-timeliness. AGRICULTURAL is proprietary: its numbers are there for the order.",
-        ("", *COLUMNS),
+        ("method", "published (AGRICULTURAL)", "ours, held out", "ours, training"),
         rows,
     )
     differences = Table(
@@ -189,16 +189,19 @@ def _section_2(setting: Setting, results: Results) -> Section:
 
 
 def _table_2(case: Case, by_size: Mapping[int, Result], setting: Setting) -> Table:
-    lines: list[tuple[Cell, ...]] = []
+    compared = case.name == "yahoo_sample"
+    columns: dict[str, tuple[Cell, ...]] = {}
     for size, result in by_size.items():
-        if case.name == "yahoo_sample":
-            lines.append((f"{size} published", *PUBLISHED_2[size], None, None))
-        lines.append((f"{size} ours", *(Estimate.of(result["test"][m]) for m in COLUMNS)))
+        if compared:
+            columns[f"s={size} published"] = (*PUBLISHED_2[size], None, None)
+        columns[f"s={size} ours"] = tuple(Estimate.of(result["test"][method]) for method in COLUMNS)
     chosen = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
     alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({chosen})"
     measured_on = load_set(case.name, setting).what
     what = f"{case.label}: 0.99-timeliness on held-out rows by group size, {alpha}: {measured_on}."
-    return Table(f"table-2-{case.label}", what, ("group size", *COLUMNS), tuple(lines))
+    return Table(
+        f"table-2-{case.label}", what, ("method", *columns), tuple(zip(COLUMNS, *columns.values(), strict=True))
+    )
 
 
 def _differences_2(label: str, by_size: Mapping[int, Result]) -> Table:
