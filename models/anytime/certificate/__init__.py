@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from anytime.certificate.certify import CertifiedPrefix, certify
+from anytime.certificate.shares import at_least
 
-__all__ = ["CertifiedPrefix", "certify"]
+__all__ = ["CertifiedPrefix", "at_least", "certify"]

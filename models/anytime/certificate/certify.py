@@ -6,6 +6,7 @@ the same penalty: the prefix reaches at least F/U of the best possible.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
@@ -195,9 +196,9 @@ def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
         raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both of every prefix")
     if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
         raise TrainingError("a cost or F of a prefix is negative or not finite; expected those of a sequence")
-    if nodes < 1 or (seconds is not None and not seconds >= 0):
+    if nodes < 1 or (seconds is not None and not (math.isfinite(seconds) and seconds >= 0)):
         raise TrainingError(
-            f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, 0 seconds or more"
+            f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, and a finite number of seconds"
         )
 
 

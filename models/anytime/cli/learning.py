@@ -108,9 +108,9 @@ def open_test(test: Path, source: Source) -> Dataset:
     return _beside(test, source)[0]
 
 
-def check_other_rows(tables: Mapping[str, Path | None], data: Path) -> None:
+def check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str = "the model learns from") -> None:
     """Refuse tables, by option, that must hold rows of their own: not those to learn from, nor each other's."""
-    uses = {data: "the model learns from"}
+    uses = {data: use_of_data}
     for option, path in tables.items():
         for other, use in uses.items():
             if path is not None and path.exists() and other.exists() and path.samefile(other):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
@@ -11,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime.arrays import Float
+from anytime.certificate import at_least
 from anytime.errors import listed
 from anytime.evaluation import Evaluation
 from anytime.guarantee import doubling_bound
@@ -95,8 +95,7 @@ def _of_best(model: AnytimeModel, prefix: int) -> str:
     assert found is not None  # noqa: S101
     if shares[prefix] >= BEST:
         return "best"
-    # Rounded down; the guard is for shares that are whole tenths but for rounding.
-    share = f"{math.floor(1000 * shares[prefix] + 1e-6) / 10:g} %"
+    share = at_least(shares[prefix])
     return share if found.exact[prefix] else f">= {share}"
 
 
@@ -112,7 +111,7 @@ def certificate_line(model: AnytimeModel) -> str:
     best = cells.count("best")
     if best == len(cells):
         return f"certified: every step is the best set{among} that its cost buys on the training data ({limits})"
-    least = f"{math.floor(1000 * min(shares[1:]) + 1e-6) / 10:g} %"
+    least = at_least(min(shares[1:]))
     return (
         f"certified: every step explains at least {least} of what any set{among} of its cost can on the training data; "
         f"{best} of {len(cells)} are the best set ({limits})"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import Seed, workers
+from anytime.cli.arguments import workers
 
 __all__ = ["reproduce"]
 
@@ -40,7 +40,7 @@ def reproduce(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run everything anew.")] = False,
     n_jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.", show_default=False)] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
 ) -> None:
     """Run the papers' experiments again and write a report: each table and figure, published and ours.
 
@@ -48,7 +48,7 @@ def reproduce(
     """
     from anytime.cli.console import progress, remark, results  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.errors import AnytimeError  # noqa: PLC0415
-    from anytime.experiments import chosen, described, results_of, write_report  # noqa: PLC0415
+    from anytime.experiments import check_folder, check_sets, chosen, described, results_of, write_report  # noqa: PLC0415
     from anytime.experiments.experiment import Setting  # noqa: PLC0415
 
     if name and everything:
@@ -60,11 +60,13 @@ def reproduce(
     folder = data if data is not None else DATA if DATA.is_dir() else None
     setting = Setting(folder, None if yahoo is None or yahoo_costs is None else (yahoo, yahoo_costs), quick, seed)
     experiments, jobs = chosen(name or ()), workers(n_jobs)
+    check_sets({needed for experiment in experiments for needed in experiment.sets}, setting)
+    check_folder(out)
     for line in described(setting):
         remark(line)
     with progress("experiments", sum(len(experiment.runs(setting)) for experiment in experiments), "runs") as told:
         found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, told=told)
-    sections = [(experiment, experiment.section(setting, found[experiment.name])) for experiment in experiments]
+    sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
     report = write_report(sections, described(setting), out)
     console = results()
     for experiment, section in sections:

@@ -121,6 +121,8 @@ def train(
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
     share = checked_coverage(coverage, calibrate)
     check_other_rows({"--validation": validation, "--calibrate": calibrate}, data)
+    if validation is not None and test is not None:
+        check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_out(out)
     source = open_source(
         data, groups, target, task, settled, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target

@@ -8,8 +8,9 @@ from anytime.errors import AnytimeError, suggestion
 from anytime.experiments.experiment import Experiment, Setting
 from anytime.experiments.group_omp.boston import BOSTON
 from anytime.experiments.group_omp.simulations import GROUP_OMP
-from anytime.experiments.report import write_report
+from anytime.experiments.report import check_folder, write_report
 from anytime.experiments.running import results_of
+from anytime.experiments.sets import check_sets
 from anytime.experiments.uai.bounds import BOUNDS
 from anytime.experiments.uai.certificates import CERTIFICATES
 from anytime.experiments.uai.curves import CURVES
@@ -17,7 +18,7 @@ from anytime.experiments.uai.doubling import DOUBLING
 from anytime.experiments.uai.timeliness import TABLE_1, TABLE_2
 from anytime.experiments.uai.training_time import TRAINING_TIME
 
-__all__ = ["EXPERIMENTS", "chosen", "described", "results_of", "write_report"]
+__all__ = ["EXPERIMENTS", "check_folder", "check_sets", "chosen", "described", "results_of", "write_report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     TABLE_1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -162,6 +162,8 @@ class Experiment:
     source : where it was published; empty where it was not.
     runs : its runs in a setting.
     section : what the report says of their results.
+    sets : names of the data sets that it is measured on.
+    of_the_sets : its verdicts are about these sets themselves, and are withheld where others stand in for them.
     """
 
     name: str
@@ -169,3 +171,12 @@ class Experiment:
     source: str
     runs: Callable[[Setting], Many[Run]]
     section: Callable[[Setting, Results], Section]
+    sets: tuple[str, ...] = ()
+    of_the_sets: bool = False
+
+    def reported(self, setting: Setting, results: Results) -> Section:
+        """Its section, with the verdicts that the setting allows."""
+        section = self.section(setting, results)
+        if setting.data is not None or not self.of_the_sets:
+            return section
+        return replace(section, findings=tuple(replace(finding, agrees=None) for finding in section.findings))

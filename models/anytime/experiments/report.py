@@ -14,7 +14,7 @@ from anytime.errors import AnytimeError
 from anytime.experiments.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
 from anytime.plotting import write_figure
 
-__all__ = ["write_report"]
+__all__ = ["check_folder", "write_report"]
 
 STYLE = Path(__file__).with_name("report.css")
 
@@ -24,6 +24,15 @@ HOW_TO_READ = (
 )
 
 VERDICTS = {True: "agrees", False: "differs", None: "noted"}
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a report, before the work for it; AnytimeError where that fails."""
+    try:
+        for name in ("figures", "tables", "runs"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AnytimeError(f"cannot write into {str(folder)!r}: {(error.strerror or str(error)).lower()}") from error
 
 
 def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
@@ -38,16 +47,17 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
     AnytimeError
         The folder cannot be written, or matplotlib is not installed.
     """
+    check_folder(folder)
     try:
-        for name in ("figures", "tables"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
         for _, section in sections:
             for table in section.tables:
                 _write_csv(table, folder / "tables" / f"{table.name}.csv")
             for figure in section.figures:
                 write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
         path = folder / "report.html"
-        path.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
+        aside = path.with_suffix(".tmp")
+        aside.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
+        aside.replace(path)
     except OSError as error:
         raise AnytimeError(f"cannot write into {str(folder)!r}: {(error.strerror or str(error)).lower()}") from error
     return path

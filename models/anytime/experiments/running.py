@@ -1,7 +1,7 @@
 """Working the runs off: those that measure nothing by the clock side by side, each result kept in a file at once.
 
-A result is used again where the library's version, the source of the run's room, its arguments, the setting and the
-data files are those that it was made with; everything else is run anew.
+A result is used again where the library's version and source, the run's arguments, the setting and the data files are
+those that it was made with; everything else is run anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -126,15 +127,21 @@ def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int
 
 
 def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many[str]) -> _Task:
-    what = [_source(run), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
+    own = Path(str(sys.modules[run.work.__module__].__file__)).read_text(encoding="utf-8")
+    what = [_library(), own, run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
     return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
 
 
-def _source(run: Run) -> str:
-    """The modules beside that of the run, itself among them."""
-    room = Path(str(sys.modules[run.work.__module__].__file__)).parent
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(room.glob("*.py")))
+@cache
+def _library() -> str:
+    """Digest of the library's source, less its commands: any change to it may change a result."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        if root / "cli" not in path.parents:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _marks(setting: Setting) -> list[str]:

@@ -6,7 +6,7 @@ experiments run alike, and say what they ran on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,13 +22,13 @@ from anytime.errors import AnytimeError
 from anytime.evaluation import ndcg
 from anytime.experiments.experiment import Setting
 from anytime.experiments.stand_ins import boston_stand_in, detection_stand_in, ranking_stand_in, small_ranking_stand_in
-from anytime.experiments.yahoo import read_yahoo
+from anytime.experiments.yahoo import check_yahoo, read_yahoo
 from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
 from anytime.moments import Moments
 from anytime.tables import feature_matrix, numbers, open_table
 
-__all__ = ["RealSet", "SetName", "Split", "load_set", "regrouped", "regrouping"]
+__all__ = ["RealSet", "SetName", "Split", "check_sets", "load_set", "regrouped", "regrouping"]
 
 SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
 
@@ -126,6 +126,23 @@ def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
     return replace(data, groups=groups, X=data.X[:, order])
 
 
+def check_sets(names: Iterable[str], setting: Setting) -> None:
+    """Look for the files of some data sets, before any work.
+
+    Raises
+    ------
+    AnytimeError
+        One is missing.
+    """
+    for name in names:
+        if name == "yahoo_sample" and setting.yahoo is not None:
+            check_yahoo(*setting.yahoo)
+        elif setting.data is not None and not (setting.data / name / "groups.json").is_file():
+            raise AnytimeError(
+                f"there is no data set {str(setting.data / name)!r}; give --data a folder that has it, or none at all"
+            )
+
+
 @lru_cache(maxsize=2)
 def load_set(name: SetName, setting: Setting) -> RealSet:
     """A data set of the setting, or what stands in for it.
@@ -140,8 +157,6 @@ def load_set(name: SetName, setting: Setting) -> RealSet:
 
 def _read(folder: Path, file: str, target: str, more: str | None = None) -> tuple[FeatureGroups, Float, Float, Any]:
     """Groups, features, response and one more column of a data set's file."""
-    if not folder.is_dir():
-        raise AnytimeError(f"there is no data set {str(folder)!r}; give --data a folder that has it, or none at all")
     groups = load_groups(folder / "groups.json")
     columns = [*groups.features, target, *([more] if more else [])]
     X, y, extra = [], [], []

@@ -17,7 +17,7 @@ from anytime.arrays import Float, Index
 from anytime.errors import TableError
 from anytime.groups import FeatureGroup, FeatureGroups
 
-__all__ = ["FILES", "read_yahoo"]
+__all__ = ["FILES", "check_yahoo", "read_yahoo"]
 
 FILES = ("set1.train.txt", "set1.test.txt")
 """Rows to train on, and rows held out. The rows for validation are not read."""
@@ -37,14 +37,10 @@ def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, 
     """
     from sklearn.datasets import load_svmlight_files  # noqa: PLC0415
 
-    prices = _costs(costs)
-    paths = [folder / name for name in FILES]
-    for path in paths:
-        if not path.is_file():
-            raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
+    prices = check_yahoo(folder, costs)
     try:
         loaded = load_svmlight_files(
-            [str(path) for path in paths], n_features=len(prices), query_id=True, zero_based=False
+            [str(folder / name) for name in FILES], n_features=len(prices), query_id=True, zero_based=False
         )
     except (ValueError, OSError) as error:
         what = " ".join(str(error).split())
@@ -60,6 +56,20 @@ def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, 
     made = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
     part = np.repeat([0, 1], [len(half) for half in labels])
     return FeatureGroups(groups=tuple(made)), X, np.concatenate(labels), np.concatenate(queries), part
+
+
+def check_yahoo(folder: Path, costs: Path) -> Float:
+    """Cost of each feature, (features,); the rows are only looked for.
+
+    Raises
+    ------
+    TableError
+        A file is missing, or the cost file is not of its form.
+    """
+    for path in (folder / name for name in FILES):
+        if not path.is_file():
+            raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
+    return _costs(costs)
 
 
 def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
@@ -80,8 +90,9 @@ def _costs(path: Path) -> Float:
         cells = path.read_text(encoding="utf-8").replace(",", " ").split()
         prices = np.array([float(cell) for cell in cells])
     except (OSError, ValueError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
         raise TableError(
-            f"cannot read the cost file {str(path)!r}: {error}; expected a number for each feature"
+            f"cannot read the cost file {str(path)!r}: {why}; expected a number for each feature"
         ) from error
     if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
         raise TableError(

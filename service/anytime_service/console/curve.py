@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import floor
-
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
+from anytime.certificate import at_least
 from anytime.guarantee import bound, doubling_bound
 from anytime.model import AnytimeModel
 from anytime_service.control import Registry
@@ -127,10 +126,9 @@ def _certified(model: AnytimeModel) -> str | None:
     if shares is None:
         return None
     kept = "kept " if stopped is not None and stopped.left_out else ""
-    percent = floor(1000 * min(shares[1:]) + 1e-6) / 10
     return (
         f"Certified: no set of {kept}groups of the same cost explains more of the training data than the upper line, "
-        f"and every step explains at least {percent:g} % of it."
+        f"and every step explains at least {at_least(min(shares[1:]))} of it."
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from anytime.errors import AnytimeError
+from anytime.experiments import running
 from anytime.experiments.experiment import Setting
 from anytime.experiments.running import results_of
 from models.experiments.runs_for_tests import experiment, failing, worked, writing
@@ -42,6 +43,13 @@ def test_another_setting_works_all_runs_anew(tmp_path: Path, traces: Path, chang
     results_of([experiment(traces)], SETTING, tmp_path / "kept")
     found = results_of([experiment(traces)], changed, tmp_path / "kept")
     assert found["squares"]["run1"]["seed"] == changed.seed
+    assert worked(traces) == [1, 1, 2, 2, 3, 3]
+
+
+def test_another_library_works_all_runs_anew(tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results_of([experiment(traces)], SETTING, tmp_path / "kept")
+    monkeypatch.setattr(running, "_library", lambda: "a line was changed somewhere")
+    results_of([experiment(traces)], SETTING, tmp_path / "kept")
     assert worked(traces) == [1, 1, 2, 2, 3, 3]
 
 

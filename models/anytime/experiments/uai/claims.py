@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anytime.experiments.experiment import Estimate
 
-__all__ = ["ORDER", "Claim", "listed"]
+__all__ = ["ORDER", "Claim", "listed", "ranged"]
 
 ROUNDING = 1e-9
 """Differences of timeliness under this are none."""
@@ -37,6 +37,8 @@ class Claim:
         At least as good: the interval does not lie below 0 whole. Better: it lies above 0 whole; it refutes that where
         no part of it is above 0.
         """
+        if difference.error is None:
+            return None
         low, high = difference.mean - difference.margin, difference.mean + difference.margin
         if not self.strictly:
             return high >= -ROUNDING
@@ -60,3 +62,9 @@ ORDER = (
 def listed(differences: Mapping[str, Estimate]) -> str:
     """Differences by label, in a line."""
     return ", ".join(f"{label} {d.mean:+.4f} ± {d.error or 0.0:.4f}".strip() for label, d in differences.items())
+
+
+def ranged(differences: Mapping[str, Estimate]) -> str:
+    """From which difference to which."""
+    means = sorted(difference.mean for difference in differences.values())
+    return f"{means[0]:+.4f}" if len(means) == 1 else f"{means[0]:+.4f} to {means[-1]:+.4f}"

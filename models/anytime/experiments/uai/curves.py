@@ -300,5 +300,11 @@ def _cost_label(problem: Problem, setting: Setting) -> str:
 
 
 CURVES = Experiment(
-    "curves", "What is explained against cost (Figures 3, 4 and 5)", "Hu et al. 2016, Figures 3, 4, 5", _runs, _section
+    "curves",
+    "What is explained against cost (Figures 3, 4 and 5)",
+    "Hu et al. 2016, Figures 3, 4, 5",
+    _runs,
+    _section,
+    tuple(problem.name for problem in PROBLEMS),
+    of_the_sets=True,
 )
