@@ -252,7 +252,9 @@ def test_the_section_says_so_where_all_agrees() -> None:
     section = GROUP_OMP.section(QUICK, simulated(as_published))
     assert [f.agrees for f in section.findings if f.text.startswith("Experiment")] == [True] * 4
     assert not any("explains" in f.text or "differ still" in f.text for f in section.findings)
-    assert "agrees" in next(f.text for f in section.findings if "model error of OLS" in f.text)
+    assert "is within three standard errors." in next(
+        f.text for f in section.findings if "model error of OLS" in f.text
+    )
 
 
 def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:

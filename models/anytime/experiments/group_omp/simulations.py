@@ -86,7 +86,11 @@ def _touchstone(compared: dict[int, list[Compared]]) -> Finding:
     told = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
     wrong = [str(number) for number, c in zip(NUMBERS, found, strict=True) if not c.agrees]
     runs = found[0].ours.runs
-    text = f"is more than three standard errors away in experiment {' and '.join(wrong)}" if wrong else "agrees"
+    text = (
+        f"is more than three standard errors away in experiment {' and '.join(wrong)}"
+        if wrong
+        else "is within three standard errors"
+    )
     where = "there " if len(wrong) < len(found) else ""
     if wrong and runs >= FEW:
         text += f": what was published {where}cannot have come from the design as we read it"
