@@ -1,4 +1,4 @@
-"""Whether a published mean agrees with ours: within three standard errors, ours alone or both."""
+"""Whether a published mean agrees with ours, and which way a paired difference points."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from anytime.experiments.experiment import Estimate
 
-__all__ = ["Compared"]
+__all__ = ["FEW", "Compared", "direction", "verdict"]
 
 ERRORS = 3.0
-"""Standard errors within which means agree."""
+"""Standard errors within which means agree: a table has dozens of cells, one in twenty of which is outside 95 %."""
+
+FEW = 20
+"""Runs under which there is no verdict on published means: all would agree with errors as large."""
 
 
 @dataclass(frozen=True)
@@ -49,3 +52,15 @@ class Compared:
     def verdict(self) -> str:
         """In words, for a table."""
         return "yes" if self.strict else "by both errors" if self.agrees else "no"
+
+
+def verdict(agrees: bool, runs: int) -> bool | None:
+    """What a comparison with published means says, or None where it rests on too few runs to say it."""
+    return agrees if runs >= FEW else None
+
+
+def direction(difference: Estimate) -> int:
+    """1 or -1 where the 95 % interval of a difference is all above or all below 0, otherwise 0: not told apart."""
+    if difference.runs < 2 or abs(difference.mean) <= difference.margin:
+        return 0
+    return 1 if difference.mean > 0.0 else -1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anytime.arrays import Float
 from anytime.experiments.drawing import panels
 from anytime.experiments.experiment import (
     Cell,
@@ -22,7 +23,8 @@ from anytime.experiments.experiment import (
     Setting,
     Table,
 )
-from anytime.experiments.group_omp.agreement import Compared
+from anytime.experiments.group_omp.agreement import FEW, Compared, direction, verdict
+from anytime.experiments.group_omp.batches import batched, by_name
 from anytime.experiments.group_omp.methods import METHODS
 from anytime.experiments.group_omp.pictures import LOOKS
 from anytime.experiments.group_omp.published import TABLE_2
@@ -30,11 +32,14 @@ from anytime.experiments.group_omp.splits import READINGS, splits
 
 __all__ = ["BOSTON"]
 
-BATCHES, BATCH, QUICK_BATCH = 10, 10, 3
-"""100 splits, ten to a batch; and the one batch of a quick look."""
+QUICK_BATCH = 3
+"""Splits of the one batch of a quick look."""
 
-DECIDED = 2.0
-"""Standard errors of a paired difference from which one method is told to be better."""
+BEYOND = 0.8
+"""OLS's error comes from rows beyond the training rows where its mean without them is under this share of it."""
+
+SKEWED = 0.8
+"""A mean rests on few splits where the median is under this share of it."""
 
 SIDES = (("error", "test prediction error"), ("variables", "number of original variables"))
 
@@ -43,12 +48,7 @@ Scores = Mapping[str, Mapping[str, Many[float]]]
 
 
 def _runs(setting: Setting) -> list[Run]:
-    batches, size = (1, QUICK_BATCH) if setting.quick else (BATCHES, BATCH)
-    return [
-        Run(f"{reading}-{batch}", splits, {"reading": reading, "first": batch * size, "count": size})
-        for reading in READINGS
-        for batch in range(batches)
-    ]
+    return batched(setting, splits, "reading", READINGS, quick=QUICK_BATCH)
 
 
 def _gathered(parts: Many[Result]) -> Scores:
@@ -57,7 +57,7 @@ def _gathered(parts: Many[Result]) -> Scores:
 
 
 def _section(_: Setting, results: Results) -> Section:
-    by_reading = {r: [results[name] for name in results if name.rpartition("-")[0] == r] for r in READINGS}
+    by_reading = by_name(results, READINGS)
     parts = by_reading["read"]
     scores, others = _gathered(parts), {r: _gathered(found) for r, found in by_reading.items()}
     ols = {key: [x for part in parts for x in part["ols"][key]] for key in parts[0]["ols"]}
@@ -65,7 +65,9 @@ def _section(_: Setting, results: Results) -> Section:
     findings = [*([*_reproduced(scores), *_explained(others)] if real else [_stand_in(what)])]
     findings += [_ols(scores, ols), *_claim(scores)]
     tables = (_table(scores, what, real), _paired(scores), _readings(others))
-    return Section(tuple(findings), _text(scores, what, parts[0]["variables"]), tables, (_figure(scores, what, real),))
+    return Section(
+        tuple(findings), _text(scores, what, parts[0]["variables"], real), tables, (_figure(scores, what, real),)
+    )
 
 
 def _stand_in(what: str) -> Finding:
@@ -90,11 +92,19 @@ def _reproduced(scores: Scores) -> list[Finding]:
         findings.append(
             Finding(
                 f"The {words}: {strict} of {len(cells)} published means lie within three of our standard errors, "
-                f"{agree} when the published errors count too. Ours (published): {told}.",
-                agrees=agree == len(cells),
+                f"{agree} when the published errors count too{_proviso(scores)}. Ours (published): {told}.",
+                agrees=verdict(agree == len(cells), _count(scores)),
             )
         )
     return findings
+
+
+def _count(scores: Scores) -> int:
+    return len(scores["OLS"]["error"])
+
+
+def _proviso(scores: Scores) -> str:
+    return f" ({_count(scores)} splits are too few for a verdict)" if _count(scores) < FEW else ""
 
 
 def _explained(others: Mapping[str, Scores]) -> list[Finding]:
@@ -107,27 +117,27 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
         f"{words}: {counts[reading]} of {cells}, {np.mean(others[reading]['Group-OMP']['error']):.2f}"
         for reading, words in READINGS.items()
     )
-    best = max(counts, key=lambda reading: counts[reading])
-    verdict = "none agrees with more than ours" if counts[best] == ours else f"nearest: {READINGS[best]}"
+    most = max(counts.values())
+    nearest = " or ".join(words for reading, words in READINGS.items() if counts[reading] == most)
+    best = "none agrees with more than ours" if most == ours else f"nearest: {nearest}"
     return [
         Finding(
             "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
-            f"(published {TABLE_2['Group-OMP'][0].mean:.2f}): {told}. Of these {verdict}.",
-            agrees=counts[best] == cells,
+            f"(published {TABLE_2['Group-OMP'][0].mean:.2f}): {told}. Of these {best}{_proviso(others['read'])}.",
+            agrees=verdict(most == cells, _count(others["read"])),
         )
     ]
 
 
 def _readings(others: Mapping[str, Scores]) -> Table:
-    rows: list[tuple[Cell, ...]] = [
-        (READINGS[reading], m, *(Estimate.of(scores[m][key]) for key, _ in SIDES))
-        for reading, scores in others.items()
-        for m in METHODS
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for key, _ in SIDES:
+        rows += [(r, key, *(Estimate.of(scores[m][key]) for m in METHODS)) for r, scores in others.items()]
+    told = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
     return Table(
         "boston-readings",
-        "The same splits by other readings of the paper.",
-        ("reading", "method", *(words for _, words in SIDES)),
+        f"The same splits by other readings of the paper: test prediction error and number of variables. {told}.",
+        ("reading", "measure", *METHODS),
         tuple(rows),
         digits=2,
     )
@@ -136,39 +146,54 @@ def _readings(others: Mapping[str, Scores]) -> Table:
 def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:
     """Where OLS has its error from."""
     errors = np.array(scores["OLS"]["error"])
-    apart = float(np.max(np.abs(np.array(ols["unscaled"]) / errors - 1.0)))
-    scaling = (
-        f"The scales of x^3 are not the cause: unscaled columns change no error by more than {apart:.0e} of it."
-        if apart < 1e-3
-        else f"Unscaled columns change an error by {apart:.1%} of it: a part is rounding."
-    )
-    worst = int(np.argmax(errors))
+    mean, median, worst = float(errors.mean()), float(np.median(errors)), int(np.argmax(errors))
+    few = "its mean rests on few splits" if median < SKEWED * mean else "its mean does not rest on few splits"
+    inside, outside = float(np.mean(ols["inside"])), float(np.mean(ols["outside"]))
+    why = "that is where the error comes from" if inside < BEYOND * mean else "that is not where the error comes from"
     return Finding(
-        f"The error of OLS is a mean of few: its median over splits is {np.median(errors):.2f}, its mean "
-        f"{errors.mean():.2f}, its largest {errors[worst]:.1f}, of which one test row has {ols['top'][worst]:.0%}. On "
-        f"test rows within the range of the training rows its mean is {np.mean(ols['inside']):.2f} "
-        f"({np.mean(ols['outside']):.1f} rows a split are beyond): cubes extrapolate badly. {scaling}"
+        f"The error of OLS: {few}, as its median over splits is {median:.2f}, its mean {mean:.2f}, its largest "
+        f"{errors[worst]:.1f}, of which one test row has {ols['top'][worst]:.0%}. {outside:.1f} test rows a split are "
+        f"beyond the range of the training rows, where cubes extrapolate; without them its mean is {inside:.2f}: "
+        f"{why}. {_scaling(errors, np.array(ols['unscaled']))}"
     )
+
+
+def _scaling(errors: Float, unscaled: Float) -> str:
+    """Whether the scales of the powers matter, which they do by rounding only."""
+    apart = float(np.max(np.abs(unscaled / errors - 1.0)))
+    if apart < 1e-3:
+        return f"The scales of x^3 are not the cause: unscaled columns change no error by more than {apart:.0e} of it."
+    return f"Unscaled columns change an error by {apart:.1%} of it: a part is rounding."
 
 
 def _claim(scores: Scores) -> list[Finding]:
-    """The paper: Group-OMP has the highest prediction accuracy, and the sparsest model."""
+    """The paper: Group-OMP has the highest prediction accuracy, and the sparsest model.
+
+    True where Group-OMP has less of it than every rival, beyond the 95 % interval of the paired difference; False where
+    a rival has less than Group-OMP; None where no rival has, but some are not told apart.
+    """
     findings = []
     for (key, words), praise in zip(SIDES, ("most accurate", "sparsest"), strict=True):
-        found = {m: _difference(scores, m, key) for m in METHODS if m != "Group-OMP"}
-        worse = [m for m, d in found.items() if d.mean > DECIDED * (d.error or 0.0)]
-        better = [m for m, d in found.items() if d.mean < -DECIDED * (d.error or 0.0)]
-        open_ = [m for m in found if m not in worse and m not in better]
-        told = [f"{side} {', '.join(names)}" for side, names in (("less than", better), ("more than", worse)) if names]
-        told += [f"not told apart from {', '.join(open_)}"] if open_ else []
+        less, more, open_ = (_told_apart(scores, key, side) for side in (-1, 1, 0))
+        told = [
+            f"{side} {', '.join(names)}"
+            for side, names in (("less than that of", less), ("more than that of", more))
+            if names
+        ]
+        told += [f"not told apart from that of {', '.join(open_)}"] if open_ else []
         findings.append(
             Finding(
-                f"The paper's claim that Group-OMP is {praise}: its {words} over the same splits is {'; '.join(told)}"
-                f" ({DECIDED:g} standard errors tell methods apart).",
-                agrees=all(d.mean < 0.0 for d in found.values()),
+                f"The paper's claim that Group-OMP is {praise}: its {words} over the same splits is {'; '.join(told)} "
+                "(by 95 % intervals of the paired differences, Student's t).",
+                agrees=False if more else None if open_ else True,
             )
         )
     return findings
+
+
+def _told_apart(scores: Scores, key: str, side: int) -> list[str]:
+    """The rivals that Group-OMP has less than (-1), more than (1), or as far as can be told as much as (0)."""
+    return [m for m in METHODS if m != "Group-OMP" and direction(_difference(scores, m, key)) == side]
 
 
 def _difference(scores: Scores, rival: str, key: str) -> Estimate:
@@ -184,7 +209,7 @@ def _table(scores: Scores, what: str, real: bool) -> Table:
         rows.append((*cells, float(np.median(scores[method]["error"]))))
     return Table(
         "boston",
-        f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out"
+        f"Table 2: {_count(scores)} random splits of {what}, chosen by hold-out"
         + ("." if real else "; the published figures are of Boston Housing."),
         ("method", "error, published", "error, ours", "variables, published", "variables, ours", "median error, ours"),
         tuple(rows),
@@ -205,19 +230,36 @@ def _paired(scores: Scores) -> Table:
     )
 
 
-def _text(scores: Scores, what: str, variables: int) -> tuple[str, ...]:
-    means = {key: {float(np.mean(scores[m][key])): m for m in METHODS} for key, _ in SIDES}
-    nearest, fewest = means["error"][min(means["error"])], means["variables"][min(means["variables"])]
+def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
+    binary = " (CHAS); RAD and ZN count as continuous" if real else ""
     return (
-        f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
+        f"Table 2 of the Group-OMP paper on {what}: {_count(scores)} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
-        "group: x, x^2 and x^3, or x alone where it is binary (CHAS); RAD and ZN count as continuous. Rows are centred "
-        "by their training means, which is an intercept.",
-        f"On these rows the fewest variables are asked for by {fewest}, and the least error is that of {nearest}; the "
-        "paired table tells what the one costs in terms of the other. Take Group-OMP where what costs is the number of "
-        "variables asked for. Least squares on all powers is fine for most splits, and useless where a test row lies "
-        "beyond what it was trained on.",
+        f"group: x, x^2 and x^3, or x alone where it is binary{binary}. Rows are centred by their training means: "
+        "an intercept.",
+        _advice(scores),
     )
+
+
+def _advice(scores: Scores) -> str:
+    """When to use which, by these splits."""
+    nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key, _ in SIDES)
+    text = f"On these rows {fewest} asks for the fewest variables on average, and {nearest} errs least. "
+    behind, sparser = _told_apart(scores, "error", 1), not _told_apart(scores, "variables", 0)
+    sparser = sparser and not _told_apart(scores, "variables", 1)
+    if sparser and behind:
+        text += (
+            "Take Group-OMP where what costs is the number of variables asked for, "
+            f"and {' or '.join(behind)} where only the error does; the paired table tells what one costs in the other."
+        )
+    elif sparser:
+        text += "Group-OMP asks for fewer variables than any other, and none is told to err less: take it."
+    else:
+        text += "These splits do not show that Group-OMP asks for fewer variables than all others."
+    ols = np.array(scores["OLS"]["error"])
+    if np.median(ols) < SKEWED * ols.mean():
+        text += " Least squares on all powers errs far more on a few splits than on most."
+    return text
 
 
 def _figure(scores: Scores, what: str, real: bool) -> Figure:
