@@ -19,7 +19,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
+from joblib.externals.loky import get_reusable_executor
 
 from anytime.errors import AnytimeError
 from anytime.experiments.experiment import Experiment, Result, Results, Run, Setting
@@ -107,6 +108,9 @@ def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple
     )
     for number, result in worked:
         yield together[number], result
+    if together and effective_n_jobs(n_jobs) > 1:
+        # Idle processes would keep the data sets in memory beside the runs that measure time.
+        get_reusable_executor().shutdown(wait=True)
     for task in tasks:
         if task.run.alone:
             yield task, _work(0, task.experiment, task.run, setting)[1]

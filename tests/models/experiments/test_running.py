@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_in_parallel_the_results_are_those_in_turn(tmp_path: Path, traces: Path)
     numbers = range(1, 9)
     first = results_of([experiment(traces, numbers)], SETTING, tmp_path / "kept")
     second = results_of([experiment(traces, numbers)], SETTING, tmp_path / "other", n_jobs=2)
+    assert not multiprocessing.active_children()
     assert first == second
     assert list(second["squares"]) == [f"run{n}" for n in numbers]
     processes = {path.read_text(encoding="utf-8") for path in traces.glob("*-*")}

@@ -287,5 +287,7 @@ BOSTON = Experiment(
     "Lozano, Swirszcz and Abe (2009), Table 2",
     _runs,
     _section,
+    ("boston_housing",),
+    of_the_sets=True,
 )
 """Five methods on cubic expansions, 100 splits."""
