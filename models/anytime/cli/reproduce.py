@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,9 @@ __all__ = ["reproduce"]
 
 DATA = Path("../shared/data")
 """Where the real data sets are looked for unless told."""
+
+NEEDED = ("matplotlib", "pyarrow", "sklearn")
+"""What the experiments need beside the library's own requirements."""
 
 Folder = Annotated[
     Path | None,
@@ -51,6 +55,9 @@ def reproduce(
     from anytime.experiments import check_folder, check_sets, chosen, described, results_of, write_report  # noqa: PLC0415
     from anytime.experiments.experiment import Setting  # noqa: PLC0415
 
+    for module in NEEDED:
+        if find_spec(module) is None:
+            raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
     if name and everything:
         raise AnytimeError("--all and the name of an experiment were given; give one of them")
     if (yahoo is None) != (yahoo_costs is None):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from anytime.cli import reproduce as reproduction
 from anytime.cli.main import main
 from anytime.experiments import EXPERIMENTS
 
@@ -70,6 +71,12 @@ def test_a_wrong_call_is_one_line_before_any_work(arguments: list[str], message:
     assert out == ""
     assert message in err.splitlines()[-1]
     assert not Path("reproduction").exists()
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(reproduction, "find_spec", lambda name: None if name == "sklearn" else object())
+    assert main(["reproduce", "--quick"]) == 2
+    assert "need sklearn; pip install 'anytime-linear[train,plot]'" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(capsys: Capture) -> None:
