@@ -90,7 +90,7 @@ def compare(
     console.print(_table(compared))
     console.print(
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-        f"{compared.level:g} of its final training value; F in training is less the penalty, but for the shrunken weights",
+        f"{compared.level:g} of its final training value; F in training is less the penalty (not of shrunken weights)",
         markup=False,
     )
 
