@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 
+from anytime.accumulate import moments_of
 from anytime.arrays import Float
+from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
 
-__all__ = ["any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]
+__all__ = ["SmallTable", "any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]
+
+
+@dataclass(frozen=True, eq=False)
+class SmallTable:
+    """A small table, groups and a penalty: all sets of groups can be tried."""
+
+    X: Float = field(repr=False)
+    Y: Float = field(repr=False)
+    groups: FeatureGroups
+    alpha: float
+
+    @property
+    def gram(self) -> Gram:
+        return Gram.of(moments_of(self.X, self.Y))
 
 
 def grouped(

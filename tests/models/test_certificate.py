@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
 from anytime.arrays import Bool, Float
 from anytime.certificate import CertifiedPrefix, certify
 from anytime.certificate.completion import filled, improved
@@ -30,7 +29,7 @@ from anytime.sequencing import sequence
 from anytime.tables import open_table
 from anytime.targets import Target
 from models import literal
-from models.problems import any_groups, grouped, messy_table, plain_groups
+from models.problems import SmallTable, any_groups, grouped, messy_table, plain_groups
 from models.properties import quick
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -39,17 +38,8 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """A small table, groups and a penalty: all sets can be tried."""
-
-    X: Float = field(repr=False)
-    Y: Float = field(repr=False)
-    groups: FeatureGroups
-    alpha: float
-
-    @property
-    def gram(self) -> Gram:
-        return Gram.of(moments_of(self.X, self.Y))
+class Case(SmallTable):
+    """A table whose best sets are certified."""
 
     @property
     def problem(self) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from anytime.manifest import Method
 from anytime.sequencing import Sequence as Learned
 from anytime.sequencing import sequence
 from models import literal
+from models.problems import SmallTable
 from models.properties import quick
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -28,17 +29,8 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """A small table whose sets of groups can all be tried."""
-
-    X: Float = field(repr=False)
-    Y: Float = field(repr=False)
-    groups: FeatureGroups
-    alpha: float
-
-    @property
-    def gram(self) -> Gram:
-        return Gram.of(moments_of(self.X, self.Y))
+class Problem(SmallTable):
+    """A table of which the theory promises something."""
 
     def learned(self, method: Method, *, doubling: bool = False) -> Learned:
         return sequence(self.gram, self.groups, method, self.alpha, doubling=doubling)
