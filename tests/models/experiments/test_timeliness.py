@@ -78,7 +78,7 @@ def fabricated(gap: float) -> Results:
 def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
     holds = TABLE_1.section(QUICK, fabricated(0.01))
     assert all(finding.agrees for finding in holds.findings)
-    assert "Sparse (shrunken) loses most" in holds.text[-1]
+    assert "Doubling loses most" in holds.text[-1]
     contrary = TABLE_1.section(QUICK, fabricated(-0.01))
     assert [finding.agrees for finding in contrary.findings] == [False] * len(ORDER)
 

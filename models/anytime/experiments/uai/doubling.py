@@ -20,7 +20,7 @@ from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.guarantee import doubling_bound
 from anytime.sequencing import Sequence, sequence
 
-__all__ = ["DOUBLING", "any_sequence", "independent", "ratios", "sequences_of_eq10"]
+__all__ = ["DOUBLING", "SHARES", "any_sequence", "doubled", "independent", "learned", "ratios", "sequences_of_eq10"]
 
 ITEMS = 30
 """D of the sequences that our own trainer learns: what the least item adds still stands clear of rounding."""
