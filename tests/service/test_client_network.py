@@ -256,7 +256,11 @@ def test_the_server_is_told_a_shorter_deadline_once_the_network_is_known_to_be_s
     first = client.run(extractors, VALUES, SHORT_MS)  # its answer comes after it is over, and teaches
     assert first.note is not None
     wait_until(lambda: client.network_ms > 60)
-    second = client.run(extractors, VALUES, 600)
+    for _ in range(5):  # what it learned from one answer may be a little less than the next one takes
+        second = client.run(extractors, VALUES, 600)
+        if second.note is None:
+            break
+        time.sleep(1.0)  # the extractor at work ends
     assert (second.note, second.groups, second.reason) == (None, ("speed", "hog"), "deadline")
     assert second.elapsed_ms < 600 + GENEROUS_MS
     hold.set()
