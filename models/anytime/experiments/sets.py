@@ -28,7 +28,7 @@ from anytime.groups import FeatureGroup, FeatureGroups, load_groups
 from anytime.moments import Moments
 from anytime.tables import feature_matrix, numbers, open_table
 
-__all__ = ["RealSet", "SetName", "Split", "check_sets", "load_set", "regrouped", "regrouping"]
+__all__ = ["RealSet", "SetName", "Split", "check_sets", "load_set", "numbered_grouping", "regrouped", "regrouping"]
 
 SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
 
@@ -118,6 +118,13 @@ def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tu
             made.append(FeatureGroup(name=f"{price:g} x {len(made)}", features=names, cost=price * len(members)))
             order += members
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(made)), np.array(order, dtype=np.intp)
+
+
+def numbered_grouping(
+    setting: Setting, groups: FeatureGroups, size: int, number: int = 0
+) -> tuple[FeatureGroups, Index]:
+    """One of the random groupings of a size, by its number: the same one in every experiment of a setting."""
+    return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
 
 
 def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:

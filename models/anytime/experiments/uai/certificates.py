@@ -12,7 +12,7 @@ import numpy as np
 from anytime.certificate import at_least, certify
 from anytime.experiments.drawing import log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.sets import SetName, load_set, regrouping
+from anytime.experiments.sets import SetName, load_set, numbered_grouping
 from anytime.gram import Gram
 from anytime.guarantee import bound as least_share
 from anytime.guarantee import guarantee
@@ -53,7 +53,7 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
     moments = data.moments()
     gram, groups = Gram.of(Moments.merged([moments[part] for part in trained])), data.groups
     if case.size is not None:
-        groups, order = regrouping(groups, case.size, np.random.default_rng([setting.seed, case.size, 0]))
+        groups, order = numbered_grouping(setting, groups, case.size)
         gram = gram.restricted(order)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]

@@ -12,7 +12,7 @@ from anytime.arrays import Float, Index
 from anytime.curve import plateau_level, stopping_cost, timeliness
 from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime.experiments.sets import RealSet, SetName, Split, load_set, regrouping
+from anytime.experiments.sets import RealSet, SetName, Split, load_set, numbered_grouping
 from anytime.experiments.uai.penalty import validated_alpha
 from anytime.gram import Held
 from anytime.groups import FeatureGroups
@@ -77,7 +77,7 @@ def draw_curves(setting: Setting, number: int) -> Result:
     order = np.arange(len(groups.features))
     alpha = problem.alpha
     if problem.size is not None:
-        groups, order = regrouping(groups, problem.size, np.random.default_rng([setting.seed, problem.size, 0]))
+        groups, order = numbered_grouping(setting, groups, problem.size)
         split = split.ordered(order)
         alpha = validated_alpha(setting, problem.name, problem.size) if alpha is None else alpha
     assert alpha is not None  # noqa: S101  (groups as they are have a penalty of their own)

@@ -9,7 +9,7 @@ import numpy as np
 
 from anytime.comparison import Comparison, Measured, compare
 from anytime.experiments.experiment import Result, Setting
-from anytime.experiments.sets import SetName, load_set, regrouping
+from anytime.experiments.sets import SetName, load_set, numbered_grouping
 from anytime.experiments.uai.penalty import validated_alpha
 from anytime.groups import FeatureGroups
 
@@ -34,7 +34,7 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     penalty = validated_alpha(setting, name, size) if alpha is None else alpha
     compared: dict[str, list[Comparison]] = {}
     for grouping in range(groupings):
-        groups, order = regrouping(data.groups, size, np.random.default_rng([setting.seed, size, grouping]))
+        groups, order = numbered_grouping(setting, data.groups, size, grouping)
         key = _key(groups)
         if key not in compared:  # features that cost the same may be too few for another grouping
             reordered = [part.ordered(order) for part in parts]

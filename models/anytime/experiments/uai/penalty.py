@@ -9,7 +9,7 @@ import numpy as np
 from anytime.accumulate import fold_moments_of
 from anytime.arrays import Index
 from anytime.experiments.experiment import Setting
-from anytime.experiments.sets import RealSet, SetName, load_set, regrouping
+from anytime.experiments.sets import RealSet, SetName, load_set, numbered_grouping
 from anytime.training import Options, fit
 
 __all__ = ["validated_alpha"]
@@ -26,7 +26,7 @@ def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
     size : of the random groups; the first grouping is taken for all of that size. Rows of a query share a fold.
     """
     data = load_set(name, setting)
-    groups, order = regrouping(data.groups, size, np.random.default_rng([setting.seed, size, 0]))
+    groups, order = numbered_grouping(setting, data.groups, size)
     rows = np.flatnonzero(np.isin(data.part, data.splits[0][0]))
     moments = fold_moments_of(
         data.X[np.ix_(rows, order)], data.y[rows], folds=_folds(data, rows, setting.seed), count=FOLDS
