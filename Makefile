@@ -50,7 +50,7 @@ lock: .venv/ready
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --extra all --group dev pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
-	    --constraint requirements.lock --extra serve pyproject.toml --output-file requirements-serve.lock
+	    --constraint requirements.lock --extra serve --extra redis --extra telemetry pyproject.toml --output-file requirements-serve.lock
 
 # The server alone; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:

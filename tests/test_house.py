@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from anytime.cli.main import application
 from anytime_service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPERATING = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
 SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*.py")])
 
 LAYERS = (
@@ -132,15 +134,26 @@ def test_every_command_is_documented() -> None:
     assert not undocumented
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(ANYTIME_\w+)` \| (.*?) \|", README, flags=re.MULTILINE))
+def limits(field: FieldInfo) -> str:
+    """Bounds of a setting, in words."""
+    bounds = {
+        kind: getattr(each, kind) for each in field.metadata for kind in ("ge", "gt", "le") if hasattr(each, kind)
+    }
+    if {"ge", "le"} <= set(bounds):
+        return f"{bounds['ge']:g} to {bounds['le']:g}"
+    words = {"ge": "at least", "gt": "more than", "le": "at most"}
+    return ", ".join(f"{words[kind]} {bound:g}" for kind, bound in bounds.items())
+
+
+def test_every_setting_is_documented_with_its_default_and_its_limits() -> None:
+    rows = re.findall(r"^\| `(ANYTIME_\w+)` \| (.*?) \|(.*?)\| (.*?) \|$", OPERATING, flags=re.MULTILINE)
     expected = {}
     for name, field in Settings.model_fields.items():
         default = field.get_default()
-        expected[PREFIX + name.upper()] = (
-            f"`{default:g}`" if isinstance(default, float) else f"`{default}`" if default else "none"
-        )
-    assert {name: cell.strip() for name, cell in rows.items()} == expected
+        shown = f"{default:g}" if isinstance(default, float) else str(default).lower() if default is False else default
+        expected[PREFIX + name.upper()] = (f"`{shown}`" if shown else "none", limits(field))
+    assert {name: (default, limit.strip()) for name, default, limit, _ in rows} == expected
+    assert all(meaning.strip() for *_, meaning in rows)
 
 
 def test_every_option_of_train_is_documented() -> None:
