@@ -38,6 +38,21 @@ class Signals:
             "anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], registry=here
         )
         self.open = Gauge("anytime_open_predictions", "Predictions that are open.", registry=here)
+        self.shed = Counter(
+            "anytime_shed",
+            "Predictions not begun for want of time or room: refused, or told the prior.",
+            ["how", "why"],
+            registry=here,
+        )
+        self.predicted_lateness = Gauge(
+            "anytime_predicted_lateness_seconds", "How late an answer begun now is expected to be.", registry=here
+        )
+        self.connections = Gauge("anytime_connections", "Connections that are open.", registry=here)
+        self.held_bytes = Gauge("anytime_held_bytes", "Bytes of group values that are held.", registry=here)
+        self.sessions = Gauge("anytime_sessions", "Sessions there are.", registry=here)
+        self.session_store_up = Gauge(
+            "anytime_session_store_up", "Whether sessions can be reached: 1 or 0.", registry=here
+        )
         self._models: dict[str, ModelSignals] = {}
 
     def of(self, model: AnytimeModel) -> ModelSignals:
