@@ -41,7 +41,7 @@ LATE = 0.001
 """Share of answers that may be later than that: the 99.9th percentile is promised."""
 
 EXCUSED, EXCUSED_FEW = 0.02, 5
-"""Share of answers that a machine which stood still may excuse, of few answers this many; with more nothing is shown."""
+"""Share of answers that a machine which stood still may excuse, of few this many; with more nothing is shown."""
 
 BUCKET_S = 0.25
 RECOVERED = 0.9
