@@ -87,7 +87,9 @@ def refused(service: Running, **options: Any) -> httpx.Response:
             raise AssertionError("the WebSocket opened")
     except InvalidStatus as error:
         response = error.response
-        return httpx.Response(response.status_code, headers=list(response.headers.raw_items()), content=bytes(response.body or b""))
+        return httpx.Response(
+            response.status_code, headers=list(response.headers.raw_items()), content=bytes(response.body or b"")
+        )
 
 
 def sent(service: Running, line: str, *headers: str) -> tuple[int, Mapping[str, str], Any]:
