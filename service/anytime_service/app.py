@@ -5,9 +5,12 @@ from __future__ import annotations
 from starlette.routing import Route, WebSocketRoute
 
 from anytime_service import console, control, problems
+from anytime_service.guard import Guard
 from anytime_service.handler import Handler
 from anytime_service.hot import HotRoutes
+from anytime_service.keys import KeyRing
 from anytime_service.openapi import AnytimeAPI
+from anytime_service.origins import Origins
 from anytime_service.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
@@ -31,7 +34,12 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     Parameters
     ----------
     registry : the models to answer from.
-    settings : limits; where to listen is the server's business, not the application's.
+    settings : limits and keys; where to listen is the server's business, not the application's.
+
+    Raises
+    ------
+    KeysError
+        The file of keys cannot be read.
     """
     app = AnytimeAPI(
         title="anytime",
@@ -39,16 +47,22 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
         summary="Linear predictions that are ready whenever the deadline strikes",
         redoc_url=None,
     )
+    keys = KeyRing(settings.api_keys, settings.api_keys_file)
+    app.keyed = keys.needed
     handler = Handler(registry, settings)
     stream = Stream(handler)
     sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
-    app.state.handler, app.state.stream = handler, stream
+    app.state.handler, app.state.stream, app.state.keys = handler, stream, keys
     problems.install(app)
     hot = [
         Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
         Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
     ]
     app.add_middleware(HotRoutes, routes=hot)
+    # Added last, it stands before every other one: nobody gets further without having been looked at.
+    local = not (settings.keyed or settings.insecure or settings.uds)
+    origins = Origins(settings.allowed_origins, local=local)
+    app.add_middleware(Guard, keys=keys, origins=origins, limit=settings.max_body_bytes)
     app.router.routes += [
         *hot,
         WebSocketRoute("/stream", stream, name="stream"),

@@ -13,7 +13,7 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -24,12 +24,15 @@ from uvicorn.config import LOGGING_CONFIG
 from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
 from anytime_service.app import create_app
-from anytime_service.errors import AddressError
+from anytime_service.errors import AddressError, CertificateError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
+from anytime_service.reach import address_of
 from anytime_service.registry import ModelRegistry
+from anytime_service.rotation import Rotation
 from anytime_service.settings import Settings
 from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
+from anytime_service.tls import read_again, tls_context
 
 __all__ = ["Server", "bind", "build_server", "serve"]
 
@@ -39,6 +42,7 @@ _log = logging.getLogger("anytime_service")
 _DROPPED = (
     "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
     "connection open",
+    "connection rejected (%d %s)",
     "ASGI callable returned without completing handshake.",  # it has, by refusing with a response
     "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
 )
@@ -52,16 +56,26 @@ class _OnPurpose(logging.Filter):
 
 
 class Server(uvicorn.Server):
-    """A server that answers what is open before it closes connections, and loads models again on SIGHUP."""
+    """A server that answers what is open before it closes connections, and reads files again on SIGHUP."""
+
+    def __init__(self, config: uvicorn.Config, read_again: Callable[[], None]) -> None:
+        super().__init__(config)
+        state = self._state
+        self._read_again = read_again
+        self.rotation = Rotation(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         await super().startup(sockets)
+        if self.rotation is not None:
+            self.rotation.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
+        if self.rotation is not None:
+            self.rotation.stop()
         state = self._state
         if state is not None:
             state.handler.drain()
@@ -75,6 +89,12 @@ class Server(uvicorn.Server):
         return getattr(self.config.app, "state", None)
 
     def _hang_up(self) -> None:
+        if self.rotation is not None:
+            self.rotation.read()
+        try:
+            self._read_again()
+        except CertificateError as error:
+            _log.error("the certificate stays as it was: %s", error)
         self._reload = asyncio.get_running_loop().create_task(self._reload_all())
 
     async def _reload_all(self) -> None:
@@ -88,7 +108,14 @@ class Server(uvicorn.Server):
 
 
 def build_server(app: ASGIApp, settings: Settings) -> Server:
-    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
+    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs.
+
+    Raises
+    ------
+    CertificateError
+        The certificate, its key or the authorities cannot be used.
+    """
+    context = tls_context(settings)
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -99,10 +126,11 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=_log_config(),
         server_header=False,
+        ssl_context_factory=None if context is None else lambda _config, _default: context,
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    return Server(config)
+    return Server(config, lambda: None if context is None else read_again(context, settings))
 
 
 @contextlib.contextmanager
@@ -116,7 +144,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     """
     place = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
     try:
-        listening = _unix(str(settings.uds)) if settings.uds else _tcp(settings.host, settings.port)
+        listening = _unix(str(settings.uds)) if settings.uds else _tcp(settings)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise AddressError(
@@ -135,13 +163,15 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     ------
     AddressError
         The address cannot be listened on.
+    KeysError, CertificateError
+        The file of keys, or the certificate, cannot be used.
     """
     server = build_server(create_app(registry, settings), settings)
     with bind(settings) as listening, single_blas_thread():
         # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
         gc.collect()
         gc.freeze()
-        _log.info("serving %s on %s", listed(registry.models), _address(listening))
+        _log.info("serving %s on %s", listed(registry.models), _address(listening, server.config.is_ssl))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
 
@@ -154,9 +184,9 @@ def _log_config() -> dict[str, Any]:
     return config
 
 
-def _tcp(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server(address[:2], family=family)
+def _tcp(settings: Settings) -> socket.socket:
+    family, address = address_of(settings)
+    return socket.create_server(address, family=family)
 
 
 def _unix(path: str) -> socket.socket:
@@ -175,9 +205,9 @@ def _unix(path: str) -> socket.socket:
     return listening
 
 
-def _address(listening: socket.socket) -> str:
+def _address(listening: socket.socket, encrypted: bool) -> str:
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{'https' if encrypted else 'http'}://{host}:{name[1]}"

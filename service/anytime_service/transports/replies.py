@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import msgspec
+from starlette.types import Send
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
@@ -15,7 +16,7 @@ from anytime_service.problems import MEDIA_TYPE, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
-__all__ = ["RETRY_AFTER_S", "answering", "problem_reply"]
+__all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake"]
 
 RETRY_AFTER_S = 1
 
@@ -32,6 +33,13 @@ def problem_reply(error: Exception) -> Reply:
     return Reply(
         problem.status, MEDIA_TYPE, msgspec.json.encode(problem), headers, isinstance(error, BodyTooLargeError)
     )
+
+
+async def refuse_handshake(send: Send, reply: Reply) -> None:
+    """Refuse a WebSocket by a response, in the place of accepting it."""
+    headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
+    await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": reply.content})
 
 
 def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
