@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 
-from anytime_service.settings import PREFIX, Settings
+from anytime_service.settings import PREFIX
+from deploy.dockerfile import environment, instructions, only, rests, stages
+from deploy.named import ROOT, settings
 
-ROOT = Path(__file__).parents[2]
 TRAINING = {"pyarrow", "scikit-learn"}
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of a Dockerfile, its continued lines joined."""
-
-    word: str
-    rest: str
-
-    def argv(self) -> list[str]:
-        """Words of an instruction written as JSON, so that no shell stands before the program."""
-        words: list[str] = json.loads(self.rest[self.rest.index("[") :])
-        return words
 
 
 @dataclass(frozen=True)
@@ -39,36 +25,6 @@ class Pin:
     version: str
     marker: str
     hashes: tuple[str, ...]
-
-
-def instructions() -> list[Instruction]:
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    text = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
-    return [Instruction(*line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
-
-
-def stages() -> list[list[Instruction]]:
-    """Instructions of each stage, from its FROM on; what stands before the first belongs to none."""
-    found: list[list[Instruction]] = []
-    for each in instructions():
-        if each.word == "FROM":
-            found.append([])
-        if found:
-            found[-1].append(each)
-    return found
-
-
-def rests(stage: list[Instruction], word: str) -> list[str]:
-    return [each.rest for each in stage if each.word == word]
-
-
-def only(stage: list[Instruction], word: str) -> Instruction:
-    (found,) = (each for each in stage if each.word == word)
-    return found
-
-
-def environment(stage: list[Instruction]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for rest in rests(stage, "ENV") for pair in rest.split())
 
 
 def pins(lock: str) -> Iterator[Pin]:
@@ -131,8 +87,7 @@ def test_the_image_starts_the_server_itself_on_every_address() -> None:
     values = environment(final)
     assert values["ANYTIME_HOST"] == "0.0.0.0"
     assert only(final, "EXPOSE").rest == values["ANYTIME_PORT"]
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    assert {name for name in values if name.startswith(PREFIX)} <= known
+    assert {name for name in values if name.startswith(PREFIX)} <= settings()
 
 
 def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:
