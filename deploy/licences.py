@@ -51,13 +51,13 @@ def collected(packages: list[Distribution]) -> Iterator[str]:
 def licence_of(package: Distribution) -> str:
     """Licence in a few words: an SPDX expression, or else what the older fields say; empty if they say nothing."""
     told = package.metadata
-    if expression := told.get("License-Expression"):
-        return str(expression)
+    if expressions := told.get_all("License-Expression"):
+        return str(expressions[0])
     classified = [each for each in told.get_all("Classifier") or [] if each.startswith(_CLASSIFIER)]
     if classified:
         return ", ".join(each.rpartition(" :: ")[2] for each in classified)
-    field = str(told.get("License") or "").strip()
-    return "" if field in ("", "UNKNOWN") or len(field) > _LONGEST else field
+    field = "".join(told.get_all("License") or []).strip()
+    return "" if field == "UNKNOWN" or len(field) > _LONGEST else field
 
 
 def texts_of(package: Distribution) -> Iterator[tuple[str, str]]:

@@ -50,10 +50,73 @@ def test_the_base_is_an_argument_and_both_stages_stand_on_it() -> None:
 
 def test_nothing_comes_from_the_network_but_hashed_pins() -> None:
     builder, final = stages()
-    assert "/narwhals* " in runs[trimmed]
-    assert re.search(
-        r"/opt/tools/bin/cyclonedx-py environment .*--output-file /opt/told/sbom\.cdx\.json \S+/venv/", runs[told]
-    )
+    assert not [each for each in instructions() if each.word == "ADD" or "://" in each.rest]
+    installs = [command for rest in rests(builder, "RUN") for command in rest.split("&&") if " install " in command]
+    assert installs
+    assert all("--require-hashes" in command or "--no-index" in command for command in installs)
+    assert "--no-build-isolation" in " ".join(rests(builder, "RUN"))  # isolation would fetch without hashes
+    assert not [rest for rest in rests(final, "RUN") if "pip" in rest]
+
+
+def test_the_environment_is_installed_from_the_pins_of_the_server() -> None:
+    builder, _ = stages()
+    copied = [name for rest in rests(builder, "COPY") for name in rest.split()[:-1]]
+    assert {"requirements-serve.lock", "pyproject.toml", "models", "service"} <= set(copied)
+    assert re.search(r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", rests(builder, "RUN")[0])
+    assert environment(builder)["PIP_NO_CACHE_DIR"] == "1"
+
+
+def tools() -> set[str]:
+    """Pins of the development tools that the build takes."""
+    (names,) = re.findall(r'^TOOLS="(.*)"$', only(stages()[0], "ARG").rest)
+    return set(names.split())
+
+
+def needed(name: str, extras: frozenset[str] = frozenset()) -> Iterator[str]:
+    """What a package needs on the image's Python, itself included."""
+    yield canonicalize_name(name)
+    for text in requires(name) or []:
+        requirement = Requirement(text)
+        places = [
+            {"extra": extra, "python_version": "3.12", "python_full_version": "3.12.0"} for extra in ("", *extras)
+        ]
+        if requirement.marker is None or any(requirement.marker.evaluate(place) for place in places):
+            yield from needed(requirement.name, frozenset(requirement.extras))
+
+
+def test_the_tools_of_the_build_are_in_the_lock_for_development_with_all_that_they_need() -> None:
+    assert tools() <= {pin.name for pin in pins("requirements.lock")}
+    assert tools() == {*needed("hatchling"), *needed("cyclonedx-bom")}
+
+
+def test_the_pins_of_the_tools_are_cut_out_of_the_lock(tmp_path: Path) -> None:
+    (command,) = (rest for rest in rests(stages()[0], "RUN") if rest.startswith("awk"))
+    script = command[: command.index(" > tools.lock")]
+    names = " ".join(sorted(tools()))
+    cut = subprocess.run(
+        ["sh", "-c", script], cwd=ROOT, env=os.environ | {"TOOLS": names}, capture_output=True, text=True, check=True
+    ).stdout
+    (tmp_path / "tools.lock").write_text(cut, encoding="utf-8")
+    found = {(pin.name, pin.version): pin.hashes for pin in pins(str(tmp_path / "tools.lock"))}
+    assert found == {(pin.name, pin.version): pin.hashes for pin in pins("requirements.lock") if pin.name in tools()}
+
+
+def test_the_final_stage_copies_the_environment_and_what_is_told_of_it_and_nothing_else() -> None:
+    assert rests(stages()[1], "COPY") == [
+        "--from=builder /opt/told /usr/share/anytime-linear",
+        "--from=builder /opt/venv /opt/venv",
+    ]
+
+
+def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it() -> None:
+    builder, final = stages()
+    runs = rests(builder, "RUN")
+    (trimmed,) = (i for i, rest in enumerate(runs) if "-delete" in rest)
+    (told,) = (i for i, rest in enumerate(runs) if "sbom.cdx.json" in rest)
+    assert trimmed < told
+    assert not [rest for rest in runs[told:] if " rm " in rest or "pip" in rest.split()]
+    assert "/narwhals* " in runs[trimmed]  # with its metadata, by which it would be listed
+    assert re.search(r"/opt/tools/bin/cyclonedx-py environment .*/opt/told/sbom\.cdx\.json /opt/venv/", runs[told])
     assert "/opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt" in runs[told]
     labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").rest))
     assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
