@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 
 from anytime.answer import Answer, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
@@ -211,7 +213,19 @@ STREAM_OPERATION: dict[str, Any] = {
 
 
 class AnytimeAPI(FastAPI):
-    """FastAPI whose document also has the routes whose endpoints carry an `operation` of their own."""
+    """FastAPI whose document also has the routes whose endpoints carry an `operation` of their own.
+
+    Attributes
+    ----------
+    entrance : makes what stands before everything, the framework's own error handling too; None for nothing.
+    """
+
+    entrance: Callable[[ASGIApp], ASGIApp] | None = None
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put together what a request passes through."""
+        stack = super().build_middleware_stack()
+        return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
         """Build the OpenAPI document."""

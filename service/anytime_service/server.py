@@ -14,48 +14,52 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.config import LOGGING_CONFIG
 
 from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
-from anytime_service.app import create_app
+from anytime_service.app import create_app, create_side_app
+from anytime_service.clock import now_ms
 from anytime_service.errors import AddressError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
+from anytime_service.logs import log_config
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from anytime_service.side_port import SidePort
 from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
+from anytime_service.tracing import load_tracing
 
-__all__ = ["Server", "bind", "build_server", "serve"]
+__all__ = ["Server", "bind", "bind_side", "build_server", "serve"]
+
+TICK_MS = 100.0
+"""How often uvicorn calls `on_tick`."""
 
 _log = logging.getLogger("anytime_service")
 
 
-_DROPPED = (
-    "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
-    "connection open",
-    "ASGI callable returned without completing handshake.",  # it has, by refusing with a response
-    "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
-)
-
-
-class _OnPurpose(logging.Filter):
-    """Drops what uvicorn says of things that are meant, and of every WebSocket that opens."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
-
-
 class Server(uvicorn.Server):
-    """A server that answers what is open before it closes connections, and loads models again on SIGHUP."""
+    """A server that answers what is open before it closes connections, and loads models again on SIGHUP.
+
+    Parameters
+    ----------
+    side : a socket for metrics and probes alone, where they are to have one.
+    """
+
+    def __init__(self, config: uvicorn.Config, side: socket.socket | None = None) -> None:
+        super().__init__(config)
+        self._side_socket = side
+        self._side: SidePort | None = None
+        self._ticked_ms: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        if self._side_socket is not None:
+            self._side = SidePort(create_side_app(self._state.handler), self._side_socket)
+            await self._side.open()
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
@@ -67,8 +71,18 @@ class Server(uvicorn.Server):
             state.handler.drain()
             await asyncio.wait([asyncio.ensure_future(state.stream.flushed())], timeout=LINGER_S)
         await super().shutdown(sockets)
+        if self._side is not None:
+            await self._side.close()
         if state is not None:
             state.handler.close()
+
+    async def on_tick(self, counter: int) -> bool:
+        """See ten times a second how late the loop comes round."""
+        now, last, state = now_ms(), self._ticked_ms, self._state
+        self._ticked_ms = now
+        if last is not None and state is not None:
+            state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
+        return await super().on_tick(counter)
 
     @property
     def _state(self) -> Any:
@@ -87,8 +101,13 @@ class Server(uvicorn.Server):
             _log.info("loaded again: %s", listed(handler.registry.models))
 
 
-def build_server(app: ASGIApp, settings: Settings) -> Server:
-    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
+def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
+    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs.
+
+    Parameters
+    ----------
+    side : the socket of `bind_side`.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -97,12 +116,12 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         ws=SlicedWebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters
-        log_config=_log_config(),
+        log_config=log_config(settings),
         server_header=False,
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    return Server(config)
+    return Server(config, side)
 
 
 @contextlib.contextmanager
@@ -128,6 +147,25 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
         settings.uds.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
+    """Listen where metrics and probes are to be asked for, if that is a port of their own; raises as `bind` does."""
+    if settings.metrics_port is None:
+        yield None
+        return
+    host = settings.metrics_host or settings.host
+    try:
+        listening = _tcp(host, settings.metrics_port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        place = f"{host}:{settings.metrics_port}"
+        raise AddressError(
+            f"cannot listen on {place} for metrics: {reason}; choose another by ANYTIME_METRICS_PORT or _HOST"
+        ) from error
+    with listening:
+        yield listening
+
+
 def serve(registry: ModelRegistry, settings: Settings) -> None:
     """Serve models until the process is told to stop; requests under way are answered first.
 
@@ -136,22 +174,20 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     AddressError
         The address cannot be listened on.
     """
-    server = build_server(create_app(registry, settings), settings)
-    with bind(settings) as listening, single_blas_thread():
+    tracing = load_tracing()
+    app = create_app(registry, settings, tracing)
+    with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
+        server = build_server(app, settings, side)
         # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
         gc.collect()
         gc.freeze()
         _log.info("serving %s on %s", listed(registry.models), _address(listening))
+        if side is not None:
+            _log.info("metrics on %s", _address(side))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
-
-
-def _log_config() -> dict[str, Any]:
-    config: dict[str, Any] = deepcopy(LOGGING_CONFIG)
-    config["filters"] = {"on_purpose": {"()": _OnPurpose}}
-    config["loggers"]["uvicorn.error"]["filters"] = ["on_purpose"]
-    config["loggers"]["anytime_service"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
-    return config
+        if tracing is not None:
+            tracing.close()
 
 
 def _tcp(host: str, port: int) -> socket.socket:
