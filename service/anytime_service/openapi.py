@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 
 from anytime.answer import Answer, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
@@ -221,9 +223,16 @@ class AnytimeAPI(FastAPI):
     Attributes
     ----------
     keyed : whether keys are needed; else the document tells that they may be left out.
+    entrance : makes what stands before everything, the framework's own error handling too; None for nothing.
     """
 
     keyed = False
+    entrance: Callable[[ASGIApp], ASGIApp] | None = None
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put together what a request passes through."""
+        stack = super().build_middleware_stack()
+        return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
         """Build the OpenAPI document."""

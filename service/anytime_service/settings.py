@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -36,6 +36,20 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of the machine.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 lets the system choose.")
     uds: Path | None = Field(default=None, description="Unix socket to listen on instead of a host and port.")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port for /metrics and the probes alone; without one /metrics is on the main port.",
+    )
+    metrics_host: str | None = Field(
+        default=None, description="Address to listen on for metrics; without one that of the main port."
+    )
+    log_format: Literal["text", "json"] = Field(default="text", description="How lines are logged: text or json.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="From which level on is logged: debug, info, warning or error."
+    )
+    access_log: bool = Field(default=False, description="Whether every request and connection is logged.")
     max_deadline_ms: float = Field(
         default=10_000, gt=0, allow_inf_nan=False, description="Longest deadline; holds when a request has none."
     )
@@ -104,6 +118,11 @@ class Settings(BaseSettings):
         if None in origins:
             raise PydanticCustomError("origins", "expected origins like https://app.example.com:8443, without a path")
         return tuple(origins)
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _in_small_letters(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
 
 def load_settings(**given: Any) -> Settings:

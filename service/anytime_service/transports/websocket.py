@@ -18,10 +18,10 @@ from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, 
 from anytime_service.exchange import Exchange
 from anytime_service.handler import Ask, Handler, Live
 from anytime_service.keys import KEY, Key
+from anytime_service.laps import Laps
 from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import problem_of
-from anytime_service.signals import ModelSignals
 from anytime_service.slicing import ABORT
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
@@ -109,7 +109,7 @@ class _Connection:
         self.dismissed = False
         self.outbox = Outbox(send, self._give_up)
         self.open: dict[str | int, Live] = {}
-        self.answered: OrderedDict[str | int, ModelSignals] = OrderedDict()
+        self.answered: OrderedDict[str | int, Laps] = OrderedDict()
         self.task = asyncio.current_task()
         self.given_up = False
 
@@ -170,7 +170,9 @@ class _Connection:
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
         if len(self.open) >= MOST_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
-        ask = Ask(frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking)
+        ask = Ask(
+            frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking, frame.traceparent
+        )
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
         live = self.handler.open(ask, begun, tell, fail, update=update)
@@ -182,10 +184,11 @@ class _Connection:
     def _group(self, frame: Any) -> None:
         live = self.open.get(frame.id)
         if live is None:
-            self._known(frame.id, "group").dropped(1)
+            self._known(frame.id, "group").missed(frame.group, now_ms(), frame.took_ms)
             return
         dtype = None if isinstance(frame, GroupFrame) else frame.dtype
-        live.group(frame.group, array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows))
+        array = array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
+        live.group(frame.group, array, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:
         live = self.open.get(frame.id)
@@ -194,11 +197,11 @@ class _Connection:
         else:
             live.end()
 
-    def _known(self, name: str | int, event: str) -> ModelSignals:
-        signals = self.answered.get(name)
-        if signals is None:
+    def _known(self, name: str | int, event: str) -> Laps:
+        laps = self.answered.get(name)
+        if laps is None:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
-        return signals
+        return laps
 
     def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
         live = self.open.pop(name, None)
@@ -213,7 +216,7 @@ class _Connection:
         self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
-        self.answered[name] = live.signals  # no more of it: its values may be large
+        self.answered[name] = live.laps  # no more of it: its values may be large
         if len(self.answered) > REMEMBERED:
             self.answered.popitem(last=False)
 
