@@ -1,8 +1,13 @@
 # The server and what it needs, no more: models come from outside, into /models.
 #   docker build -t anytime-linear .
-#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro anytime-linear
+#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro \
+#       --env ANYTIME_API_KEYS=sha256:$(printf %s "$KEY" | sha256sum | cut -c 1-64) anytime-linear
+# Without keys it listens to itself alone, inside its container. They are given as above, by their digests so that nobody
+# reads them in the container's environment; or one a line in a file that its user (10001) can read:
+#       --volume ./keys.txt:/run/secrets/api-keys:ro --env ANYTIME_API_KEYS_FILE=/run/secrets/api-keys
+# ANYTIME_INSECURE=true does without, where something before it checks who asks.
 # What is open is answered before it stops, at once. A port other than 8000 is told by ANYTIME_PORT, which the health
-# check reads too.
+# check reads too. What is in it, and under which licences: /usr/share/anytime-linear.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS builder
@@ -15,31 +20,48 @@ RUN python -m venv --without-pip /opt/venv \
  && python -m pip --python /opt/venv/bin/python install --require-hashes --only-binary :all: --no-compile \
         -r requirements-serve.lock
 
-# The wheel's builder is pinned with the development tools. A pin that it needs and that is not named here stops the build.
+# What builds the wheel and what lists the image's parts are pinned with the development tools, and stay in this stage. A
+# pin that they need and that is not named here stops the build.
+ARG TOOLS="hatchling packaging pathspec pluggy tomlkit trove-classifiers \
+        cyclonedx-bom arrow attrs boolean-py chardet cyclonedx-python-lib defusedxml fqdn idna isoduration jsonpointer \
+        jsonschema jsonschema-specifications lark license-expression lxml packageurl-python pip-requirements-parser \
+        py-serializable pyparsing python-dateutil referencing rfc3339-validator rfc3986-validator rfc3987-syntax rpds-py \
+        six sortedcontainers typing-extensions tzdata uri-template webcolors"
 COPY requirements.lock ./
-RUN awk '/^[a-z]/ { keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } keep' \
-        requirements.lock > hatchling.lock \
- && python -m venv --without-pip /opt/hatchling \
- && python -m pip --python /opt/hatchling/bin/python install --require-hashes --only-binary :all: -r hatchling.lock
+RUN awk -v names="$TOOLS" 'BEGIN { split(names, each); for (i in each) wanted[each[i]] } \
+        /^[a-z]/ { split($0, pin, /[=; ]/); keep = pin[1] in wanted } keep' requirements.lock > tools.lock \
+ && python -m venv --without-pip /opt/tools \
+ && python -m pip --python /opt/tools/bin/python install --require-hashes --only-binary :all: -r tools.lock
 
 COPY pyproject.toml README.md LICENSE ./
 COPY models models
 COPY service service
-RUN python -m pip --python /opt/hatchling/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
+RUN python -m pip --python /opt/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
  && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
 
 # Of plotly only the script for browsers is used, and nothing of what plotly itself uses. The tests of dependencies go.
-# Bytecode is compiled once, here, and never compared with its source again.
 RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.min.js -delete \
- && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals \
+ && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals* \
         /opt/venv/share/jupyter /opt/venv/etc \
- && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} + \
- && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
+ && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} +
+
+# Told of what is left: every package that is in the image, none that is not, and all of their licences.
+COPY deploy/licences.py ./
+RUN mkdir /opt/told \
+ && /opt/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+        --output-file /opt/told/sbom.cdx.json /opt/venv/bin/python \
+ && /opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt
+
+# Bytecode is compiled once, here, and never compared with its source again.
+RUN /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="anytime-linear" \
       org.opencontainers.image.description="Linear predictions that are ready whenever the deadline strikes" \
-      org.opencontainers.image.licenses="MIT"
+      org.opencontainers.image.licenses="MIT" \
+      anytime-linear.sbom="/usr/share/anytime-linear/sbom.cdx.json" \
+      anytime-linear.licences="/usr/share/anytime-linear/THIRD_PARTY.txt"
+COPY --from=builder /opt/told /usr/share/anytime-linear
 COPY --from=builder /opt/venv /opt/venv
 # Slim bases have no bytecode of the standard library: importing the server once leaves that of the modules it uses.
 RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server"

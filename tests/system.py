@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,8 @@ __all__ = ["answers", "free_port", "program", "started"]
 
 def program(name: str) -> str:
     """Path of a program; skips the test where it is not installed."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+    places = f"{Path(sys.executable).parent}:/usr/sbin:/sbin:/usr/local/sbin"  # the first: programs that packages bring
+    found = shutil.which(name) or shutil.which(name, path=places)
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found

@@ -10,6 +10,11 @@ AnytimeError
 ├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
+├── KeysError               at the start: keys that cannot be read
+├── CertificateError        at the start: a certificate that cannot be used
+├── KeyNeededError          a request without a key that holds
+├── RightError              a request for more than its key allows
+├── OriginError             a request of a page of another site
 ├── OutOfTurnError          an event that an open prediction cannot take in its state
 ├── OverloadedError         too much is open already, or the service is stopping
 ├── SubprotocolError        a WebSocket that speaks another protocol than ours
@@ -26,13 +31,18 @@ from anytime.errors import AnytimeError, ValuesError
 __all__ = [
     "AddressError",
     "BodyTooLargeError",
+    "CertificateError",
     "ContentTypeError",
     "FieldError",
     "GoneSessionError",
+    "KeyNeededError",
+    "KeysError",
     "MalformedBodyError",
+    "OriginError",
     "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
+    "RightError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -84,6 +94,30 @@ class BodyTooLargeError(AnytimeError):
 
 class ContentTypeError(AnytimeError):
     """A body in a form that is not read here."""
+
+
+class KeysError(AnytimeError):
+    """Keys that cannot be read; no message has a key in it."""
+
+
+class CertificateError(AnytimeError):
+    """A certificate, its key or its authorities cannot be used."""
+
+
+class KeyNeededError(AnytimeError):
+    """A request without a key that holds; `presented` tells whether it had one."""
+
+    def __init__(self, message: str, *, presented: bool = False) -> None:
+        super().__init__(message)
+        self.presented = presented
+
+
+class RightError(AnytimeError):
+    """A request for more than its key allows."""
+
+
+class OriginError(AnytimeError):
+    """A request that comes from a page of another site, or may."""
 
 
 class OutOfTurnError(AnytimeError):

@@ -61,6 +61,10 @@ class ModelRegistry:
         """Go through the newest version of each model."""
         return (versions[0] for versions in self.models.values())
 
+    def every(self) -> Iterator[AnytimeModel]:
+        """Go through every version of each model."""
+        return (model for versions in self.models.values() for model in versions)
+
     def get(self, name: str | None = None) -> AnytimeModel:
         """Find a model by `name`, its newest version, or by `name@version`; the only one when no name is given.
 

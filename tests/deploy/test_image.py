@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import ast
-import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from anytime_service.settings import PREFIX, Settings
+from anytime_service.settings import PREFIX
+from deploy.dockerfile import environment, instructions, only, rests, stages
+from deploy.named import ROOT, settings
 
-ROOT = Path(__file__).parents[2]
 TRAINING = {"pyarrow", "scikit-learn"}
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of a Dockerfile, its continued lines joined."""
-
-    word: str
-    rest: str
-
-    def argv(self) -> list[str]:
-        """Words of an instruction written as JSON, so that no shell stands before the program."""
-        words: list[str] = json.loads(self.rest[self.rest.index("[") :])
-        return words
 
 
 @dataclass(frozen=True)
@@ -39,36 +31,6 @@ class Pin:
     version: str
     marker: str
     hashes: tuple[str, ...]
-
-
-def instructions() -> list[Instruction]:
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    text = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
-    return [Instruction(*line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
-
-
-def stages() -> list[list[Instruction]]:
-    """Instructions of each stage, from its FROM on; what stands before the first belongs to none."""
-    found: list[list[Instruction]] = []
-    for each in instructions():
-        if each.word == "FROM":
-            found.append([])
-        if found:
-            found[-1].append(each)
-    return found
-
-
-def rests(stage: list[Instruction], word: str) -> list[str]:
-    return [each.rest for each in stage if each.word == word]
-
-
-def only(stage: list[Instruction], word: str) -> Instruction:
-    (found,) = (each for each in stage if each.word == word)
-    return found
-
-
-def environment(stage: list[Instruction]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for rest in rests(stage, "ENV") for pair in rest.split())
 
 
 def pins(lock: str) -> Iterator[Pin]:
@@ -82,9 +44,7 @@ def pins(lock: str) -> Iterator[Pin]:
 
 
 def test_the_base_is_an_argument_and_both_stages_stand_on_it() -> None:
-    before = [each for each in instructions() if each.word == "ARG"]
-    assert [each.rest for each in before] == ["BASE=python:3.12-slim"]
-    assert instructions()[0] == before[0]
+    assert (instructions()[0].word, instructions()[0].rest) == ("ARG", "BASE=python:3.12-slim")
     assert [stage[0].rest.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
 
 
@@ -106,14 +66,61 @@ def test_the_environment_is_installed_from_the_pins_of_the_server() -> None:
     assert environment(builder)["PIP_NO_CACHE_DIR"] == "1"
 
 
-def test_the_pins_that_build_the_wheel_are_in_the_lock_for_development() -> None:
-    (names,) = re.findall(r"\^\(([\w|-]+)\)==", " ".join(rests(stages()[0], "RUN")))
-    assert "hatchling" in names.split("|")
-    assert set(names.split("|")) <= {pin.name for pin in pins("requirements.lock")}
+def tools() -> set[str]:
+    """Pins of the development tools that the build takes."""
+    (names,) = re.findall(r'^TOOLS="(.*)"$', only(stages()[0], "ARG").rest)
+    return set(names.split())
 
 
-def test_the_final_stage_copies_the_environment_and_nothing_else() -> None:
-    assert rests(stages()[1], "COPY") == ["--from=builder /opt/venv /opt/venv"]
+def needed(name: str, extras: frozenset[str] = frozenset()) -> Iterator[str]:
+    """What a package needs on the image's Python, itself included."""
+    yield canonicalize_name(name)
+    for text in requires(name) or []:
+        requirement = Requirement(text)
+        places = [
+            {"extra": extra, "python_version": "3.12", "python_full_version": "3.12.0"} for extra in ("", *extras)
+        ]
+        if requirement.marker is None or any(requirement.marker.evaluate(place) for place in places):
+            yield from needed(requirement.name, frozenset(requirement.extras))
+
+
+def test_the_tools_of_the_build_are_in_the_lock_for_development_with_all_that_they_need() -> None:
+    assert tools() <= {pin.name for pin in pins("requirements.lock")}
+    assert tools() == {*needed("hatchling"), *needed("cyclonedx-bom")}
+
+
+def test_the_pins_of_the_tools_are_cut_out_of_the_lock(tmp_path: Path) -> None:
+    (command,) = (rest for rest in rests(stages()[0], "RUN") if rest.startswith("awk"))
+    script = command[: command.index(" > tools.lock")]
+    names = " ".join(sorted(tools()))
+    cut = subprocess.run(
+        ["sh", "-c", script], cwd=ROOT, env=os.environ | {"TOOLS": names}, capture_output=True, text=True, check=True
+    ).stdout
+    (tmp_path / "tools.lock").write_text(cut, encoding="utf-8")
+    found = {(pin.name, pin.version): pin.hashes for pin in pins(str(tmp_path / "tools.lock"))}
+    assert found == {(pin.name, pin.version): pin.hashes for pin in pins("requirements.lock") if pin.name in tools()}
+
+
+def test_the_final_stage_copies_the_environment_and_what_is_told_of_it_and_nothing_else() -> None:
+    assert rests(stages()[1], "COPY") == [
+        "--from=builder /opt/told /usr/share/anytime-linear",
+        "--from=builder /opt/venv /opt/venv",
+    ]
+
+
+def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it() -> None:
+    builder, final = stages()
+    runs = rests(builder, "RUN")
+    (trimmed,) = (i for i, rest in enumerate(runs) if "-delete" in rest)
+    (told,) = (i for i, rest in enumerate(runs) if "sbom.cdx.json" in rest)
+    assert trimmed < told
+    assert not [rest for rest in runs[told:] if " rm " in rest or "pip" in rest.split()]
+    assert "/narwhals* " in runs[trimmed]  # with its metadata, by which it would be listed
+    assert re.search(r"/opt/tools/bin/cyclonedx-py environment .*/opt/told/sbom\.cdx\.json /opt/venv/", runs[told])
+    assert "/opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt" in runs[told]
+    labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").rest))
+    assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
+    assert labels["anytime-linear.licences"] == "/usr/share/anytime-linear/THIRD_PARTY.txt"
 
 
 def test_the_user_is_a_number_and_not_root() -> None:
@@ -131,8 +138,7 @@ def test_the_image_starts_the_server_itself_on_every_address() -> None:
     values = environment(final)
     assert values["ANYTIME_HOST"] == "0.0.0.0"
     assert only(final, "EXPOSE").rest == values["ANYTIME_PORT"]
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    assert {name for name in values if name.startswith(PREFIX)} <= known
+    assert {name for name in values if name.startswith(PREFIX)} <= settings()
 
 
 def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:

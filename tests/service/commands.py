@@ -61,7 +61,7 @@ def command(*arguments: object, **environment: str) -> Iterator[tuple[Command, R
     """Serve model files in a process of its own."""
     served = Command(arguments, environment)
     try:
-        yield served, Running(int(served.said(r"serving .* on http://\S+:(\d+)")[1]))
+        yield served, Running(int(served.said(r"serving .* on https?://\S+:(\d+)")[1]))
     finally:
         served.process.kill()
         served.stopped()

@@ -69,6 +69,7 @@ class CreateSession(_Route):
         reply = reply_form(headers, form)
         where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session.id}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+        self.handler.session_laps.begin(session.id, self.handler.signals.of(model), now_ms())
 
 
 class SessionGroups(_Route):
@@ -92,6 +93,8 @@ class SessionGroups(_Route):
         )
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
+        signals, again = self.handler.signals.of(session.model), bool(took.replaced)
+        self.handler.session_laps.came(session.id, signals, tuple(groups), exchange.ended_ms, again=again)
 
 
 class PredictSession(_Route):
@@ -140,5 +143,7 @@ class DeleteSession(_Route):
 
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
         """End the session."""
-        self.sessions.delete(scope["path_params"]["id"])
+        name = scope["path_params"]["id"]
+        self.sessions.delete(name)
+        self.handler.session_laps.end(name)
         exchange.reply(Reply(204, JSON.media_type, b""))

@@ -1,0 +1,50 @@
+"""What the files of `deploy` name and other files of the project define."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import PREFIX, Settings
+
+__all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "version"]
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+COMING = {"api_keys_file", "log_format", "metrics_port", "session_store"}
+"""Settings of pieces that are put together with this one."""
+
+
+def settings() -> set[str]:
+    """Variables of every setting."""
+    return {PREFIX + name.upper() for name in {*Settings.model_fields, *COMING}}
+
+
+def routes() -> set[str]:
+    """Paths that the service answers to a GET."""
+    paths = create_app(ModelRegistry.of([]), Settings()).openapi()["paths"]
+    return {path for path, operations in paths.items() if "get" in operations}
+
+
+def version() -> str:
+    """The project's version."""
+    told: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return told
+
+
+def image_user() -> str:
+    """User of the image, as `number:number`."""
+    (user,) = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return str(user)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Documents of a file in YAML."""
+    return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]

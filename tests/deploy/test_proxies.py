@@ -1,0 +1,278 @@
+"""Behind a proxy as it is shipped: the same answers by every binding, at the deadline. The bounds are wide."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from time import perf_counter, sleep
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import httpx
+import pytest
+from fastapi import Request
+
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
+from anytime_service.server import build_server
+from anytime_service.settings import Settings
+from anytime_service.wire.forms import JSON, MSGPACK, Form
+from deploy.proxied import CONFIGURATIONS, PROXIES, proxied
+from service.inferring import JSON_BYTES, assert_told, binary, half_sent
+from service.serving import VALUES, Running, expected, packed, running, small_model, timeless
+from system import free_port
+
+DEADLINE_MS = 300
+KIND = "application/x-ndjson"
+MODEL = small_model()
+SETTINGS = Settings(port=0, max_body_bytes=100_000)
+SENT = {name: VALUES[name] for name in ("speed", "hog")}
+"""Groups that are sent while the clock runs; those that would complete the prediction never are."""
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    app = create_app(ModelRegistry.of([MODEL]), SETTINGS)
+
+    async def heard(request: Request) -> dict[str, str]:
+        return dict(request.headers)
+
+    app.add_api_route("/heard", heard, include_in_schema=False)
+    with running(app, SETTINGS) as service:
+        yield service
+
+
+@pytest.fixture(scope="module", params=["direct", *PROXIES])
+def way(
+    request: pytest.FixtureRequest, service: Running, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """The way to the service: none but its own, for comparison, and by each proxy."""
+    if request.param == "direct":
+        yield service
+        return
+    with proxied(request.param, [service.port], tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+class Clock:
+    """How long a prediction took, as its client sees it."""
+
+    def __init__(self) -> None:
+        self.begun = perf_counter()
+
+    def assert_struck(self, answer: dict[str, Any]) -> None:
+        """The answer came at the deadline, and uses what had been sent: it is the library's."""
+        taken_ms = (perf_counter() - self.begun) * 1000
+        assert (answer["reason"], answer["groups"]) == ("deadline", list(SENT))
+        assert timeless(answer) == expected(MODEL, SENT)
+        assert DEADLINE_MS - 5 < taken_ms < DEADLINE_MS + 3_000
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+def line(group: str) -> bytes:
+    return json.dumps({"group": group, "values": VALUES[group]}).encode() + b"\n"
+
+
+def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> None:
+    longest = build_server(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS).config.timeout_keep_alive
+    told = {path.name: path.read_text(encoding="utf-8") for path in CONFIGURATIONS.iterdir()}
+    assert longest > 4
+    assert "        keepalive_timeout 4s;" in told["nginx.conf"]
+    assert " pool-purge-delay 2s\n" in told["haproxy.cfg"]
+    assert "            idle_timeout: 4s" in told["envoy.yaml"]
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "packed"])
+def test_groups_over_a_websocket_are_used_as_they_come_and_the_answer_comes_at_the_deadline(
+    way: Running, form: Form
+) -> None:
+    with way.stream(form, close_timeout=0.1) as stream:
+        for name in ("first", "again"):
+            clock = Clock()
+            stream.say("begin", name, deadline_ms=DEADLINE_MS, updates=True)
+            for group, values in SENT.items():
+                stream.groups(name, {group: values if form is JSON else packed(values)})
+                assert stream.hear()["type"] == "update"  # it has gone to the service and come back
+            clock.assert_struck(stream.answer(name))
+
+
+def test_chunks_of_a_post_are_passed_on_as_they_come_and_the_answer_does_not_wait_for_the_last(way: Running) -> None:
+    with way.connect() as connection:
+        clock = Clock()
+        connection.head(f"deadline_ms={DEADLINE_MS}", content_type=KIND)
+        for group in SENT:
+            sleep(0.05)
+            connection.send(chunk(line(group)))
+        status, _, answer = connection.response()
+        clock.assert_struck(answer)
+        assert status == 200
+
+
+def test_a_client_that_goes_on_uploading_sees_the_answer_at_the_deadline(way: Running) -> None:
+    async def lines(answered: asyncio.Event) -> AsyncIterator[bytes]:
+        for group in SENT:
+            yield line(group)
+        while not answered.is_set():
+            await asyncio.sleep(0.005)
+            yield b"\n"
+
+    async def main() -> None:
+        async with aiohttp.ClientSession(headers={"content-type": KIND}) as client, asyncio.timeout(20):
+            for _ in range(2):
+                answered = asyncio.Event()
+                clock = Clock()
+                url = f"{way.url}/predict?deadline_ms={DEADLINE_MS}"
+                async with client.post(url, data=lines(answered)) as response:
+                    answer = await response.json()
+                    answered.set()
+                clock.assert_struck(answer)
+
+    asyncio.run(main())
+
+
+def test_a_get_that_waits_hears_of_groups_that_are_posted_meanwhile(way: Running) -> None:
+    session = way.post_to("/sessions").json()["id"]
+    with way.connect() as waiting:
+        clock = Clock()
+        waiting.send(
+            f"GET /sessions/{session}/predict?deadline_ms={DEADLINE_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
+        )
+        for name, values in SENT.items():
+            assert way.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
+        clock.assert_struck(waiting.response()[2])
+    assert httpx.delete(f"{way.url}/sessions/{session}").status_code == 204
+
+
+def test_binary_tensors_count_as_they_come(way: Running) -> None:
+    rows = {name: [values] for name, values in VALUES.items()}
+    content, headers = binary(rows)
+    at = int(headers[JSON_BYTES])
+    told = {JSON_BYTES: headers[JSON_BYTES], "grpc_timeout": f"{DEADLINE_MS}m"}
+    with half_sent(way, content, at, **told) as connection:
+        for piece in (content[at : at + 8], content[at + 8 : at + 24]):  # speed, hog; lab never comes
+            sleep(0.05)
+            connection.send(piece)
+        reply = connection.response()[2]
+    assert_told(reply, expected(MODEL, SENT))
+    assert reply["parameters"]["reason"] == "deadline"
+
+
+def test_a_body_that_is_whole_is_answered_at_once(way: Running) -> None:
+    begun = perf_counter()
+    answer = way.post({"groups": VALUES}, deadline_ms=8_000).json()
+    assert perf_counter() - begun < 4
+    assert timeless(answer) == expected(MODEL, VALUES)
+    assert answer["reason"] == "complete"
+
+
+def test_a_deadline_in_a_header_is_passed_on(way: Running) -> None:
+    with way.connect() as connection:
+        clock = Clock()
+        connection.head(content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}")
+        connection.send(chunk(b"".join(map(line, SENT))))
+        clock.assert_struck(connection.response()[2])
+
+
+def test_a_body_that_is_too_large_is_refused_by_the_service_which_says_why(way: Running) -> None:
+    refused = way.post({"groups": {"speed": [2.0]}, "rest": "x" * 100_000})
+    assert (refused.status_code, refused.headers["content-type"]) == (413, MEDIA_TYPE)
+    assert "100000" in refused.json()["detail"]
+
+
+@pytest.fixture(params=list(PROXIES))
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def test_a_proxy_tells_who_asks_and_by_which_id_and_keeps_the_measures_to_itself(
+    name: str, service: Running, tmp_path: Path
+) -> None:
+    with proxied(name, [service.port], tmp_path) as way:
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        told = {"x-request-id": str(uuid4()), "traceparent": trace, "authorization": "Bearer key"}
+        forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "predict.example"}
+        heard = httpx.get(f"{way.url}/heard", headers=told | forged).json()
+        assert {header: heard[header] for header in told} == told
+        assert heard["x-forwarded-for"] == "127.0.0.1"
+        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "predict.example")
+        made = [httpx.get(f"{way.url}/heard").json()["x-request-id"] for _ in range(2)]
+        assert len(set(made)) == 2
+        assert all(len(each) >= 32 for each in made)
+        assert way.get("/metrics").status_code == 404
+        assert service.get("/metrics").status_code == 200
+
+
+def test_a_proxy_without_replicas_says_so_as_a_problem(name: str, tmp_path: Path) -> None:
+    with proxied(name, [free_port()], tmp_path) as way:
+        for refused in (way.get("/models"), way.post({"groups": VALUES})):
+            assert (refused.status_code, refused.headers["content-type"]) == (503, MEDIA_TYPE)
+            assert refused.headers["retry-after"] == "1"
+            problem = refused.json()
+            assert problem["status"] == 503
+            assert {"type", "title", "detail"} <= set(problem)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A replica that is ready, and has no room."""
+
+    protocol_version = "HTTP/1.1"
+    refused: list[str]
+
+    def do_GET(self) -> None:
+        self._reply(200 if self.path == "/readyz" else 503)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._reply(503)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def _reply(self, status: int) -> None:
+        if status == 503:
+            self.refused.append(self.command)
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def refusing() -> Iterator[tuple[int, list[str]]]:
+    """Run a replica that refuses; its port, and the methods that it refused."""
+    refused: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"refused": refused}))
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_address[1], refused
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_what_one_replica_refuses_is_asked_of_another_where_that_is_safe(
+    name: str, service: Running, tmp_path: Path
+) -> None:
+    with (
+        refusing() as (port, refused),
+        proxied(name, [port, service.port], tmp_path) as way,
+        httpx.Client(base_url=way.url) as client,
+    ):
+        assert {client.get("/models").status_code for _ in range(20)} == {200}
+        told = [client.post("/predict", json={"groups": VALUES}).status_code for _ in range(20)]
+    assert refused.count("GET") > 0
+    assert 0 < refused.count("POST") < 20
+    assert told.count(503) == refused.count("POST")  # each was sent once, as its body is not kept
+    assert told.count(200) == 20 - refused.count("POST")
