@@ -20,6 +20,7 @@ from websockets.http11 import Request
 
 from anytime_service.clock import now_ms
 from anytime_service.closing import closing_in_time
+from anytime_service.handshakes import Handshakes
 
 __all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
@@ -94,6 +95,11 @@ class _Sliced(asyncio.Protocol):
 class SlicedWebSocketProtocol(_Sliced, WebSocketsSansIOProtocol):
     """uvicorn's protocol for WebSockets, fed in slices."""
 
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection."""
+        super().connection_made(transport)
+        self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
+
     def handle_connect(self, event: Request) -> None:
         """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
         super().handle_connect(event)
@@ -142,6 +148,11 @@ class SlicedHttpProtocol(_Sliced, HttpToolsProtocol):
         transport = closing_in_time(transport, self.loop)
         super().connection_made(transport)
         self.flow = _HeldFlow(transport, self._wake)
+
+    def _should_upgrade(self) -> bool:
+        """Whether to become a WebSocket; a request with a body does not, as nobody would read it."""
+        body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return super()._should_upgrade() and not body
 
     def _wake(self) -> None:
         """Take the next slice in the loop's next turn, or read on."""
