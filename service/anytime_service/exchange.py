@@ -47,7 +47,8 @@ class Exchange:
     replied : whether the response has been sent.
     gone : whether the client closed the connection before it was.
     ended : whether the whole body has come.  ended_ms : when.
-    rest : called with what still comes of the body after the response, where that is of use.
+    rest : called with what still comes of the body after the response, where that is of use; at the end maybe with
+        nothing.
     """
 
     __slots__ = (
@@ -167,7 +168,7 @@ class Exchange:
         self._bytes += len(chunk)
         if not message.get("more_body", False):
             self.ended, self.ended_ms = True, now_ms()
-        if chunk and self.replied and self.rest is not None:
+        if self.replied and self.rest is not None:
             self.rest(chunk)
         return chunk
 

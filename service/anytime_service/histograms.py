@@ -43,7 +43,8 @@ class Histograms:
     ----------
     name, documentation : as Prometheus is told; the unit is in the name.
     labels : names of the labels.
-    bounds : of the buckets, rising; one without a bound follows. Where one is negative no sum is told: it could fall.
+    bounds : of the buckets, rising; one without a bound follows. Where one is negative neither sum nor count is
+        told, as OpenMetrics has it: the sum could fall; the last bucket is the count.
     registry : where they are collected.
     """
 
@@ -84,8 +85,6 @@ class Histograms:
             counts, total = tally.read()
             piece = self._family()
             piece.add_metric(values, list(zip(self._told, counts, strict=True)), total)
-            if self._bounds[0] < 0:  # then the library leaves the count out too, with the sum
-                piece.add_sample(f"{self.name}_count", dict(zip(self._labels, values, strict=True)), counts[-1])
             yield piece
 
     def _family(self) -> HistogramMetricFamily:

@@ -78,6 +78,8 @@ class Lines:
         if self._late_left:
             for line in self._split(chunk):
                 self._miss(line)
+            if self._exchange.ended:
+                self._miss(bytes(self._rest))
 
     def _miss(self, content: bytes) -> None:
         if self._late_left and content.strip():

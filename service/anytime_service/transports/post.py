@@ -39,11 +39,10 @@ class PostPrediction:
         try:
             head = read_head(scope, self.handler.settings)
             live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form))
-            if not live.answered:
-                if head.lines:
-                    await Lines(exchange, live, self.handler.settings.max_rows).read()
-                else:
-                    await self._whole(exchange, live, head)
+            if head.lines:  # answered or not: lines that come too late are looked at too
+                await Lines(exchange, live, self.handler.settings.max_rows).read()
+            elif not live.answered:
+                await self._whole(exchange, live, head)
         except Exception as error:
             exchange.reply(problem_reply(error))
         finally:
