@@ -9,7 +9,7 @@ from anytime_service.handler import Handler
 from anytime_service.hot import HotRoutes
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.chosen import chosen_store
 from anytime_service.settings import Settings
 from anytime_service.transports.oip import oip_routes
 from anytime_service.transports.post import PostPrediction
@@ -32,6 +32,11 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     ----------
     registry : the models to answer from.
     settings : limits; where to listen is the server's business, not the application's.
+
+    Raises
+    ------
+    AnytimeError
+        The store that sessions are to live in cannot be used.
     """
     app = AnytimeAPI(
         title="anytime",
@@ -41,8 +46,8 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     )
     handler = Handler(registry, settings)
     stream = Stream(handler)
-    sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
-    app.state.handler, app.state.stream = handler, stream
+    sessions = chosen_store(handler)
+    app.state.handler, app.state.stream, app.state.sessions = handler, stream, sessions
     problems.install(app)
     hot = [
         Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),

@@ -13,9 +13,10 @@ from anytime_service.handler import Handler
 from anytime_service.openapi import problem_responses
 from anytime_service.problems import not_ready
 from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.store import SessionStore
 from anytime_service.signals import CONTENT_TYPE
 
-__all__ = ["Health", "Registry", "router"]
+__all__ = ["Health", "Readiness", "Registry", "router"]
 
 router = APIRouter(responses=problem_responses(500))
 
@@ -24,6 +25,13 @@ class Health(BaseModel):
     """What a probe is told."""
 
     status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """What a probe is told of a service that answers; `sessions` is where they live, or why they cannot be reached."""
+
+    status: Literal["ok", "degraded"]
+    sessions: str
 
 
 def _registry(request: Request) -> ModelRegistry:
@@ -73,10 +81,24 @@ async def live() -> Health:
     return Health()
 
 
-@router.get("/readyz", tags=["health"], response_model=Health, responses=problem_responses(503))
-async def ready(registry: Registry) -> Health | Response:
-    """Tell whether there are models to answer from."""
-    return Health() if len(registry) else not_ready()
+@router.get("/readyz", tags=["health"], response_model=Readiness, responses=problem_responses(422, 503))
+async def ready(
+    request: Request,
+    registry: Registry,
+    sessions: Annotated[Literal["required"] | None, Query(description="Whether it is of use without sessions.")] = None,
+) -> Readiness | Response:
+    """Tell whether there are models to answer from; without its sessions a service still answers everything else."""
+    store = cast(SessionStore, request.app.state.sessions)
+    if cast(Handler, request.app.state.handler).draining:
+        return not_ready("the service is stopping")
+    if not len(registry):
+        return not_ready()
+    await store.start()
+    if store.trouble is None:
+        return Readiness(status="ok", sessions=store.kind)
+    if sessions == "required":
+        return not_ready(f"sessions cannot be reached: {store.trouble}")
+    return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 
 @router.get("/metrics", tags=["health"], response_class=Response)

@@ -215,6 +215,11 @@ class Live:
             self.on_end()
             self.on_end = None
 
+    def fail(self, error: Exception) -> None:
+        """Tell that there will be no answer."""
+        self.drop()
+        self._fail(error)
+
     def overdue(self, now: float) -> bool:
         """Whether the deadline is past."""
         return self.opened.deadline_at is not None and now > self.opened.deadline_at
@@ -263,8 +268,7 @@ class Live:
             self._after(event())
         except Exception as error:
             _log.exception("a prediction of model %r failed", self.model.name)
-            self.drop()
-            self._fail(error)
+            self.fail(error)
 
     def _tell_update(self) -> None:
         if self._update is not None and not self.answered:

@@ -22,11 +22,14 @@ from anytime.errors import ArtifactError, GroupsError, ValuesError
 from anytime_service.errors import (
     BodyTooLargeError,
     ContentTypeError,
+    DamagedSessionError,
     GoneSessionError,
     MalformedBodyError,
+    MissingVersionError,
     OutOfTurnError,
     OverloadedError,
     RegistryError,
+    SessionsUnreachableError,
     SubprotocolError,
     UnknownModelError,
     UnknownSessionError,
@@ -60,7 +63,10 @@ KINDS: Mapping[type[Exception], Kind] = {
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
     UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    DamagedSessionError: Kind("damaged-session", "The session cannot be used", 500),
     OverloadedError: Kind("overloaded", "Too much is under way", 503),
+    SessionsUnreachableError: Kind("sessions-unreachable", "Sessions cannot be reached", 503),
+    MissingVersionError: Kind("missing-version", "The session's model is not on this replica", 503),
 }
 """Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
 
@@ -87,9 +93,9 @@ def problem_of(error: Exception) -> Problem:
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
-def not_ready() -> Response:
-    """Tell a probe that there is no model to answer from."""
-    return problem_response(_blank(503, "no model is loaded"))
+def not_ready(why: str = "no model is loaded") -> Response:
+    """Tell a probe that requests should go elsewhere."""
+    return problem_response(_blank(503, why))
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

@@ -55,7 +55,9 @@ class Server(uvicorn.Server):
     """A server that answers what is open before it closes connections, and loads models again on SIGHUP."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Look for the sessions' store, and listen."""
+        if self._state is not None:
+            await self._state.sessions.start()
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
@@ -68,6 +70,7 @@ class Server(uvicorn.Server):
             await asyncio.wait([asyncio.ensure_future(state.stream.flushed())], timeout=LINGER_S)
         await super().shutdown(sockets)
         if state is not None:
+            await state.sessions.close()
             state.handler.close()
 
     @property

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from anytime.errors import AnytimeError
+from anytime_service.sessions.address import MEMORY, checked_address
 
 __all__ = ["Settings", "load_settings"]
 
@@ -18,7 +19,9 @@ PREFIX = "ANYTIME_"
 class Settings(BaseSettings):
     """Settings of the service; each is also an environment variable, its name in capitals after `ANYTIME_`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     models: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
@@ -46,6 +49,19 @@ class Settings(BaseSettings):
     session_ttl_s: float = Field(
         default=60, gt=0, allow_inf_nan=False, description="Time after its last use that a session is kept for."
     )
+    session_store: str = Field(
+        default=MEMORY,
+        repr=False,
+        description="Where sessions live: memory, or the URL of a Redis that replicas share; it may have a password.",
+    )
+    session_store_timeout_ms: float = Field(
+        default=250, gt=0, allow_inf_nan=False, description="Longest time that a request waits for the session store."
+    )
+
+    @field_validator("session_store")
+    @classmethod
+    def _leads_to_a_store(cls, value: str) -> str:
+        return checked_address(value)
 
     @field_validator("models", mode="before")
     @classmethod
@@ -66,4 +82,6 @@ def load_settings(**given: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"][:1]).upper()
+        if name.endswith("_SESSION_STORE"):  # what came may have a password in it
+            raise AnytimeError(f"setting {name}: {first['msg']}") from None
         raise AnytimeError(f"setting {name}: {first['msg'].lower()} (got {first['input']!r})") from error
