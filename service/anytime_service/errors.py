@@ -7,6 +7,9 @@ AnytimeError
 ├── UnknownModelError       a request names a model that is not here
 ├── UnknownSessionError     a request names a session that never was
 ├── GoneSessionError        a request names a session that has been deleted, or expired
+├── SessionsUnreachableError   sessions live elsewhere, and it does not answer
+├── MissingVersionError     a session was begun with a version of a model that is not here
+├── DamagedSessionError     what is kept of a session is not what was written
 ├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
@@ -33,16 +36,19 @@ __all__ = [
     "BodyTooLargeError",
     "CertificateError",
     "ContentTypeError",
+    "DamagedSessionError",
     "FieldError",
     "GoneSessionError",
     "KeyNeededError",
     "KeysError",
     "MalformedBodyError",
+    "MissingVersionError",
     "OriginError",
     "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
     "RightError",
+    "SessionsUnreachableError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -76,6 +82,26 @@ class UnknownSessionError(AnytimeError):
 
 class GoneSessionError(AnytimeError):
     """A request names a session that has been deleted, or expired."""
+
+    field = "session"
+
+
+class SessionsUnreachableError(AnytimeError):
+    """Sessions live in a store that does not answer; `why`, in words for anybody."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"sessions cannot be reached: {why}; retry in a second, sending the same again does no harm")
+        self.why = why
+
+
+class MissingVersionError(AnytimeError):
+    """A session was begun with a version of a model that is not here; another replica may have it."""
+
+    field = "session"
+
+
+class DamagedSessionError(AnytimeError):
+    """What is kept of a session is not what was written."""
 
     field = "session"
 

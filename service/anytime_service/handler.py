@@ -243,6 +243,11 @@ class Live:
             self.on_end()
             self.on_end = None
 
+    def fail(self, error: Exception) -> None:
+        """Tell that there will be no answer."""
+        self.drop()
+        self._fail(error)
+
     def overdue(self, now: float) -> bool:
         """Whether the deadline is past."""
         return self.opened.deadline_at is not None and now > self.opened.deadline_at
@@ -292,8 +297,7 @@ class Live:
         except Exception as error:
             with on_behalf_of(self._correlation):
                 _log.exception("a prediction of model %r failed", self.model.name)
-                self.drop()
-                self._fail(error)
+                self.fail(error)
 
     def _tell_update(self) -> None:
         if self._update is not None and not self.answered:

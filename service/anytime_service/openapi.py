@@ -45,7 +45,7 @@ PROBLEMS = {
     422: "A value cannot be used; `field` names it",
     426: "This route speaks WebSocket",
     500: "The server failed",
-    503: "Too much is under way, or no model is loaded",
+    503: "Too much is under way, sessions cannot be reached, or no model is loaded",
 }
 """Problems that routes document, by status."""
 
@@ -165,7 +165,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
             "content": _content({"type": "object", "additionalProperties": msgspec.json.schema(Values)}),
         },
         "responses": {"200": {"description": "The groups were taken", "content": _content(_ref(SessionTook))}}
-        | _problems(400, 404, 410, 413, 415, 422, 500),
+        | _problems(400, 404, 410, 413, 415, 422, 500, 503),
     },
     "predict": {
         "operationId": "predict_session",
@@ -187,7 +187,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
         "tags": ["sessions"],
         "summary": "End a session; those who wait are answered",
         "parameters": [_SESSION_ID],
-        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500),
+        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500, 503),
     },
 }
 

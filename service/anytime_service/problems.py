@@ -23,14 +23,17 @@ from anytime_service.correlation import CURRENT
 from anytime_service.errors import (
     BodyTooLargeError,
     ContentTypeError,
+    DamagedSessionError,
     GoneSessionError,
     KeyNeededError,
     MalformedBodyError,
+    MissingVersionError,
     OriginError,
     OutOfTurnError,
     OverloadedError,
     RegistryError,
     RightError,
+    SessionsUnreachableError,
     SubprotocolError,
     UnknownModelError,
     UnknownSessionError,
@@ -70,7 +73,10 @@ KINDS: Mapping[type[Exception], Kind] = {
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
     UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    DamagedSessionError: Kind("damaged-session", "The session cannot be used", 500),
     OverloadedError: Kind("overloaded", "Too much is under way", 503),
+    SessionsUnreachableError: Kind("sessions-unreachable", "Sessions cannot be reached", 503),
+    MissingVersionError: Kind("missing-version", "The session's model is not on this replica", 503),
 }
 """Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
 

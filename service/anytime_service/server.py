@@ -65,9 +65,11 @@ class Server(uvicorn.Server):
         self._ticked_ms: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Look for the sessions' store, and listen."""
+        if self._state is not None:
+            await self._state.sessions.start()
         if self._side_socket is not None:
-            self._side = SidePort(create_side_app(self._state.handler), self._side_socket)
+            self._side = SidePort(create_side_app(self._state.handler, self._state.sessions), self._side_socket)
             await self._side.open()
         await super().startup(sockets)
         if self.rotation is not None:
@@ -87,6 +89,7 @@ class Server(uvicorn.Server):
         if self._side is not None:
             await self._side.close()
         if state is not None:
+            await state.sessions.close()
             state.handler.close()
 
     async def on_tick(self, counter: int) -> bool:

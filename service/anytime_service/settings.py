@@ -13,12 +13,13 @@ from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
 from anytime_service.keys import Key, read_keys
 from anytime_service.origins import origin_of
+from anytime_service.sessions.address import MEMORY, checked_address
 
 __all__ = ["Settings", "load_settings"]
 
 PREFIX = "ANYTIME_"
 
-SECRET = (("api_keys",), ("ssl_keyfile_password",))
+SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))
 """Places of settings that no message may show."""
 
 
@@ -69,6 +70,19 @@ class Settings(BaseSettings):
     session_ttl_s: float = Field(
         default=60, gt=0, allow_inf_nan=False, description="Time after its last use that a session is kept for."
     )
+    session_store: str = Field(
+        default=MEMORY,
+        repr=False,
+        description="Where sessions live: memory, or the URL of a Redis that replicas share; it may have a password.",
+    )
+    session_store_timeout_ms: float = Field(
+        default=250, gt=0, allow_inf_nan=False, description="Longest time that a request waits for the session store."
+    )
+
+    @field_validator("session_store")
+    @classmethod
+    def _leads_to_a_store(cls, value: str) -> str:
+        return checked_address(value)
 
     api_keys: Annotated[tuple[Key, ...], NoDecode] = Field(
         default=(),

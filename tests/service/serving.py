@@ -132,6 +132,17 @@ def likelihood_model(family: str, width: int | None = None) -> AnytimeModel:
 LIKELIHOODS = ("binomial", "multinomial", "poisson")
 
 
+def several_models() -> list[AnytimeModel]:
+    """`brake`; `lens` and `wide`, which have their moments; `kind`, of classes; one by each likelihood."""
+    return [
+        small_model(),
+        trained_model(),
+        trained_model("wide", width=40),
+        small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
+        *map(likelihood_model, LIKELIHOODS),
+    ]
+
+
 def expected(
     model: AnytimeModel, groups: Mapping[str, Any], budget: float | None = None, rows: int | None = 1, **options: Any
 ) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.types import Send
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime_service.errors import BodyTooLargeError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, MissingVersionError, OverloadedError, SessionsUnreachableError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.problems import MEDIA_TYPE, Problem, problem_of
 from anytime_service.wire.answers import encode_answer
@@ -20,6 +20,9 @@ __all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake"]
 
 RETRY_AFTER_S = 1
 
+_PASSING = (OverloadedError, SessionsUnreachableError, MissingVersionError)
+"""What may be over in a second, or elsewhere."""
+
 _log = logging.getLogger("anytime_service")
 
 
@@ -28,7 +31,7 @@ def problem_reply(error: Exception, told: Callable[[Problem], Problem] | None = 
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
-    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, OverloadedError) else ()
+    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, _PASSING) else ()
     # A body that is too large will not run out under the limit either.
     return Reply(
         problem.status,
