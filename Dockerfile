@@ -1,6 +1,8 @@
 # The server and what it needs, no more: models come from outside, into /models.
 #   docker build -t anytime-linear .
-#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro anytime-linear
+#   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro \
+#       --env ANYTIME_API_KEYS=sha256:$(printf %s "$KEY" | sha256sum | cut -c 1-64) anytime-linear
+# Without a key it listens to itself alone, inside its container; --env ANYTIME_INSECURE=true serves whoever asks.
 # What is open is answered before it stops, at once. A port other than 8000 is told by ANYTIME_PORT, which the health
 # check reads too.
 ARG BASE=python:3.12-slim
@@ -55,6 +57,6 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ['ANYTIME_PORT']), timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h, os, ssl; e = os.environ; a = ('127.0.0.1', int(e['ANYTIME_PORT'])); c = h.HTTPSConnection(*a, timeout=2, context=ssl._create_unverified_context()) if e.get('ANYTIME_SSL_CERTFILE') else h.HTTPConnection(*a, timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["anytime", "serve"]
 CMD ["/models"]

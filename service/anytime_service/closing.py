@@ -1,7 +1,7 @@
 """Encrypted connections that close in time.
 
-To close one properly, both ends say goodbye. The event loop waits 30 s for a client to, and takes apart and drops what it
-sends meanwhile: gigabytes, if the client would rather send. Here it gets a second, after all has gone out to it.
+To close one properly, both ends say goodbye. The event loop waits 30 s for a client to, and takes apart and drops what
+it sends meanwhile: gigabytes, if the client would rather send. Here it gets a second, after all has gone out to it.
 """
 
 from __future__ import annotations
