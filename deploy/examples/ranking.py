@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from own_server import serving
 
 from anytime.answer import Answer
-from anytime.arrays import Float
 from anytime.threads import single_blas_thread
 from anytime_service.client import AsyncClient
+
+Numbers = NDArray[Any]
 
 DEADLINES_MS = (16.0, 8.0, 4.0, 2.0, 1.0)
 DOCUMENTS, TERMS, PASSAGES, WIDTH, WORDS = 500, 4, 8, 96, 256
@@ -59,12 +61,12 @@ class Query:
     relevance : (documents,) 0 to 4.
     """
 
-    quality: Float
-    counts: Float
-    words: Any
-    passages: Float
-    wanted: Float
-    relevance: Float
+    quality: Numbers
+    counts: Numbers
+    words: Numbers
+    passages: Numbers
+    wanted: Numbers
+    relevance: Numbers
 
 
 _rng = np.random.default_rng(0)
@@ -96,17 +98,17 @@ def made_up(seed: int) -> Query:
     return Query(quality, counts, words, passages, wanted, relevance)
 
 
-def stored(query: Query) -> Float:
+def stored(query: Query) -> Numbers:
     """What is stored of each document: 3 numbers."""
     return query.quality
 
 
-def title(query: Query) -> Float:
+def title(query: Query) -> Numbers:
     """How the title matches: 2 numbers."""
     return np.stack([query.counts[:, 0].sum(axis=1), (query.counts[:, 0] > 0).sum(axis=1)], axis=1)
 
 
-def body(query: Query) -> Float:
+def body(query: Query) -> Numbers:
     """Okapi BM25 of body and links, and how many terms there are: 3 numbers."""
     found = query.counts[:, 1:]
     share = (found > 0).mean(axis=0)
@@ -115,7 +117,7 @@ def body(query: Query) -> Float:
     return np.column_stack([match, (found > 0).any(axis=1).sum(axis=1)])
 
 
-def proximity(query: Query) -> Float:
+def proximity(query: Query) -> Numbers:
     """How many of the terms stand together, in windows of 8, 16, 32 and 64 words: 4 numbers."""
     here = np.stack([query.words == term for term in range(TERMS)])
     seen = np.concatenate([np.zeros((TERMS, DOCUMENTS, 1), np.int16), here.cumsum(axis=2, dtype=np.int16)], axis=2)
@@ -123,21 +125,21 @@ def proximity(query: Query) -> Float:
     return np.stack(together, axis=1).astype(np.float32)
 
 
-def meaning(query: Query) -> Float:
+def meaning(query: Query) -> Numbers:
     """Cosines between the query and each passage: the best three, their mean, and deviation: 5 numbers."""
     lengths = np.linalg.norm(query.passages, axis=2) * np.linalg.norm(query.wanted)
     cosines = np.sort(query.passages @ query.wanted / lengths, axis=1)
     return np.column_stack([cosines[:, -3:], cosines.mean(axis=1), cosines.std(axis=1)])
 
 
-def network(query: Query) -> Float:
+def network(query: Query) -> Numbers:
     """Two layers over each passage and the query, the mean of the passages: 12 numbers."""
     wanted = np.broadcast_to(query.wanted, query.passages.shape)
     pairs = np.concatenate([query.passages, wanted, query.passages * wanted], axis=2)
     return np.asarray((np.maximum(pairs @ _FIRST, 0.0) @ _SECOND).mean(axis=1))
 
 
-EXTRACTORS: dict[str, Callable[[Query], Float]] = {
+EXTRACTORS: dict[str, Callable[[Query], Numbers]] = {
     "stored": stored,
     "title": title,
     "body": body,
@@ -152,7 +154,7 @@ def train(path: Path) -> None:
     from anytime import AnytimeRegressor  # noqa: PLC0415  (scikit-learn, which takes seconds, and only training needs)
 
     queries = [made_up(seed) for seed in range(TRAINED_ON)]
-    blocks: dict[str, list[Float]] = {name: [] for name in EXTRACTORS}
+    blocks: dict[str, list[Numbers]] = {name: [] for name in EXTRACTORS}
     taken: dict[str, list[float]] = {name: [] for name in EXTRACTORS}
     with single_blas_thread():
         for query in queries:
@@ -172,7 +174,7 @@ def train(path: Path) -> None:
         print(f"{step.group:<12}{step.cumulative_cost:>14.2f}{step.r2:>11.3f}")
 
 
-def ndcg(relevance: Float, order: Iterable[int], first: int = 10) -> float:
+def ndcg(relevance: Numbers, order: Iterable[int], first: int = 10) -> float:
     """Normalised discounted cumulative gain of the first documents."""
     discounts = 1.0 / np.log2(np.arange(2, first + 2))
     gains = 2.0 ** relevance[np.fromiter(order, int)][:first] - 1.0

@@ -23,16 +23,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from own_server import serving
 from scipy import ndimage
 
 from anytime.answer import Answer
-from anytime.arrays import Float
 from anytime.threads import single_blas_thread
 from anytime_service.client import Client
+
+Numbers = NDArray[Any]
 
 DEADLINE_MS = 20.0
 RATE_HZ = 30.0
@@ -50,15 +52,15 @@ LATE_MS = 2.0
 class Frame(NamedTuple):
     """What the vehicle sees: this picture, the one before, and its own speed."""
 
-    picture: Float
-    before: Float
+    picture: Numbers
+    before: Numbers
     speed: float
 
 
 _Y, _X = np.mgrid[0:HEIGHT, 0:WIDTH]
 
 
-def picture(nearness: float, place: float, light: float, rng: np.random.Generator) -> Float:
+def picture(nearness: float, place: float, light: float, rng: np.random.Generator) -> Numbers:
     """Draw a road that narrows, the shadow of a bridge, an obstacle, and noise; all of it more or less lit."""
     horizon = HEIGHT / 3
     road = np.abs(_X - WIDTH / 2) < 8 + 0.6 * np.maximum(_Y - horizon, 0)
@@ -70,7 +72,7 @@ def picture(nearness: float, place: float, light: float, rng: np.random.Generato
     box = (np.abs(_X - middle) < size * 0.45) & (np.abs(_Y - foot + size / 2) < size / 2)
     drawn = np.where(box, 0.75 + 0.12 * np.sin(_X / 2.5), drawn)
     noisy = light * drawn + rng.normal(0.0, 0.1, drawn.shape)
-    return np.clip(noisy, 0.0, 1.0).astype(np.float32)
+    return np.asarray(np.clip(noisy, 0.0, 1.0), dtype=np.float32)
 
 
 def frames(rng: np.random.Generator) -> Iterator[tuple[Frame, float]]:
@@ -86,29 +88,30 @@ def frames(rng: np.random.Generator) -> Iterator[tuple[Frame, float]]:
             before = now
 
 
-def _zones(values: Float, rows: int, columns: int) -> Float:
+def _zones(values: Numbers, rows: int, columns: int) -> Numbers:
     """Means over rows x columns zones."""
     high, wide = values.shape[0] // rows, values.shape[1] // columns
-    return values[: rows * high, : columns * wide].reshape(rows, high, columns, wide).mean(axis=(1, 3)).ravel()
+    zones = values[: rows * high, : columns * wide].reshape(rows, high, columns, wide)
+    return np.ravel(zones.mean(axis=(1, 3)))
 
 
-def odometry(frame: Frame) -> Float:
+def odometry(frame: Frame) -> Numbers:
     """Speed, and how much the picture has changed as a whole: 2 numbers."""
     return np.array([frame.speed, abs(float(frame.picture.mean()) - float(frame.before.mean()))])
 
 
-def brightness(frame: Frame) -> Float:
+def brightness(frame: Frame) -> Numbers:
     """Light in 4 x 3 zones: 12 numbers."""
     return _zones(frame.picture, 4, 3)
 
 
-def edges(frame: Frame) -> Float:
+def edges(frame: Frame) -> Numbers:
     """Strength of edges in 4 x 3 zones, after smoothing: 12 numbers."""
     smooth = ndimage.gaussian_filter(frame.picture, 1.5)
     return _zones(np.hypot(ndimage.sobel(smooth, axis=0), ndimage.sobel(smooth, axis=1)), 4, 3)
 
 
-def bright_region(frame: Frame) -> Float:
+def bright_region(frame: Frame) -> Numbers:
     """Largest bright region: its share of the picture, its foot, head, width and middle: 5 numbers."""
     smooth = ndimage.median_filter(frame.picture, 5)
     labels, count = ndimage.label(smooth > 1.2 * np.median(smooth))
@@ -118,7 +121,7 @@ def bright_region(frame: Frame) -> Float:
     return np.array([y.size / labels.size, y.max() / HEIGHT, y.min() / HEIGHT, np.ptp(x) / WIDTH, x.mean() / WIDTH])
 
 
-def texture(frame: Frame) -> Float:
+def texture(frame: Frame) -> Numbers:
     """Energy of six waves of the spectrum in 2 x 3 zones: 36 numbers."""
     spectrum = np.fft.fft2(frame.picture, (192, 192))
     v, u = np.meshgrid(np.fft.fftfreq(192), np.fft.fftfreq(192), indexing="ij")
@@ -131,7 +134,7 @@ def texture(frame: Frame) -> Float:
     return np.concatenate(found)
 
 
-def motion(frame: Frame) -> Float:
+def motion(frame: Frame) -> Numbers:
     """How much better the picture before fits when it is enlarged by 1.02 ... 1.1: 5 numbers."""
     now, before = (ndimage.gaussian_filter(each, 1.0) for each in (frame.picture, frame.before))
     middle = np.array([HEIGHT / 3, WIDTH / 2])
@@ -142,7 +145,7 @@ def motion(frame: Frame) -> Float:
     return np.array(found) * 1e3
 
 
-EXTRACTORS: dict[str, Callable[[Frame], Float]] = {
+EXTRACTORS: dict[str, Callable[[Frame], Numbers]] = {
     "odometry": odometry,
     "brightness": brightness,
     "edges": edges,
@@ -158,7 +161,7 @@ def train(path: Path) -> None:
 
     driven = frames(np.random.default_rng(1))
     seen = [next(driven) for _ in range(TRAINED_ON)]
-    blocks: dict[str, list[Float]] = {name: [] for name in EXTRACTORS}
+    blocks: dict[str, list[Numbers]] = {name: [] for name in EXTRACTORS}
     taken: dict[str, list[float]] = {name: [] for name in EXTRACTORS}
     with single_blas_thread():  # as in the process that will compute them
         for frame, _ in seen:
