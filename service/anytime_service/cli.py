@@ -21,6 +21,17 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="8000")] = None,
     uds: Annotated[Path | None, typer.Option(help="Unix socket to listen on instead.", show_default=False)] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen where others can ask, though there are no keys.")
+    ] = False,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate to encrypt by.", show_default=False)] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,
+    ssl_keyfile_password: Annotated[
+        str | None, typer.Option(help="Password of an encrypted key.", show_default=False)
+    ] = None,
+    ssl_ca_certs: Annotated[
+        Path | None, typer.Option(help="Authorities that sign the clients' certificates.", show_default=False)
+    ] = None,
 ) -> None:
     """Serve models over HTTP: answers by the deadline, always."""
     try:
@@ -32,7 +43,17 @@ def serve(
         if error.name not in _REQUIREMENTS:
             raise
         raise AnytimeError(f"the server needs {error.name}; pip install 'anytime-linear[serve]'") from error
-    settings = load_settings(models=tuple(models) if models else None, host=host, port=port, uds=uds)
+    settings = load_settings(
+        models=tuple(models) if models else None,
+        host=host,
+        port=port,
+        uds=uds,
+        insecure=insecure or None,
+        ssl_certfile=ssl_certfile,
+        ssl_keyfile=ssl_keyfile,
+        ssl_keyfile_password=ssl_keyfile_password,
+        ssl_ca_certs=ssl_ca_certs,
+    )
     if not settings.models:
         raise AnytimeError("no model to serve; give model files or folders, or set ANYTIME_MODELS")
     try:

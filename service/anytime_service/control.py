@@ -1,29 +1,21 @@
-"""What is not a prediction: the models there are, what to compute next, and whether the service is well."""
+"""What is not a prediction: the models there are, and what to compute next."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BeforeValidator, Field
 
 from anytime.model import AnytimeModel
 from anytime_service.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.handler import Handler
 from anytime_service.openapi import problem_responses
-from anytime_service.problems import not_ready
 from anytime_service.registry import ModelRegistry
-from anytime_service.signals import CONTENT_TYPE
 
-__all__ = ["Health", "Registry", "router"]
+__all__ = ["Registry", "router"]
 
 router = APIRouter(responses=problem_responses(500))
-
-
-class Health(BaseModel):
-    """What a probe is told."""
-
-    status: Literal["ok"] = "ok"
 
 
 def _registry(request: Request) -> ModelRegistry:
@@ -65,25 +57,6 @@ async def reload_model(name: str, request: Request) -> ModelCard:
     handler = cast(Handler, request.app.state.handler)
     await handler.reload(name)
     return card(handler.registry.get(name))
-
-
-@router.get("/livez", tags=["health"])
-async def live() -> Health:
-    """Tell whether the process answers."""
-    return Health()
-
-
-@router.get("/readyz", tags=["health"], response_model=Health, responses=problem_responses(503))
-async def ready(registry: Registry) -> Health | Response:
-    """Tell whether there are models to answer from."""
-    return Health() if len(registry) else not_ready()
-
-
-@router.get("/metrics", tags=["health"], response_class=Response)
-async def metrics(request: Request) -> Response:
-    """Tell what the service measures of itself, as Prometheus reads it."""
-    handler = cast(Handler, request.app.state.handler)
-    return Response(handler.signals.exposition(), media_type=CONTENT_TYPE)
 
 
 def _split(model: AnytimeModel, have: list[str]) -> list[str]:

@@ -7,9 +7,17 @@ AnytimeError
 ├── UnknownModelError       a request names a model that is not here
 ├── UnknownSessionError     a request names a session that never was
 ├── GoneSessionError        a request names a session that has been deleted, or expired
+├── SessionsUnreachableError   sessions live elsewhere, and it does not answer
+├── MissingVersionError     a session was begun with a version of a model that is not here
+├── DamagedSessionError     what is kept of a session is not what was written
 ├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
+├── KeysError               at the start: keys that cannot be read
+├── CertificateError        at the start: a certificate that cannot be used
+├── KeyNeededError          a request without a key that holds
+├── RightError              a request for more than its key allows
+├── OriginError             a request of a page of another site
 ├── OutOfTurnError          an event that an open prediction cannot take in its state
 ├── OverloadedError         too much is open already, or the service is stopping
 ├── SubprotocolError        a WebSocket that speaks another protocol than ours
@@ -26,13 +34,21 @@ from anytime.errors import AnytimeError, ValuesError
 __all__ = [
     "AddressError",
     "BodyTooLargeError",
+    "CertificateError",
     "ContentTypeError",
+    "DamagedSessionError",
     "FieldError",
     "GoneSessionError",
+    "KeyNeededError",
+    "KeysError",
     "MalformedBodyError",
+    "MissingVersionError",
+    "OriginError",
     "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
+    "RightError",
+    "SessionsUnreachableError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -70,6 +86,26 @@ class GoneSessionError(AnytimeError):
     field = "session"
 
 
+class SessionsUnreachableError(AnytimeError):
+    """Sessions live in a store that does not answer; `why`, in words for anybody."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"sessions cannot be reached: {why}; retry in a second, sending the same again does no harm")
+        self.why = why
+
+
+class MissingVersionError(AnytimeError):
+    """A session was begun with a version of a model that is not here; another replica may have it."""
+
+    field = "session"
+
+
+class DamagedSessionError(AnytimeError):
+    """What is kept of a session is not what was written."""
+
+    field = "session"
+
+
 class MalformedBodyError(AnytimeError):
     """A body or message that is not the JSON or MessagePack expected; `field` is the place, where one is known."""
 
@@ -84,6 +120,30 @@ class BodyTooLargeError(AnytimeError):
 
 class ContentTypeError(AnytimeError):
     """A body in a form that is not read here."""
+
+
+class KeysError(AnytimeError):
+    """Keys that cannot be read; no message has a key in it."""
+
+
+class CertificateError(AnytimeError):
+    """A certificate, its key or its authorities cannot be used."""
+
+
+class KeyNeededError(AnytimeError):
+    """A request without a key that holds; `presented` tells whether it had one."""
+
+    def __init__(self, message: str, *, presented: bool = False) -> None:
+        super().__init__(message)
+        self.presented = presented
+
+
+class RightError(AnytimeError):
+    """A request for more than its key allows."""
+
+
+class OriginError(AnytimeError):
+    """A request that comes from a page of another site, or may."""
 
 
 class OutOfTurnError(AnytimeError):

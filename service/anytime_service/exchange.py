@@ -8,7 +8,7 @@ request; if not, we return without completing the response, upon which the serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from starlette.types import Receive, Send
@@ -47,6 +47,8 @@ class Exchange:
     replied : whether the response has been sent.
     gone : whether the client closed the connection before it was.
     ended : whether the whole body has come.  ended_ms : when.
+    rest : called with what still comes of the body after the response, where that is of use; at the end maybe with
+        nothing.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class Exchange:
         "ended_ms",
         "gone",
         "replied",
+        "rest",
     )
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
@@ -70,6 +73,7 @@ class Exchange:
         self.gone = False
         self.ended = False
         self.ended_ms = 0.0
+        self.rest: Callable[[bytes], None] | None = None
         self._receive = receive
         self._send = send
         self._limit = limit
@@ -164,6 +168,8 @@ class Exchange:
         self._bytes += len(chunk)
         if not message.get("more_body", False):
             self.ended, self.ended_ms = True, now_ms()
+        if self.replied and self.rest is not None:
+            self.rest(chunk)
         return chunk
 
     def _push(self, message: dict[str, object]) -> None:

@@ -17,14 +17,18 @@ from anytime.answer import Answer, Policy
 from anytime.arrived import ArrivedModel
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
+from anytime_service.access import log_answer
 from anytime_service.clock import now_ms
+from anytime_service.correlation import CURRENT, on_behalf_of
 from anytime_service.deadlines import SLACK_MS, Alarm
-from anytime_service.errors import FieldError, OverloadedError
+from anytime_service.errors import FieldError, OverloadedError, UnknownModelError
+from anytime_service.laps import Laps, SessionLaps
 from anytime_service.protocol import OpenPrediction
 from anytime_service.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.signals import Signals
 from anytime_service.solving import Solver
+from anytime_service.tracing import Origin, Tracing
 
 __all__ = ["Ask", "Handler", "Live"]
 
@@ -43,6 +47,7 @@ class Ask:
     deadline_ms: float | None = None
     policy: Policy = "prefix"
     ranking: bool = False
+    traceparent: str | None = None
 
 
 class Handler:
@@ -51,12 +56,16 @@ class Handler:
     Parameters
     ----------
     registry : the models to answer from; may be replaced by another at any time.
+    tracing : makes the spans of predictions, where they are wanted.
     """
 
-    def __init__(self, registry: ModelRegistry, settings: Settings) -> None:
+    def __init__(self, registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None) -> None:
         self.registry = registry
         self.settings = settings
+        self.tracing = tracing
         self.signals = Signals()
+        self.signals.serves(registry.every())
+        self.session_laps = SessionLaps(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[Live] = set()
         self.draining = False
@@ -116,7 +125,15 @@ class Handler:
             A model cannot be loaded; everything stays as it was. See `registry.reloaded`.
         """
         async with self._reloading:
-            self.registry = await asyncio.to_thread(reloaded, self.registry, name)
+            try:
+                self.registry = await asyncio.to_thread(reloaded, self.registry, name)
+            except UnknownModelError:  # the caller's mistake, not the files'
+                raise
+            except Exception:
+                self.signals.reloads.labels("failed").inc()
+                raise
+            self.signals.reloads.labels("ok").inc()
+            self.signals.serves(self.registry.every())
 
     def drain(self) -> None:
         """Answer everything that is open, and open nothing more."""
@@ -134,12 +151,15 @@ class Live:
 
     __slots__ = (
         "_alarm",
+        "_correlation",
         "_fail",
         "_handler",
+        "_origin",
         "_solve_due",
         "_tell",
         "_update",
         "answered",
+        "laps",
         "on_end",
         "opened",
         "signals",
@@ -162,6 +182,8 @@ class Live:
         self._update = update
         self._alarm: Alarm | None = None
         self._solve_due = False
+        self._correlation = CURRENT.get()
+        self._origin: Origin | None = None
         self.on_end: Callable[[], None] | None = None
         """Called when nobody waits any more."""
 
@@ -172,6 +194,9 @@ class Live:
 
     def begin(self, ask: Ask, begun_ms: float) -> None:
         """Open, with the alarm set to the deadline; called by the handler."""
+        self.laps = Laps(self.signals, begun_ms)
+        if self._handler.tracing is not None:
+            self._origin = self._handler.tracing.origin(ask.traceparent)
         longest = self._handler.settings.max_deadline_ms
         deadline_ms = longest if ask.deadline_ms is None else min(ask.deadline_ms, longest)
         answer = self.opened.begin(begun_ms, ask.rows, ask.budget, deadline_ms, ask.policy, ranking=ask.ranking)
@@ -185,9 +210,12 @@ class Live:
             self._alarm = Alarm(loop, begun_ms + deadline_ms - early, self.strike)
         self._after(answer)
 
-    def group(self, name: str, values: Any) -> None:
-        """Take the values of one group."""
-        self._after(self.opened.group(now_ms(), name, values))
+    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
+        """Take the values of one group; `took_ms` is what computing them took, where the client tells."""
+        now, again = now_ms(), self.opened.has(name)
+        answer = self.opened.group(now, name, values)
+        self.laps.came(name, now, took_ms, again=again)
+        self._after(answer)
 
     def groups(self, values: Mapping[str, Any], came_ms: float | None = None) -> None:
         """Take several groups that came together, at `came_ms` if that is past."""
@@ -214,6 +242,11 @@ class Live:
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
+
+    def fail(self, error: Exception) -> None:
+        """Tell that there will be no answer."""
+        self.drop()
+        self._fail(error)
 
     def overdue(self, now: float) -> bool:
         """Whether the deadline is past."""
@@ -262,9 +295,9 @@ class Live:
         try:
             self._after(event())
         except Exception as error:
-            _log.exception("a prediction of model %r failed", self.model.name)
-            self.drop()
-            self._fail(error)
+            with on_behalf_of(self._correlation):
+                _log.exception("a prediction of model %r failed", self.model.name)
+                self.fail(error)
 
     def _tell_update(self) -> None:
         if self._update is not None and not self.answered:
@@ -279,3 +312,8 @@ class Live:
         if answer.reason == "deadline" and self._alarm is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
         self.signals.answered(answer, late_ms)
+        if self._origin is not None and self._handler.tracing is not None:
+            self._handler.tracing.answered(self._origin, answer, late_ms)
+        if _log.isEnabledFor(logging.DEBUG):
+            with on_behalf_of(self._correlation):
+                log_answer(answer, late_ms)

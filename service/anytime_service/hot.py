@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from anytime_service.tracing import Tracing
+
 __all__ = ["HotRoutes"]
 
 
@@ -21,11 +23,13 @@ class HotRoutes:
     ----------
     app : the application, which has these routes too, for its document and for other methods.
     routes : their endpoints are ASGI applications that let no exception out.
+    tracing : is told the route that the framework does not see.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[Route]) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
         self.app = app
         self.routes = routes
+        self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -34,6 +38,8 @@ class HotRoutes:
                 match, child = route.matches(scope)
                 if match is Match.FULL:
                     scope.update(child)
+                    if self.tracing is not None:
+                        self.tracing.route(scope, route.path)
                     await route.endpoint(scope, receive, send)
                     return
         await self.app(scope, receive, send)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 
 from anytime.answer import Answer, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
+from anytime_service.rights import need_of
 from anytime_service.wire.bodies import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
 from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, GroupFrame
 from anytime_service.wire.inferences import InferProblem, InferReply
@@ -26,11 +29,14 @@ __all__ = [
     "problem_responses",
 ]
 
+_KEY = "key"
 _REF = "#/components/schemas/"
 _PROBLEM_CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
 
 PROBLEMS = {
     400: "The body or the message cannot be read",
+    401: "A key is needed that holds",
+    403: "The key does not allow this, or the request comes from a page of another site",
     404: "There is no such model or session",
     409: "That cannot be done now",
     410: "The session has ended",
@@ -39,7 +45,7 @@ PROBLEMS = {
     422: "A value cannot be used; `field` names it",
     426: "This route speaks WebSocket",
     500: "The server failed",
-    503: "Too much is under way, or no model is loaded",
+    503: "Too much is under way, sessions cannot be reached, or no model is loaded",
 }
 """Problems that routes document, by status."""
 
@@ -159,7 +165,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
             "content": _content({"type": "object", "additionalProperties": msgspec.json.schema(Values)}),
         },
         "responses": {"200": {"description": "The groups were taken", "content": _content(_ref(SessionTook))}}
-        | _problems(400, 404, 410, 413, 415, 422, 500),
+        | _problems(400, 404, 410, 413, 415, 422, 500, 503),
     },
     "predict": {
         "operationId": "predict_session",
@@ -181,7 +187,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
         "tags": ["sessions"],
         "summary": "End a session; those who wait are answered",
         "parameters": [_SESSION_ID],
-        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500),
+        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500, 503),
     },
 }
 
@@ -192,7 +198,8 @@ STREAM_OPERATION: dict[str, Any] = {
     "description": "Open it as a WebSocket. Text frames are JSON, binary frames MessagePack, with the same fields. "
     "The client sends `BeginFrame`, `GroupFrame` (in MessagePack `values` may be bytes, with `dtype` f4 or f8) and "
     "`EndFrame`; the server sends `ErrorFrame`, and the fields of `Answer` with `type` answer or update, and `id`. "
-    "Every prediction has an id of its own. A group after its answer is dropped.",
+    "Every prediction has an id of its own. A group after its answer is dropped. A page, which cannot send a key as a "
+    "header, offers it as a second subprotocol: `anytime.key.` and the key, percent-encoded.",
     "x-websocket": {
         "subprotocol": "anytime.v1",
         "client": [_ref(BeginFrame), _ref(GroupFrame), _ref(EndFrame)],
@@ -211,7 +218,21 @@ STREAM_OPERATION: dict[str, Any] = {
 
 
 class AnytimeAPI(FastAPI):
-    """FastAPI whose document also has the routes whose endpoints carry an `operation` of their own."""
+    """FastAPI whose document also has the routes whose endpoints carry an `operation` of their own.
+
+    Attributes
+    ----------
+    keyed : whether keys are needed; else the document tells that they may be left out.
+    entrance : makes what stands before everything, the framework's own error handling too; None for nothing.
+    """
+
+    keyed = False
+    entrance: Callable[[ASGIApp], ASGIApp] | None = None
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put together what a request passes through."""
+        stack = super().build_middleware_stack()
+        return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
         """Build the OpenAPI document."""
@@ -225,4 +246,19 @@ class AnytimeAPI(FastAPI):
                 path = document["paths"].setdefault(route.path, {})
                 methods = route.methods if isinstance(route, Route) else {"GET"}
                 path.update({method.lower(): operation for method in methods or () if method != "HEAD"})
+        document["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
+        for path, item in document["paths"].items():
+            item.update({method: self._guarded(method, path, operation) for method, operation in item.items()})
         return document
+
+    def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
+        """Tell of an operation what it needs of who asks."""
+        problem = InferProblem if path.startswith("/v2") else Problem
+        content = {MEDIA_TYPE: {"schema": _ref(problem)}}
+        if need_of(method.upper(), path) == "open":
+            statuses: tuple[int, ...] = (403,)
+        else:
+            statuses = (401, 403)
+            operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
+        told = {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
+        return {**operation, "responses": {**operation["responses"], **told}}

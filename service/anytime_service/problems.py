@@ -19,23 +19,33 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from anytime.errors import ArtifactError, GroupsError, ValuesError
+from anytime_service.correlation import CURRENT
 from anytime_service.errors import (
     BodyTooLargeError,
     ContentTypeError,
+    DamagedSessionError,
     GoneSessionError,
+    KeyNeededError,
     MalformedBodyError,
+    MissingVersionError,
+    OriginError,
     OutOfTurnError,
     OverloadedError,
     RegistryError,
+    RightError,
+    SessionsUnreachableError,
     SubprotocolError,
     UnknownModelError,
     UnknownSessionError,
     UpgradeRequiredError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "problem_of", "problem_response"]
+__all__ = ["FAULT", "KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "problem_of", "problem_response"]
 
 MEDIA_TYPE = "application/problem+json"
+
+FAULT = "fault"
+"""What a failure of the server is counted as; other problems are counted by the end of their type, or their status."""
 
 
 class Kind(NamedTuple):
@@ -49,6 +59,9 @@ class Kind(NamedTuple):
 KINDS: Mapping[type[Exception], Kind] = {
     MalformedBodyError: Kind("malformed-body", "The body cannot be read", 400),
     SubprotocolError: Kind("subprotocol", "The protocol is another", 400),
+    KeyNeededError: Kind("key-needed", "A key is needed that holds", 401),
+    RightError: Kind("right", "The key does not allow this", 403),
+    OriginError: Kind("foreign-origin", "The request comes from another site", 403),
     UnknownModelError: Kind("unknown-model", "There is no such model", 404),
     UnknownSessionError: Kind("unknown-session", "There is no such session", 404),
     ArtifactError: Kind("unloadable-model", "The model cannot be loaded", 409),
@@ -60,36 +73,47 @@ KINDS: Mapping[type[Exception], Kind] = {
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
     UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    DamagedSessionError: Kind("damaged-session", "The session cannot be used", 500),
     OverloadedError: Kind("overloaded", "Too much is under way", 503),
+    SessionsUnreachableError: Kind("sessions-unreachable", "Sessions cannot be reached", 503),
+    MissingVersionError: Kind("missing-version", "The session's model is not on this replica", 503),
 }
 """Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Problem details; `field` is the parameter, header or place in the body that is wrong."""
+    """Problem details.
+
+    `field` is the parameter, header or place in the body that is wrong; `request_id` is by what the server's log knows
+    a request that it failed on.
+    """
 
     type: str
     title: str
     status: int
     detail: str
     field: str | None = None
+    request_id: str | None = None
 
 
 def problem_of(error: Exception) -> Problem:
-    """Tell an error as a problem; one that was not expected says nothing of the server's insides."""
+    """Tell an error as a problem, and count it; one that was not expected says nothing of the server's insides."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:])
         return _of_kind(KINDS[ValuesError], f"{place}: {first['msg'].lower()} (got {first.get('input')!r})", place)
     kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), None)
     if kind is None:
-        return _blank(500, "the server failed on this request; its log says why")
+        _count(FAULT)
+        current = CURRENT.get()
+        fault = _blank(500, "the server failed on this request; its log says why")
+        return fault if current is None else msgspec.structs.replace(fault, request_id=current.id)
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
-def not_ready() -> Response:
-    """Tell a probe that there is no model to answer from."""
-    return problem_response(_blank(503, "no model is loaded"))
+def not_ready(why: str) -> Response:
+    """Tell a probe that no prediction is begun here now."""
+    return problem_response(_blank(503, why))
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
@@ -119,6 +143,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         404: f"there is nothing at {path}; /docs lists what there is",
         405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
     }
+    _count(f"http-{error.status_code}")
     return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
 
 
@@ -130,7 +155,14 @@ def _allowed(request: Request, told: str) -> str:
 
 
 def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
+    _count(kind.slug)
     return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, detail, field)
+
+
+def _count(kind: str) -> None:
+    current = CURRENT.get()
+    if current is not None:
+        current.errors.labels(kind).inc()
 
 
 def _blank(status: int, detail: str) -> Problem:

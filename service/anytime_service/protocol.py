@@ -114,6 +114,10 @@ class OpenPrediction:
         """Groups received in time so far, in sequence order."""
         return self._prediction.received
 
+    def has(self, name: str) -> bool:
+        """Tell whether a group has been received in time."""
+        return self._prediction.has(name)
+
     @property
     def many(self) -> bool:
         """Whether there are several rows, so that scores are worth having at hand."""

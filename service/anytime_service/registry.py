@@ -61,6 +61,10 @@ class ModelRegistry:
         """Go through the newest version of each model."""
         return (versions[0] for versions in self.models.values())
 
+    def every(self) -> Iterator[AnytimeModel]:
+        """Go through every version of each model."""
+        return (model for versions in self.models.values() for model in versions)
+
     def get(self, name: str | None = None) -> AnytimeModel:
         """Find a model by `name`, its newest version, or by `name@version`; the only one when no name is given.
 
@@ -116,7 +120,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
     Raises
     ------
     RegistryError, ArtifactError
-        As `load_registry`; or the models did not come from files.
+        As `load_registry`; or the models did not come from files, or a file has come to hold another model.
     UnknownModelError
         No file has a model of that name.
     """
@@ -136,8 +140,27 @@ def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegist
         told = file.stat()
         state = (told.st_mtime_ns, told.st_size, told.st_ino)
         before = known.get(file)
-        files[file] = before if before is not None and before.state == state else _File(_warmed(load(file)), state)
+        if before is not None and before.state == state:
+            files[file] = before
+            continue
+        model = load(file)
+        if before is not None:
+            _check_successor(file, before.model, model)
+        files[file] = _File(_warmed(model), state)
     return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
+
+
+def _check_successor(file: Path, old: AnytimeModel, new: AnytimeModel) -> None:
+    """Check that whoever asks the old model can ask the new one: a file copied over another is found out."""
+    remedy = "give it a file of its own, or start the service again"
+    if new.name != old.name:
+        raise RegistryError(f"{str(file)!r} held model {old.name!r} and now holds {new.name!r}; {remedy}")
+    was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
+    if was != now:
+        changed = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+        raise RegistryError(
+            f"{str(file)!r} holds a model {new.name!r} of other groups than before ({listed(changed)}); {remedy}"
+        )
 
 
 def _warmed(model: AnytimeModel) -> AnytimeModel:

@@ -13,68 +13,104 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.config import LOGGING_CONFIG
 
 from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
-from anytime_service.app import create_app
-from anytime_service.errors import AddressError
+from anytime_service.app import create_app, create_side_app
+from anytime_service.clock import now_ms
+from anytime_service.errors import AddressError, CertificateError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
+from anytime_service.logs import log_config
+from anytime_service.reach import address_of, metrics_address_of
 from anytime_service.registry import ModelRegistry
+from anytime_service.rotation import Rotation
 from anytime_service.settings import Settings
+from anytime_service.side_port import SidePort
 from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
+from anytime_service.tls import read_again, tls_context
+from anytime_service.tracing import load_tracing
 
-__all__ = ["Server", "bind", "build_server", "serve"]
+__all__ = ["Server", "bind", "bind_side", "build_server", "serve"]
+
+TICK_MS = 100.0
+"""How often uvicorn calls `on_tick`."""
 
 _log = logging.getLogger("anytime_service")
 
 
-_DROPPED = (
-    "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
-    "connection open",
-    "ASGI callable returned without completing handshake.",  # it has, by refusing with a response
-    "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
-)
-
-
-class _OnPurpose(logging.Filter):
-    """Drops what uvicorn says of things that are meant, and of every WebSocket that opens."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
-
-
 class Server(uvicorn.Server):
-    """A server that answers what is open before it closes connections, and loads models again on SIGHUP."""
+    """A server that answers what is open before it closes connections, and reads files again on SIGHUP.
+
+    Parameters
+    ----------
+    read_again : reads what the server itself has from files.
+    side : a socket for metrics and probes alone, where they are to have one.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, read_again: Callable[[], None], side: socket.socket | None = None
+    ) -> None:
+        super().__init__(config)
+        state = self._state
+        self._read_again = read_again
+        self.rotation = Rotation(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
+        self._side_socket = side
+        self._side: SidePort | None = None
+        self._ticked_ms: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Look for the sessions' store, and listen."""
+        if self._state is not None:
+            await self._state.sessions.start()
+        if self._side_socket is not None:
+            self._side = SidePort(create_side_app(self._state.handler, self._state.sessions), self._side_socket)
+            await self._side.open()
         await super().startup(sockets)
+        if self.rotation is not None:
+            self.rotation.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
+        if self.rotation is not None:
+            self.rotation.stop()
         state = self._state
         if state is not None:
             state.handler.drain()
             await asyncio.wait([asyncio.ensure_future(state.stream.flushed())], timeout=LINGER_S)
         await super().shutdown(sockets)
+        if self._side is not None:
+            await self._side.close()
         if state is not None:
+            await state.sessions.close()
             state.handler.close()
+
+    async def on_tick(self, counter: int) -> bool:
+        """See ten times a second how late the loop comes round."""
+        now, last, state = now_ms(), self._ticked_ms, self._state
+        self._ticked_ms = now
+        if last is not None and state is not None:
+            state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
+        return await super().on_tick(counter)
 
     @property
     def _state(self) -> Any:
         return getattr(self.config.app, "state", None)
 
     def _hang_up(self) -> None:
+        if self.rotation is not None:
+            self.rotation.read()
+        try:
+            self._read_again()
+        except CertificateError as error:
+            _log.error("the certificate stays as it was: %s", error)
         self._reload = asyncio.get_running_loop().create_task(self._reload_all())
 
     async def _reload_all(self) -> None:
@@ -87,8 +123,19 @@ class Server(uvicorn.Server):
             _log.info("loaded again: %s", listed(handler.registry.models))
 
 
-def build_server(app: ASGIApp, settings: Settings) -> Server:
-    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
+def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
+    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs.
+
+    Parameters
+    ----------
+    side : the socket of `bind_side`.
+
+    Raises
+    ------
+    CertificateError
+        The certificate, its key or the authorities cannot be used.
+    """
+    context = tls_context(settings)
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -97,12 +144,13 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         ws=SlicedWebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters
-        log_config=_log_config(),
+        log_config=log_config(settings),
         server_header=False,
+        ssl_context_factory=None if context is None else lambda _config, _default: context,
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    return Server(config)
+    return Server(config, lambda: None if context is None else read_again(context, settings), side)
 
 
 @contextlib.contextmanager
@@ -116,7 +164,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     """
     place = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
     try:
-        listening = _unix(str(settings.uds)) if settings.uds else _tcp(settings.host, settings.port)
+        listening = _unix(str(settings.uds)) if settings.uds else _tcp(*address_of(settings))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise AddressError(
@@ -128,6 +176,24 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
         settings.uds.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
+    """Listen where metrics and probes are to be asked for, if that is a port of their own; raises as `bind` does."""
+    if settings.metrics_port is None:
+        yield None
+        return
+    try:
+        listening = _tcp(*metrics_address_of(settings, settings.metrics_port))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        place = f"{settings.metrics_host or settings.host}:{settings.metrics_port}"
+        raise AddressError(
+            f"cannot listen on {place} for metrics: {reason}; choose another by ANYTIME_METRICS_PORT or _HOST"
+        ) from error
+    with listening:
+        yield listening
+
+
 def serve(registry: ModelRegistry, settings: Settings) -> None:
     """Serve models until the process is told to stop; requests under way are answered first.
 
@@ -135,28 +201,27 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     ------
     AddressError
         The address cannot be listened on.
+    KeysError, CertificateError
+        The file of keys, or the certificate, cannot be used.
     """
-    server = build_server(create_app(registry, settings), settings)
-    with bind(settings) as listening, single_blas_thread():
+    tracing = load_tracing()
+    app = create_app(registry, settings, tracing)
+    with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
+        server = build_server(app, settings, side)
         # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
         gc.collect()
         gc.freeze()
-        _log.info("serving %s on %s", listed(registry.models), _address(listening))
+        _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
+        if side is not None:
+            _log.info("metrics on %s", _address(side, encrypted=False))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
+        if tracing is not None:
+            tracing.close()
 
 
-def _log_config() -> dict[str, Any]:
-    config: dict[str, Any] = deepcopy(LOGGING_CONFIG)
-    config["filters"] = {"on_purpose": {"()": _OnPurpose}}
-    config["loggers"]["uvicorn.error"]["filters"] = ["on_purpose"]
-    config["loggers"]["anytime_service"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
-    return config
-
-
-def _tcp(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server(address[:2], family=family)
+def _tcp(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    return socket.create_server(address, family=family)
 
 
 def _unix(path: str) -> socket.socket:
@@ -175,9 +240,9 @@ def _unix(path: str) -> socket.socket:
     return listening
 
 
-def _address(listening: socket.socket) -> str:
+def _address(listening: socket.socket, *, encrypted: bool) -> str:
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{'https' if encrypted else 'http'}://{host}:{name[1]}"

@@ -1,20 +1,33 @@
-"""What the service measures of itself, for Prometheus, and the margins learned from it."""
+"""What the service measures of itself, for Prometheus, and the margins learned from it.
+
+Labels take their values from what the operator serves and from lists of ours, never from what a client sends. A model
+that is no longer served keeps its counters, as Prometheus expects of them, and leaves `anytime_model_info`.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from collections.abc import Collection, Iterable
+from typing import get_args
 
-from anytime.answer import Answer
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Info, ProcessCollector
+from prometheus_client.metrics_core import InfoMetricFamily
+
+from anytime.answer import Answer, Reason
 from anytime.lateness import LatenessRecord
 from anytime.model import AnytimeModel
+from anytime_service.exposition import Exposition
+from anytime_service.histograms import Histograms, Tally
+from anytime_service.release import release
 
-__all__ = ["CONTENT_TYPE", "ModelSignals", "Signals"]
+__all__ = ["LONGEST_MS", "ModelSignals", "Signals"]
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+LONGEST_MS = 3_600_000.0
+"""More than this is not believed of a group: one absurd number would drown the sum of all others."""
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
+_GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 2, 5)), 10.0)
+_LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Signals:
@@ -23,19 +36,26 @@ class Signals:
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
         self.predictions = Counter("anytime_predictions", "Answers given.", ["model", "reason"], registry=here)
-        self.lateness = Histogram(
+        self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
             "Answer left minus deadline, of answers that a deadline brought; negative is early.",
             ["model"],
-            buckets=_LATENESS_S,
-            registry=here,
+            _LATENESS_S,
+            here,
         )
-        self.prefix = Histogram("anytime_prefix", "Complete steps used.", ["model"], buckets=_PREFIX, registry=here)
+        self.prefix = Histograms("anytime_prefix", "Complete steps used.", ["model"], _PREFIX, here)
         self.groups_late = Counter(
             "anytime_groups_late", "Groups that came too late to be used.", ["model"], registry=here
         )
         self.margin = Gauge(
             "anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], registry=here
+        )
+        self.group_seconds = Histograms(
+            "anytime_group_seconds",
+            "What computing a group took, as clients tell; else the time since what came before it.",
+            ["model", "group"],
+            _GROUP_S,
+            here,
         )
         self.open = Gauge("anytime_open_predictions", "Predictions that are open.", registry=here)
         self.shed = Counter(
@@ -53,17 +73,55 @@ class Signals:
         self.session_store_up = Gauge(
             "anytime_session_store_up", "Whether sessions can be reached: 1 or 0.", registry=here
         )
+        self.session_store_up.set(1)  # in memory they always can
+        self.errors = Counter("anytime_errors", "Problems told to clients, by kind.", ["kind"], registry=here)
+        self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
+        self.lag = Histograms(
+            "anytime_loop_lag_seconds", "How much later the event loop came round than it was to.", [], _LAG_S, here
+        ).of()
+        Info("anytime_build", "The service's own version.", registry=here).info({"version": release()})
+        for kind in ("fault",):  # told before the first, so that its rate is known
+            self.errors.labels(kind)
+        for outcome in ("ok", "failed"):
+            self.reloads.labels(outcome)
+        self._served = _Served(here)
         self._models: dict[str, ModelSignals] = {}
+        GCCollector(registry=here)
+        self.exposition = Exposition(here, [ProcessCollector(registry=None)])
 
     def of(self, model: AnytimeModel) -> ModelSignals:
         """Measures of one model; its versions share them."""
-        if model.name not in self._models:
-            self._models[model.name] = ModelSignals(self, model.name)
-        return self._models[model.name]
+        found = self._models.get(model.name)
+        if found is None:
+            found = self._models[model.name] = ModelSignals(self, model.name)
+            found.knows(model.places)
+        return found
 
-    def exposition(self) -> bytes:
-        """Everything, as Prometheus reads it."""
-        return generate_latest(self.registry)
+    def serves(self, models: Iterable[AnytimeModel]) -> None:
+        """Hear which models are served now, in every version."""
+        served = list(models)
+        self._served.models = [(model.name, model.version) for model in served]
+        for model in served:
+            self.of(model).knows(model.places)
+
+
+class _Served:
+    """The models that are served now; of those that go nothing is told any more."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.models: list[tuple[str, str]] = []
+        registry.register(self)
+
+    def describe(self) -> list[InfoMetricFamily]:
+        """The family without its models; the registry asks for its name."""
+        return [InfoMetricFamily("anytime_model", "Models that are served, in every version.", labels=["model"])]
+
+    def collect(self) -> list[InfoMetricFamily]:
+        """One a version."""
+        [family] = self.describe()
+        for name, version in self.models:
+            family.add_metric([name], {"version": version})
+        return [family]
 
 
 class ModelSignals:
@@ -72,10 +130,13 @@ class ModelSignals:
     def __init__(self, signals: Signals, name: str) -> None:
         self._record = LatenessRecord()
         self._name = name
-        self._predictions = signals.predictions
-        self._lateness = signals.lateness.labels(name)
-        self._prefix = signals.prefix.labels(name)
+        # Told from the beginning, so that the first of each is an increase too.
+        self._predictions = {reason: signals.predictions.labels(name, reason) for reason in get_args(Reason)}
+        self._lateness = signals.lateness.of(name)
+        self._prefix = signals.prefix.of(name)
         self._groups_late = signals.groups_late.labels(name)
+        self._group_seconds = signals.group_seconds
+        self._groups: dict[str, Tally | None] = {}
         signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
     @property
@@ -83,15 +144,29 @@ class ModelSignals:
         """Learned from the lateness of the answers before, at most 1 ms."""
         return self._record.margin_ms
 
+    def knows(self, groups: Collection[str]) -> None:
+        """Hear which groups the model has; what clients call others is measured nowhere."""
+        for name in groups:
+            self._groups.setdefault(name)
+
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Count an answer that has left; `late_ms` after the deadline, where a deadline brought it."""
-        self._predictions.labels(self._name, answer.reason).inc()
+        self._predictions[answer.reason].inc()
         self._prefix.observe(answer.prefix)
         if answer.late_groups:
             self._groups_late.inc(len(answer.late_groups))
         if late_ms is not None:
             self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)
+
+    def took(self, group: str, took_ms: float) -> None:
+        """Observe what computing a group took."""
+        tally = self._groups.get(group)
+        if tally is None:
+            if group not in self._groups:
+                return
+            tally = self._groups[group] = self._group_seconds.of(self._name, group)
+        tally.observe(min(took_ms, LONGEST_MS) / 1000.0)
 
     def dropped(self, groups: int) -> None:
         """Count groups that came after the answer had left."""

@@ -19,6 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from anytime_service.clock import now_ms
+from anytime_service.closing import closing_in_time
 
 __all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
@@ -138,6 +139,7 @@ class SlicedHttpProtocol(_Sliced, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
+        transport = closing_in_time(transport, self.loop)
         super().connection_made(transport)
         self.flow = _HeldFlow(transport, self._wake)
 

@@ -19,6 +19,7 @@ from anytime_service.protocol import OpenPrediction
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK
+from service.redis_server import RedisServer
 from service.serving import (
     BASE_RATE,
     VALUES,
@@ -27,6 +28,7 @@ from service.serving import (
     logged,
     packed,
     running,
+    several_models,
     small_model,
     timeless,
     trained_model,
@@ -50,6 +52,29 @@ def give(service: Running, session: str, groups: dict[str, Any]) -> httpx.Respon
 
 def end(service: Running, session: str) -> httpx.Response:
     return httpx.delete(f"{service.url}/sessions/{session}", timeout=30)
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Callable[[int], str]:
+    """Where sessions live: in the process, or in a Redis, for which databases by number."""
+    if request.param == "memory":
+        return lambda _: "memory"
+    server: RedisServer = request.getfixturevalue("shared_redis")
+    return server.url
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings, model: AnytimeModel, store: Callable[[int], str]) -> Iterator[Running]:
+    limits = settings.model_copy(update={"session_store": store(0)})
+    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def several(settings: Settings, store: Callable[[int], str]) -> Iterator[Running]:
+    limits = settings.model_copy(update={"session_store": store(0)})
+    with running(create_app(ModelRegistry.of(several_models()), limits), limits) as service:
+        yield service
 
 
 @pytest.fixture
@@ -324,8 +349,8 @@ def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> No
     assert timeless(answer) == expected(wide, late, policy="arrived")
 
 
-def test_a_session_that_is_not_used_expires(model: AnytimeModel) -> None:
-    limits = Settings(port=0, session_ttl_s=0.3)
+def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable[[int], str]) -> None:
+    limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1))
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         session = begin(service)
         assert service.post_to("/sessions").json()["expires_in_s"] == 0.3
@@ -335,8 +360,8 @@ def test_a_session_that_is_not_used_expires(model: AnytimeModel) -> None:
         refused(give(service, session, VALUES), 410)
 
 
-def test_there_are_only_so_many_sessions(model: AnytimeModel) -> None:
-    limits = Settings(port=0, max_sessions=2)
+def test_there_are_only_so_many_sessions(model: AnytimeModel, store: Callable[[int], str]) -> None:
+    limits = Settings(port=0, max_sessions=2, session_store=store(2))
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")

@@ -27,6 +27,9 @@ from anytime_service.client.mailbox import Mailbox
 
 __all__ = ["Ask", "Call", "asked", "with_note"]
 
+_REFUSED = (401, 403)
+"""Statuses of who may not ask: the key is wrong, or has gone."""
+
 MOST_BREAKS = 2
 """How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
 
@@ -125,6 +128,8 @@ class Call:
         ------
         ConnectionLostError
             The connection broke and there is no other to be had.
+        ProblemError
+            There is none since the key does not hold any more.
         """
         while (event := await self.events.get()) is not None:
             if not isinstance(event, _Told):
@@ -209,6 +214,8 @@ class Call:
             self._link = await self._connection.link(self.until)
             self._open()
         except ClientError as error:
+            if isinstance(error, ProblemError) and error.status in _REFUSED:
+                raise  # no network is to blame for it, and the next call would meet it too
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
 

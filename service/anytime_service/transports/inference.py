@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import msgspec
-
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.handler import Ask, Handler, Live
-from anytime_service.problems import problem_of
 from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.forms import JSON
 from anytime_service.wire.inferences import check_outputs, encode_inference, infer_problem
@@ -154,7 +151,7 @@ class Inference:
 
 def refusal(error: Exception) -> Reply:
     """Tell an error as a problem that has the `error` of this protocol too."""
-    return problem_reply(error)._replace(content=msgspec.json.encode(infer_problem(problem_of(error))))
+    return problem_reply(error, infer_problem)
 
 
 def _asked(head: Ask, request: InferRequest, tensors: tuple[Tensor, ...]) -> Ask:

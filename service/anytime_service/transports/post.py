@@ -5,7 +5,6 @@ A body of JSON or MessagePack counts when it is whole; of lines, each counts whe
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
@@ -16,15 +15,12 @@ from anytime_service.exchange import Exchange
 from anytime_service.handler import Handler, Live
 from anytime_service.head import Head, read_head
 from anytime_service.openapi import PREDICT_OPERATION
+from anytime_service.transports.lines import Lines
 from anytime_service.transports.replies import answering, problem_reply
-from anytime_service.wire.bodies import arrays, read_line, read_request
+from anytime_service.wire.bodies import arrays, read_request
 from anytime_service.wire.forms import Form
-from anytime_service.wire.values import array_of
 
-__all__ = ["LINES_AT_A_TIME", "PostPrediction"]
-
-LINES_AT_A_TIME = 16
-"""Lines read before others have their turn."""
+__all__ = ["PostPrediction"]
 
 
 class PostPrediction:
@@ -43,8 +39,10 @@ class PostPrediction:
         try:
             head = read_head(scope, self.handler.settings)
             live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form))
-            if not live.answered:
-                await (self._lines(exchange, live) if head.lines else self._whole(exchange, live, head))
+            if head.lines:  # answered or not: lines that come too late are looked at too
+                await Lines(exchange, live, self.handler.settings.max_rows).read()
+            elif not live.answered:
+                await self._whole(exchange, live, head)
         except Exception as error:
             exchange.reply(problem_reply(error))
         finally:
@@ -77,34 +75,3 @@ class PostPrediction:
         if told is not None:
             live.opened.expect_rows(told)
         return groups
-
-    async def _lines(self, exchange: Exchange, live: Live) -> None:
-        """Take a body of lines, each when it comes."""
-        number, rest = 0, bytearray()
-        async for chunk in exchange.body():
-            rest += chunk
-            if b"\n" not in chunk:
-                continue
-            *lines, tail = bytes(rest).split(b"\n")
-            rest = bytearray(tail)
-            for line in lines:
-                number += 1
-                self._line(live, line, number)
-                if live.answered:
-                    return
-                if number % LINES_AT_A_TIME == 0:
-                    await asyncio.sleep(0)
-        if exchange.ended and not live.answered:
-            self._line(live, bytes(rest), number + 1)
-            if not live.answered:
-                live.end()
-
-    def _line(self, live: Live, content: bytes, number: int) -> None:
-        if not content.strip():
-            return
-        line = read_line(content, number)
-        try:
-            array = array_of(live.model, line.group, line.values, None, self.handler.settings.max_rows)
-            live.group(line.group, array)
-        except FieldError as error:
-            raise FieldError(error.field, f"line {number}: {error}") from error

@@ -6,32 +6,47 @@ import logging
 from collections.abc import Callable
 
 import msgspec
+from starlette.types import Send
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime_service.errors import BodyTooLargeError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, MissingVersionError, OverloadedError, SessionsUnreachableError
 from anytime_service.exchange import Exchange, Reply
-from anytime_service.problems import MEDIA_TYPE, problem_of
+from anytime_service.problems import MEDIA_TYPE, Problem, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
-__all__ = ["RETRY_AFTER_S", "answering", "problem_reply"]
+__all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake"]
 
 RETRY_AFTER_S = 1
+
+_PASSING = (OverloadedError, SessionsUnreachableError, MissingVersionError)
+"""What may be over in a second, or elsewhere."""
 
 _log = logging.getLogger("anytime_service")
 
 
-def problem_reply(error: Exception) -> Reply:
-    """Tell an error; one that was not expected is logged."""
+def problem_reply(error: Exception, told: Callable[[Problem], Problem] | None = None) -> Reply:
+    """Tell an error, as `told` makes of its problem; one that was not expected is logged."""
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
-    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, OverloadedError) else ()
+    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, _PASSING) else ()
     # A body that is too large will not run out under the limit either.
     return Reply(
-        problem.status, MEDIA_TYPE, msgspec.json.encode(problem), headers, isinstance(error, BodyTooLargeError)
+        problem.status,
+        MEDIA_TYPE,
+        msgspec.json.encode(problem if told is None else told(problem)),
+        headers,
+        isinstance(error, BodyTooLargeError),
     )
+
+
+async def refuse_handshake(send: Send, reply: Reply) -> None:
+    """Refuse a WebSocket by a response, in the place of accepting it."""
+    headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
+    await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": reply.content})
 
 
 def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:

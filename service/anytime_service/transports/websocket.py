@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from anytime.answer import Answer
@@ -17,12 +17,13 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
 from anytime_service.exchange import Exchange
 from anytime_service.handler import Ask, Handler, Live
+from anytime_service.keys import KEY, Key
+from anytime_service.laps import Laps
 from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
-from anytime_service.problems import MEDIA_TYPE, problem_of
-from anytime_service.signals import ModelSignals
+from anytime_service.problems import problem_of
 from anytime_service.slicing import ABORT
-from anytime_service.transports.replies import problem_reply
+from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, id_of, read_frame
@@ -58,13 +59,15 @@ class Stream:
         await receive()  # websocket.connect
         offered = scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
-            await _refuse(send, SubprotocolError(f"offered are {offered[:5]}; expected {SUBPROTOCOL!r}"))
+            error = SubprotocolError(f"offered are {offered[:5]}; expected {SUBPROTOCOL!r}")
+            await refuse_handshake(send, problem_reply(error))
             return
         if self.handler.draining:
-            await _refuse(send, OverloadedError("the service is stopping; ask another replica"))
+            stopping = OverloadedError("the service is stopping; ask another replica")
+            await refuse_handshake(send, problem_reply(stopping))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        connection = _Connection(self.handler, send)
+        connection = _Connection(self.handler, send, scope.get(KEY))
         self.connections.add(connection)
         try:
             await connection.serve(receive)
@@ -74,6 +77,12 @@ class Stream:
             abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
             if connection.given_up and abort is not None:
                 abort()
+
+    def dismiss(self, holds: Callable[[Key], bool]) -> None:
+        """Close the connections whose key does not hold any more, when what is open there has been answered."""
+        for connection in tuple(self.connections):
+            if connection.key is not None and not holds(connection.key):
+                connection.dismiss()
 
     async def flushed(self) -> None:
         """Wait until every answer has been handed over."""
@@ -94,11 +103,13 @@ class UpgradeRequired:
 class _Connection:
     """One client: the predictions that it has open, and those it had."""
 
-    def __init__(self, handler: Handler, send: Send) -> None:
+    def __init__(self, handler: Handler, send: Send, key: Key | None = None) -> None:
         self.handler = handler
+        self.key = key
+        self.dismissed = False
         self.outbox = Outbox(send, self._give_up)
         self.open: dict[str | int, Live] = {}
-        self.answered: OrderedDict[str | int, ModelSignals] = OrderedDict()
+        self.answered: OrderedDict[str | int, Laps] = OrderedDict()
         self.task = asyncio.current_task()
         self.given_up = False
 
@@ -107,6 +118,8 @@ class _Connection:
         count = 0
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
+                if self.dismissed:  # what was read before the connection closed counts no more
+                    continue
                 text = message.get("text")
                 if text is not None:
                     self.take(JSON, text)
@@ -118,6 +131,13 @@ class _Connection:
         except asyncio.CancelledError:
             if not self.given_up:
                 raise
+
+    def dismiss(self) -> None:
+        """Answer what is open, and close."""
+        for live in tuple(self.open.values()):
+            live.drain()
+        self.dismissed = True
+        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the key holds no more"}, 0)
 
     def close(self) -> None:
         """Forget what is open: nobody is there to be answered."""
@@ -150,7 +170,9 @@ class _Connection:
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
         if len(self.open) >= MOST_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
-        ask = Ask(frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking)
+        ask = Ask(
+            frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking, frame.traceparent
+        )
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
         live = self.handler.open(ask, begun, tell, fail, update=update)
@@ -162,10 +184,11 @@ class _Connection:
     def _group(self, frame: Any) -> None:
         live = self.open.get(frame.id)
         if live is None:
-            self._known(frame.id, "group").dropped(1)
+            self._known(frame.id, "group").missed(frame.group, now_ms(), frame.took_ms)
             return
         dtype = None if isinstance(frame, GroupFrame) else frame.dtype
-        live.group(frame.group, array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows))
+        array = array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
+        live.group(frame.group, array, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:
         live = self.open.get(frame.id)
@@ -174,11 +197,11 @@ class _Connection:
         else:
             live.end()
 
-    def _known(self, name: str | int, event: str) -> ModelSignals:
-        signals = self.answered.get(name)
-        if signals is None:
+    def _known(self, name: str | int, event: str) -> Laps:
+        laps = self.answered.get(name)
+        if laps is None:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
-        return signals
+        return laps
 
     def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
         live = self.open.pop(name, None)
@@ -193,7 +216,7 @@ class _Connection:
         self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
-        self.answered[name] = live.signals  # no more of it: its values may be large
+        self.answered[name] = live.laps  # no more of it: its values may be large
         if len(self.answered) > REMEMBERED:
             self.answered.popitem(last=False)
 
@@ -218,11 +241,3 @@ class _Connection:
         self.given_up = True
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
-
-
-async def _refuse(send: Send, error: AnytimeError) -> None:
-    """Refuse the handshake with problem details."""
-    problem = problem_of(error)
-    headers = [(b"content-type", MEDIA_TYPE.encode())]
-    await send({"type": "websocket.http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(problem)})

@@ -20,11 +20,13 @@ __all__ = [
     "SessionCreated",
     "SessionRequest",
     "SessionTook",
+    "TookLine",
     "arrays",
     "read_groups",
     "read_line",
     "read_request",
     "read_session",
+    "read_took",
 ]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -78,6 +80,13 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
+class TookLine(msgspec.Struct, frozen=True):
+    """What a line that comes too late still tells; its values are passed over."""
+
+    group: str
+    took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
 class _NamedLine(msgspec.Struct, frozen=True):
     group: str | None = None
 
@@ -99,6 +108,7 @@ _SESSION: dict[str, Any] = {
     MSGPACK.name: msgspec.msgpack.Decoder(SessionRequest),
 }
 _LINE = msgspec.json.Decoder(GroupLine)
+_TOOK = msgspec.json.Decoder(TookLine)
 _NAME = msgspec.json.Decoder(_NamedLine)
 
 
@@ -137,6 +147,14 @@ def read_line(line: bytes, number: int) -> GroupLine:
         named = of_group(error, _group_of(line))
         raise MalformedBodyError(f"{what}: {named}", named.field) from error
     return read_so_far
+
+
+def read_took(line: bytes) -> TookLine | None:
+    """Read of a line which group it has and what that took; None if it is none: its client has its answer already."""
+    try:
+        return _TOOK.decode(line)
+    except msgspec.DecodeError:
+        return None
 
 
 def arrays(form: Form, model: AnytimeModel, groups: Mapping[str, msgspec.Raw], max_rows: int) -> Arrays:

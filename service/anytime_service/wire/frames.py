@@ -36,7 +36,8 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     """Begin a prediction.
 
     `deadline_ms` counts from when this is read; `rows`, if left out, is counted from the first values; `updates` asks
-    for better answers as they come; `ranking` for the order of the rows by descending score.
+    for better answers as they come; `ranking` for the order of the rows by descending score. `traceparent` is the
+    caller's span (W3C Trace Context), of use where the service sends spans.
     """
 
     id: Id
@@ -47,6 +48,7 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     policy: Policy = "prefix"
     updates: bool = False
     ranking: bool = False
+    traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 
 class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):

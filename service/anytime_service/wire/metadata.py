@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import msgspec
 
 from anytime.model import AnytimeModel
+from anytime_service.release import release
 from anytime_service.wire.inferences import Scalar, class_datatype, in_json
 
 __all__ = [
@@ -76,11 +75,7 @@ class InferModel(msgspec.Struct, frozen=True):
 
 def server_metadata() -> InferServer:
     """Tell of the server."""
-    try:
-        release = version("anytime-linear")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        release = "unknown"
-    return InferServer("anytime", release, EXTENSIONS)
+    return InferServer("anytime", release(), EXTENSIONS)
 
 
 def model_metadata(model: AnytimeModel, versions: list[str]) -> InferModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ class Asked:
     begun : just before the beginning was written.
     sent : just after each group was written.
     answers : when each answer came, and what it says.
+    told : called with this when an answer has come.
     """
 
     name: int
@@ -48,6 +49,13 @@ class Asked:
     begun: float = 0.0
     sent: dict[str, float] = field(default_factory=dict)
     answers: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    told: Callable[[Asked], None] | None = None
+
+    def answer(self, came: float, content: dict[str, Any]) -> None:
+        """Take what has come."""
+        self.answers.append((came, content))
+        if self.told is not None:
+            self.told(self)
 
     @property
     def perceived_ms(self) -> float | None:

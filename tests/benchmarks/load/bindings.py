@@ -47,11 +47,18 @@ def begin_all(load: Load, binding: Binding, predictions: Iterable[Asked], gap_s:
 
 
 class Stream:
-    """WebSocket."""
+    """WebSocket.
+
+    Attributes
+    ----------
+    open : predictions by name; those that have been answered may be taken out.
+    strays : answers to others.
+    """
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
         self.open: dict[int, Asked] = {}
+        self.strays = 0
         self.clients = [WebSocketClient(port, "/stream") for _ in range(CONNECTIONS)]
         for client in self.clients:
             load.watch(client.sock, partial(self._read, client))
@@ -87,7 +94,11 @@ class Stream:
         came = time.perf_counter()
         for content in client.frames():
             told = json.loads(content)
-            self.open[told["id"]].answers.append((came, told))
+            asked = self.open.get(told["id"])
+            if asked is None:
+                self.strays += 1
+            else:
+                asked.answer(came, told)
 
 
 class BareTimers:
@@ -211,7 +222,7 @@ class StreamedPost:
         asked.end_s = -1.0
 
     def _answered(self, client: HttpClient, asked: Asked, came: float, content: bytes) -> None:
-        asked.answers.append((came, json.loads(content)))
+        asked.answer(came, json.loads(content))
         if asked.end_s is None:
             self.pool.drop(client)
         elif asked.end_s < 0:
@@ -230,7 +241,7 @@ class Sessions:
 
     def begin(self, asked: Asked) -> None:
         """Create the session; everything else follows."""
-        self._ask(post("/sessions", b""), lambda content: self._created(asked, json.loads(content)["id"]))
+        self._ask(post("/sessions", b""), lambda content: self._created(asked, json.loads(content)))
 
     def close(self) -> None:
         """Close every connection."""
@@ -244,7 +255,11 @@ class Sessions:
         client = self.pool.take(answered)
         client.send(request)
 
-    def _created(self, asked: Asked, session: str) -> None:
+    def _created(self, asked: Asked, told: dict[str, str]) -> None:
+        session = told.get("id")
+        if session is None:  # refused
+            asked.answer(time.perf_counter(), told)
+            return
         begun = time.perf_counter() + self.AHEAD_S
         query = f"deadline_ms={asked.deadline_ms}&policy={asked.policy}"
         request = f"GET /sessions/{session}/predict?{query} HTTP/1.1\r\nHost: load\r\n\r\n".encode()
@@ -258,7 +273,7 @@ class Sessions:
     def _predict(self, asked: Asked, request: bytes, session: str) -> None:
         def answered(came: float, _status: int, content: bytes) -> None:
             self.pool.give(client)
-            asked.answers.append((came, json.loads(content)))
+            asked.answer(came, json.loads(content))
             at = time.perf_counter() + 0.1  # after the last groups, which come too late
             self.load.at(at, partial(self._delete, session))
 

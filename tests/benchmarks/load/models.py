@@ -13,9 +13,11 @@ from anytime.threads import single_blas_thread
 __all__ = ["saved_model", "values_of"]
 
 
-def saved_model(path: Path, groups: int = 20, size: int = 3, rows: int = 4000) -> AnytimeModel:
+def saved_model(
+    path: Path, groups: int = 20, size: int = 3, rows: int = 4000, *, seed: int = 0, name: str = "load"
+) -> AnytimeModel:
     """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     D = groups * size
     X = rng.standard_normal((rows, D))
     X[:, 1:] += 0.5 * X[:, :-1]
@@ -29,7 +31,7 @@ def saved_model(path: Path, groups: int = 20, size: int = 3, rows: int = 4000) -
         for g in range(groups)
     ]
     with single_blas_thread():
-        return AnytimeRegressor({"cost_unit": "ms", "groups": told}, n_jobs=1).fit(X, y).save(path, name="load")
+        return AnytimeRegressor({"cost_unit": "ms", "groups": told}, n_jobs=1).fit(X, y).save(path, name=name)
 
 
 def values_of(model: AnytimeModel, group: str, rng: np.random.Generator) -> list[float]:

@@ -4,7 +4,7 @@ import { drawAnswer, drawCurve } from "./charts.js";
 import { byId, element, fillTable } from "./element.js";
 import { Live } from "./live.js";
 import { Row } from "./row.js";
-import { get } from "./service.js";
+import { KeyNeeded, get, key } from "./service.js";
 import { curveSentence, showSteps } from "./steps.js";
 import { doubt, explained, facts, kind, lacks, listed, number, percent, prediction } from "./words.js";
 
@@ -37,6 +37,7 @@ const live = new Live({
     byId("doing").textContent = "";
     for (const card of row.cards.values()) if (card.root.dataset.state === "computing") card.show("idle");
   },
+  lost: () => get("models").catch((error) => error instanceof KeyNeeded && askKey(error.wrong)), // perhaps the key is why
 });
 
 function forgive() {
@@ -203,6 +204,9 @@ async function open(name) {
 
 async function start() {
   const cards = await get("models");
+  byId("problem").textContent = "";
+  byId("ask-key").hidden = true;
+  byId("links").hidden = key.get() !== null; // what it leads to cannot be asked for with a key, by a link
   const chooser = byId("model");
   chooser.replaceChildren(...cards.map((card) => element("option", {}, card.name)));
   if (!cards.length) throw new Error("No model is loaded: start the service with a model file.");
@@ -214,9 +218,31 @@ async function attempt(work) {
   try {
     await work();
   } catch (error) {
-    byId("problem").textContent = error.message;
+    if (error instanceof KeyNeeded) askKey(error.wrong);
+    else byId("problem").textContent = error.message;
   }
 }
+
+/** Ask for the key, instead of showing anything else. */
+function askKey(wrong) {
+  key.forget();
+  byId("ask-key").hidden = false;
+  byId("key-problem").textContent = wrong ? "This key does not hold, or no longer does." : "";
+  byId("key").setAttribute("aria-invalid", String(wrong));
+  byId("key").value = "";
+  byId("key").focus();
+}
+
+byId("key-form").onsubmit = (event) => {
+  event.preventDefault();
+  const told = byId("key").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(told)) { // what no header can carry
+    askKey(true);
+    return;
+  }
+  key.keep(told);
+  attempt(start);
+};
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => model && draw());
 attempt(start);

@@ -14,7 +14,7 @@ export class Live {
   #since = 0; // replies to what was asked before are stale
   #played = null; // {id, open, sent, refused} of the prediction that is being played
 
-  /** `on` has answer(answer, done), problem(problem), group(name, state) and ended(). */
+  /** `on` has answer(answer, done), problem(problem), group(name, state), ended() and lost(). */
   constructor(on) {
     this.on = on;
     this.#stream = new Stream((frame) => this.#take(frame), (why) => this.#lost(why));
@@ -117,5 +117,6 @@ export class Live {
   #lost(why) {
     this.#leave();
     this.on.problem({ detail: why });
+    this.on.lost();
   }
 }

@@ -1,13 +1,40 @@
-// The service as the page asks it: documents by GET, predictions over one WebSocket.
+// The service as the page asks it: documents by GET, predictions over one WebSocket; with the key, where one is needed.
 
 const address = (path) => new URL(path, document.baseURI);
 
+const KEPT = "anytime.key"; // for as long as the tab is open, and for this tab alone
+
+export const key = {
+  get: () => sessionStorage.getItem(KEPT),
+  keep: (text) => sessionStorage.setItem(KEPT, text),
+  forget: () => sessionStorage.removeItem(KEPT),
+};
+
+/** What is thrown where a key is needed; `wrong` is whether one was sent. */
+export class KeyNeeded extends Error {
+  constructor(detail, wrong) {
+    super(detail);
+    this.wrong = wrong;
+  }
+}
+
 /** A document of the service; a problem is thrown with its detail as the message. */
 export async function get(path) {
-  const response = await fetch(address(path), { headers: { Accept: "application/json" } });
+  const sent = key.get();
+  const headers = { Accept: "application/json", ...(sent === null ? {} : { Authorization: `Bearer ${sent}` }) };
+  const response = await fetch(address(path), { headers });
   const body = await response.json();
+  if (response.status === 401) throw new KeyNeeded(body.detail, sent !== null);
   if (!response.ok) throw new Error(body.detail);
   return body;
+}
+
+/** Subprotocols of the WebSocket: ours and, as a page cannot send headers with it, the key. */
+function subprotocols() {
+  const sent = key.get();
+  if (sent === null) return ["anytime.v1"];
+  const encoded = encodeURIComponent(sent).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`);
+  return ["anytime.v1", `anytime.key.${encoded}`];
 }
 
 /** One connection, made when something is sent; frames wait until it is open. */
@@ -30,7 +57,7 @@ export class Stream {
   #connect() {
     const url = address("stream");
     url.protocol = url.protocol.replace("http", "ws");
-    const socket = new WebSocket(url, "anytime.v1");
+    const socket = new WebSocket(url, subprotocols());
     this.#socket = socket;
     socket.onopen = () => this.#flush();
     socket.onmessage = (event) => this.onReply(JSON.parse(event.data));

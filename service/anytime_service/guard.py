@@ -1,0 +1,166 @@
+"""Who may ask: the outermost middleware, which turns away what has no key that holds, or comes from another's page.
+
+A key is told as `Authorization: Bearer KEY`. Pages cannot send that with a WebSocket: they offer a second subprotocol,
+`anytime.key.KEY`, percent-encoded where the key has characters that a subprotocol cannot have. It goes no further than
+here. A request that is refused is answered before its body is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from anytime.errors import AnytimeError
+from anytime_service.errors import KeyNeededError, OriginError, RightError
+from anytime_service.exchange import Exchange, Reply
+from anytime_service.keys import KEY, Key, KeyRing
+from anytime_service.origins import Origins
+from anytime_service.rights import Need, need_of, path_of
+from anytime_service.transports.inference import refusal
+from anytime_service.transports.replies import problem_reply, refuse_handshake
+
+__all__ = ["KEY_SUBPROTOCOL", "Guard"]
+
+KEY_SUBPROTOCOL = "anytime.key."
+
+_ONCE = (b"host", b"origin")
+
+
+class Guard:
+    """Middleware; pure ASGI, as it stands before the hottest routes.
+
+    Parameters
+    ----------
+    app : the application.
+    keys : those that hold; without any, whoever comes from no foreign page may ask.
+    origins : whose pages may ask.
+    limit : bytes of the body of a refused request that are let pass, so that its client reads the refusal.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int) -> None:
+        self.app = app
+        self.keys = keys
+        self.origins = origins
+        self.limit = limit
+        self.needed = keys.needed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        kind = scope["type"]
+        if kind in ("http", "websocket"):
+            try:
+                headers = _headers(scope)
+                self.origins.check(headers, scope["scheme"])
+                if kind == "websocket":
+                    scope = self._opened(scope, headers)
+                elif self.needed:
+                    self._check_request(scope, headers)
+            except AnytimeError as error:
+                await self._refuse(error, scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        method, path = scope["method"], path_of(scope)
+        need = need_of(method, path)
+        if need != "open":
+            _check_right(self._found(_bearer(headers)), need, method, path)
+
+    def _opened(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+        """Look at the key of a WebSocket, and hand on its scope without it."""
+        offered: list[str] = scope.get("subprotocols", [])
+        told = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
+        if not self.needed:
+            return {**scope, "subprotocols": _shown(offered)} if told else scope
+        if len(told) > 1:
+            raise KeyNeededError(f"{len(told)} keys are offered as subprotocols; offer one", presented=True)
+        presented = _bearer(headers)
+        if presented is None and told:
+            presented = unquote_to_bytes(told[0])
+        key, path = self._found(presented), path_of(scope)
+        _check_right(key, need_of("GET", path), "GET", path)
+        return {**scope, "subprotocols": _shown(offered), KEY: key}
+
+    def _found(self, presented: bytes | None) -> Key:
+        if presented is None:
+            raise KeyNeededError(
+                "a key is needed; send it as 'Authorization: Bearer KEY', or, where a WebSocket cannot, "
+                f"percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
+            )
+        key = self.keys.find(presented)
+        if key is None:
+            raise KeyNeededError(
+                "the key that was sent does not hold; ask the operator for one (a subprotocol has it percent-encoded)",
+                presented=True,
+            )
+        return key
+
+    async def _refuse(self, error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = _reply(error, scope)
+        if scope["type"] == "websocket":
+            await receive()  # websocket.connect
+            await refuse_handshake(send, reply)
+            return
+        exchange = Exchange(receive, send, self.limit)
+        exchange.reply(reply)
+        await exchange.finish()
+
+
+def _check_right(key: Key, need: Need, method: str, path: str) -> None:
+    if need == "admin" and key.right != "admin":
+        raise RightError(
+            f"the key is one to predict with; {method} {path[:100]!r} is not among that, and needs a key of scope "
+            "admin, if it is there at all"
+        )
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    """Headers by name; where one that is looked at here is told twice, neither counts."""
+    pairs: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(pairs)
+    if len(headers) < len(pairs):
+        names = [name for name, _ in pairs]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise OriginError(f"there are {names.count(name)} headers {name.decode().title()}; send one")
+        if names.count(b"authorization") > 1:
+            headers[b"authorization"] = b""
+    return headers
+
+
+def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The key of the header `Authorization`; None where there is none.
+
+    Raises
+    ------
+    KeyNeededError
+        It has something else.
+    """
+    told = headers.get(b"authorization")
+    if told is None:
+        return None
+    scheme, _, key = told.partition(b" ")
+    key = key.strip()
+    if scheme.lower() != b"bearer" or not key:
+        raise KeyNeededError("the header Authorization is not as expected: 'Bearer KEY', and sent once")
+    return key
+
+
+def _shown(offered: list[str]) -> list[str]:
+    """Subprotocols as they may be told again: without the key."""
+    return [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
+
+
+def _reply(error: AnytimeError, scope: Scope) -> Reply:
+    """Tell a refusal, and in the words of RFC 6750 what would be accepted."""
+    # Clients of the Open Inference Protocol look for the reason under a name of their own.
+    reply = refusal(error) if f"{path_of(scope)}/".startswith("/v2/") else problem_reply(error)
+    if isinstance(error, KeyNeededError):
+        told = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
+    elif isinstance(error, RightError):
+        told = b'Bearer error="insufficient_scope", scope="admin"'
+    else:
+        return reply
+    return reply._replace(headers=(*reply.headers, (b"www-authenticate", told)))

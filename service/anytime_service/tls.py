@@ -1,0 +1,73 @@
+"""Encrypted connections: the certificate is read before anything listens, and again when the process is told to."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from anytime_service.errors import CertificateError
+from anytime_service.settings import Settings
+
+__all__ = ["read_again", "tls_context"]
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Make what connections are encrypted by; None where no certificate is told.
+
+    Raises
+    ------
+    CertificateError
+        A file is missing or cannot be read, or certificate and key are no pair.
+    """
+    if settings.ssl_certfile is None:
+        for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
+            if getattr(settings, name) is not None:
+                raise CertificateError(f"ANYTIME_{name.upper()} is set without ANYTIME_SSL_CERTFILE; set both")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, settings.ssl_certfile, settings)
+    if settings.ssl_ca_certs is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def read_again(context: ssl.SSLContext, settings: Settings) -> None:
+    """Read the files again for connections to come; raises as `tls_context` does, and then all stays as it was."""
+    if settings.ssl_certfile is not None:
+        tls_context(settings)  # half of a pair that does not fit would stay in a context that is at work
+        _load(context, settings.ssl_certfile, settings)
+
+
+def _load(context: ssl.SSLContext, certificate: Path, settings: Settings) -> None:
+    key, authorities, password = settings.ssl_keyfile, settings.ssl_ca_certs, settings.ssl_keyfile_password
+    for name, path in (("ssl_certfile", certificate), ("ssl_keyfile", key), ("ssl_ca_certs", authorities)):
+        _check_file(name, path)
+    try:
+        # Without a password of ours OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(certificate, key, lambda: password.get_secret_value() if password else "")
+    except (ssl.SSLError, ValueError) as error:
+        pair = f"{str(certificate)!r} and {str(key)!r} are" if key else f"{str(certificate)!r} alone is"
+        raise CertificateError(
+            f"ANYTIME_SSL_CERTFILE: {pair} no certificate with its key: {_reason(error)}; expected PEM, a pair that "
+            "fits, in one file or with ANYTIME_SSL_KEYFILE, and ANYTIME_SSL_KEYFILE_PASSWORD where the key is encrypted"
+        ) from None
+    if authorities is not None:
+        try:
+            context.load_verify_locations(authorities)
+        except ssl.SSLError as error:
+            raise CertificateError(
+                f"ANYTIME_SSL_CA_CERTS: {str(authorities)!r} has no certificates: {_reason(error)}"
+            ) from None
+
+
+def _check_file(name: str, path: Path | None) -> None:
+    if path is not None:
+        try:
+            path.read_bytes()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise CertificateError(f"ANYTIME_{name.upper()}: {str(path)!r} cannot be read: {reason}") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).lower().replace("_", " ")

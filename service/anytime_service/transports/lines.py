@@ -1,0 +1,89 @@
+"""A body of lines, each a group that counts when it comes; after the answer they still tell what groups cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from anytime_service.clock import now_ms
+from anytime_service.errors import FieldError
+from anytime_service.exchange import Exchange
+from anytime_service.handler import Live
+from anytime_service.wire.bodies import read_line, read_took
+from anytime_service.wire.values import array_of
+
+__all__ = ["AT_A_TIME", "Lines"]
+
+AT_A_TIME = 16
+"""Lines read before others have their turn."""
+
+
+class Lines:
+    """Reads the lines of one request.
+
+    Parameters
+    ----------
+    exchange : the request.
+    live : its prediction.
+    max_rows : most rows that values may have.
+    """
+
+    def __init__(self, exchange: Exchange, live: Live, max_rows: int) -> None:
+        self._exchange = exchange
+        self._live = live
+        self._max_rows = max_rows
+        self._number = 0
+        self._rest = bytearray()
+        self._late_left = len(live.model.places)  # a client that sends on and on teaches nothing more
+
+    async def read(self) -> None:
+        """Take lines as they come, until the prediction is answered or the body ends."""
+        exchange, live = self._exchange, self._live
+        exchange.rest = self._missed
+        async for chunk in exchange.body():
+            lines = deque(self._split(chunk))
+            while lines and not live.answered:
+                self._take(lines.popleft())
+                if self._number % AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+            for line in lines:
+                self._miss(line)
+        if exchange.ended and not live.answered:
+            self._take(bytes(self._rest))
+            if not live.answered:
+                live.end()
+
+    def _split(self, chunk: bytes) -> list[bytes]:
+        """Lines that are whole with this chunk."""
+        self._rest += chunk
+        if b"\n" not in chunk:
+            return []
+        *lines, tail = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(tail)
+        return lines
+
+    def _take(self, content: bytes) -> None:
+        self._number += 1
+        if not content.strip():
+            return
+        line = read_line(content, self._number)
+        try:
+            array = array_of(self._live.model, line.group, line.values, None, self._max_rows)
+            self._live.group(line.group, array, line.took_ms)
+        except FieldError as error:
+            raise FieldError(error.field, f"line {self._number}: {error}") from error
+
+    def _missed(self, chunk: bytes) -> None:
+        """Look at what comes after the answer."""
+        if self._late_left:
+            for line in self._split(chunk):
+                self._miss(line)
+            if self._exchange.ended:
+                self._miss(bytes(self._rest))
+
+    def _miss(self, content: bytes) -> None:
+        if self._late_left and content.strip():
+            self._late_left -= 1
+            line = read_took(content)
+            if line is not None:
+                self._live.laps.missed(line.group, now_ms(), line.took_ms)

@@ -1,0 +1,94 @@
+"""How much a server can do: by as many predictions under way as it takes, and by what one of a mix costs it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from anytime.model import AnytimeModel
+from benchmarks.load.child import Child
+from benchmarks.load.engine import Load
+from benchmarks.load.frames import WebSocketClient, text
+from benchmarks.load.models import values_of
+
+__all__ = ["Capacity", "saturate"]
+
+CONNECTIONS = 16
+WINDOW = 8
+"""Predictions under way on each connection."""
+
+WARM_S = 1.0
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Predictions a second, and how busy that keeps the server's core, 0 to 1."""
+
+    rate: float
+    busy: float
+
+    @property
+    def cost_us(self) -> float:
+        """Processor time of the server a prediction."""
+        return self.busy / self.rate * 1e6
+
+
+class _Closed:
+    """Clients that begin a prediction for every answer: all groups at once and the end, in text."""
+
+    def __init__(self, model: AnytimeModel, load: Load, port: int) -> None:
+        rng = np.random.default_rng(5)
+        self._groups = [json.dumps({"group": name, "values": values_of(model, name, rng)})[1:] for name in model.places]
+        self._ids = itertools.count()
+        self.answered = 0
+        self._clients = [WebSocketClient(port, "/stream") for _ in range(CONNECTIONS)]
+        for client in self._clients:
+            load.watch(client.sock, partial(self._read, load, client))
+
+    def begin(self) -> None:
+        """Fill the windows."""
+        for client in self._clients:
+            client.sock.send(b"".join(self._whole() for _ in range(WINDOW)))
+
+    def close(self, load: Load) -> None:
+        """Close every connection."""
+        for client in self._clients:
+            load.forget(client.sock)
+            client.close()
+
+    def _whole(self) -> bytes:
+        """All messages of a prediction."""
+        name = next(self._ids)
+        groups = (f'{{"type": "group", "id": {name}, {group}'.encode() for group in self._groups)
+        begin, end = (f'{{"type": "{kind}", "id": {name}}}'.encode() for kind in ("begin", "end"))
+        return b"".join(map(text, (begin, *groups, end)))
+
+    def _read(self, _load: Load, client: WebSocketClient) -> None:
+        came = sum(1 for _ in client.frames())
+        self.answered += came
+        if came:
+            client.sock.send(b"".join(self._whole() for _ in range(came)))
+
+
+def saturate(model: AnytimeModel, child: Child, length_s: float) -> Capacity:
+    """Find out how many predictions a second a server answers when there are always more; bounded by the windows."""
+    load = Load()
+    closed = _Closed(model, load, child.port)
+    closed.begin()
+    _run(load, WARM_S)
+    answered, cpu, begun = closed.answered, child.cpu_us, time.perf_counter()
+    _run(load, length_s)
+    took = time.perf_counter() - begun
+    found = Capacity((closed.answered - answered) / took, (child.cpu_us - cpu) / took / 1e6)
+    closed.close(load)
+    return found
+
+
+def _run(load: Load, length_s: float) -> None:
+    over = time.perf_counter() + length_s
+    load.run(lambda: time.perf_counter() >= over, length_s + 1.0)

@@ -1,0 +1,412 @@
+"""Nobody gets through any door without a key, nor further than the key allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from anytime_service.openapi import AnytimeAPI
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.rights import NEEDS, need_of
+from service.doors import (
+    HASHED,
+    MANAGING,
+    PREDICTING,
+    WRONG,
+    Door,
+    bearer,
+    doors,
+    exchanged,
+    keyed,
+    keyed_app,
+    refused,
+    sent,
+)
+from service.serving import BASE_RATE, VALUES, Running, running
+
+APP, SETTINGS = keyed_app()
+DOORS = doors(APP)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Running]:
+    with running(APP, SETTINGS) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(guarded: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=guarded.url, timeout=30) as client:
+        yield client
+
+
+def status(client: httpx.Client, method: str, path: str, key: str | None = None) -> int:
+    """Status of a request; of a refusal everything else of it is looked at too."""
+    response = client.request(method, path, headers={} if key is None else bearer(key))
+    if response.status_code == 401:
+        told = "Bearer" if key is None else 'Bearer error="invalid_token"'
+        assert response.headers["www-authenticate"] == told
+        assert "x-" not in "".join(name for name in response.headers if name != "x-request-id")
+        assert response.headers["content-type"] == MEDIA_TYPE
+        if method != "HEAD":
+            assert set(response.json()) - {"error"} == {"type", "title", "status", "detail"}
+            assert WRONG not in response.text
+    return response.status_code
+
+
+def test_every_route_is_written_down_with_what_it_needs_and_nothing_else_is() -> None:
+    written = {route for routes in NEEDS.values() for route in routes}
+    assert written == {str(door) for door in DOORS if door.method != "HEAD"}, "see rights.py"
+    assert len(written) == sum(map(len, NEEDS.values())), "each once"
+    assert all(need_of(*route.split(" ")) == need for need, routes in NEEDS.items() for route in routes)
+    assert set(NEEDS["open"]) == {
+        "GET /",
+        "GET /console/plotly.min.js",
+        "GET /console/{file}",
+        "GET /livez",
+        "GET /readyz",
+        "GET /v2/health/live",
+        "GET /v2/health/ready",
+    }
+    assert set(NEEDS["admin"]) == {"GET /metrics", "POST /models/{name}/reload"}
+
+
+@pytest.mark.parametrize("path", sorted({door.filled for door in DOORS if not door.socket}))
+def test_every_route_by_every_method_without_a_key_with_a_wrong_one_and_with_each_scope(
+    client: httpx.Client, path: str
+) -> None:
+    for method in METHODS:
+        need = need_of(method, path)
+        told = [status(client, method, path, key) for key in (None, WRONG, PREDICTING, HASHED, MANAGING)]
+        if need == "open":
+            assert told[0] in (200, 405), method
+            assert set(told) == {told[0]}, method
+        else:
+            assert told[:2] == [401, 401], method
+            assert 403 not in told[4:], method
+            assert 401 not in told[2:], method
+            assert (told[2] == 403) == (told[3] == 403) == (need == "admin"), method
+
+
+def test_what_there_is_not_cannot_be_told_from_what_there_is(client: httpx.Client) -> None:
+    for path in (
+        "/modelz",
+        "/models/brake/secret",
+        "/admin",
+        "/console",
+        "/console/a/b",
+        "/livez/",
+        "/.env",
+        "/v2/health",
+    ):
+        assert status(client, "GET", path) == 401
+        assert status(client, "GET", path, PREDICTING) == 403
+        assert status(client, "GET", path, MANAGING) in (307, 404)
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_route_that_nobody_wrote_down_is_for_admins_alone(mounted: bool) -> None:
+    app, settings = keyed_app()
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"inside"})
+
+    async def route() -> str:
+        return "inside"
+
+    async def socket(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.close()
+
+    if mounted:
+        app.mount("/later", inner)
+    else:
+        app.add_api_route("/later", route, methods=["GET", "POST"])
+    app.router.routes.append(WebSocketRoute("/later-stream", socket))
+    path = "/later/" if mounted else "/later"
+    with running(app, settings) as service, httpx.Client(base_url=service.url) as client:
+        for method in ("GET", "POST"):
+            assert [status(client, method, path, key) for key in (None, WRONG, PREDICTING)] == [401, 401, 403]
+            assert "inside" in client.request(method, path, headers=bearer(MANAGING)).text
+        with pytest.raises(AssertionError, match="the WebSocket opened"):
+            of_socket(service, "/later-stream", MANAGING)
+        assert [of_socket(service, "/later-stream", key) for key in (None, WRONG, PREDICTING)] == [401, 401, 403]
+
+
+def of_socket(service: Running, path: str, key: str | None) -> int:
+    """Status by which a WebSocket is refused, wherever it is asked for."""
+    told = () if key is None else (f"Authorization: Bearer {key}",)
+    upgrade = (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: " + "A" * 22 + "==",
+    )
+    with service.connect() as connection:
+        connection.send("\r\n".join([f"GET {path} HTTP/1.1", "Host: test", *upgrade, *told, "", ""]).encode())
+        code = int(connection.file.readline().split()[1])
+    assert code != 101, "the WebSocket opened"
+    return code
+
+
+@pytest.mark.parametrize("path", sorted({door.filled for door in DOORS} - {"/stream"}))
+def test_no_route_is_reached_by_asking_for_a_websocket(guarded: Running, path: str) -> None:
+    assert [of_socket(guarded, path, key) for key in (None, WRONG)] == [401, 401]
+    assert of_socket(guarded, path, MANAGING) == 403, "which is how a route that is none is refused"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//metrics",
+        "///predict",
+        "/livez/../metrics",
+        "/livez/..%2fmetrics",
+        "/livez%2f..%2fmodels",
+        "/livez/%2e%2e/models",
+        "/console/../metrics",
+        "/console/..%2f..%2fmetrics",
+        "/console/%2e%2e/models",
+        "/console/%5c..%5cmetrics/x",
+        "/livez;x",
+        "/livez;/../metrics",
+        "/livez%00",
+        "/livez%0a",
+        "/LIVEZ",
+        "/Metrics",
+        "/metrics/",
+        "/metrics%0a",
+        "/metrics?x=/livez",
+        "/metrics%3f",
+        "/metrics%23/livez",
+        "/models?/livez",
+        "/models/",
+        "/models/brake%2freload",
+        "/v2/health/live/../../models/brake",
+        "/v2/health/live%2f..",
+        "http://test/metrics",
+        "http://test//livez/../metrics",
+        "/./metrics",
+        "/%6detrics",
+        "/docs",
+        "/docs/",
+        "/openapi.json",
+        "*",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_way_of_writing_a_path_leads_past_the_guard(guarded: Running, method: str, target: str) -> None:
+    code, headers, problem = sent(guarded, f"{method} {target}", "Content-Length: 0")
+    assert (code, headers["www-authenticate"]) == (401, "Bearer")
+    assert problem["status"] == 401
+    code, _, _ = sent(guarded, f"{method} {target}", "Content-Length: 0", f"Authorization: Bearer {WRONG}")
+    assert code == 401
+
+
+@pytest.mark.parametrize(
+    "target", ["//metrics", "/metrics%0a", "/%6detrics", "/metrics?x", "http://test/metrics", "/metrics/"]
+)
+def test_nor_past_the_scope_of_a_key(guarded: Running, target: str) -> None:
+    assert sent(guarded, f"GET {target}", f"Authorization: Bearer {PREDICTING}")[0] == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Authorization: Bearer"],
+        ["Authorization: Bearer "],
+        ["Authorization:"],
+        [f"Authorization: {PREDICTING}"],
+        [f"Authorization: Basic {PREDICTING}"],
+        [f"Authorization: Basic Bearer {PREDICTING}"],
+        [f"Authorization: Bearer Bearer {PREDICTING}"],
+        [f"Authorization: Bearer:{PREDICTING}"],
+        [f"Authorization: Bearer {PREDICTING},{MANAGING}"],
+        [f"Authorization: Bearer {PREDICTING} {MANAGING}"],
+        [f"Authorization: Bearer {PREDICTING[:-1]}"],
+        [f"Authorization: Bearer {PREDICTING}0"],
+        [f"Authorization: Bearer {PREDICTING.upper()}"],
+        [f"Authorization: Bearer {WRONG}", f"Authorization: Bearer {PREDICTING}"],
+        [f"Authorization: Bearer {PREDICTING}", f"Authorization: Bearer {WRONG}"],
+        [f"Authorization: Bearer {MANAGING}", f"authorization: Bearer {MANAGING}"],
+        ["Authorization: Bearer " + "x" * 100_000],
+        [f"Authorization: Bearer {PREDICTING}" + "x" * 100_000],
+        [f"Proxy-Authorization: Bearer {PREDICTING}"],
+        [f"X-Authorization: Bearer {PREDICTING}"],
+        [f"X-Api-Key: {PREDICTING}"],
+        [f"Cookie: Authorization=Bearer {PREDICTING}"],
+        [f"Sec-WebSocket-Protocol: anytime.v1, anytime.key.{PREDICTING}"],
+        ["Authorization: Bearer \xfc\xfc"],
+        ["Authorization: Bearer predict:" + PREDICTING],
+        ["Authorization: Bearer sha256:" + "0" * 64],
+    ],
+)
+def test_what_is_not_exactly_one_bearer_key_that_holds_is_none(guarded: Running, headers: list[str]) -> None:
+    code, answered, problem = sent(guarded, "GET /models", *headers)
+    assert (code, problem["status"]) == (401, 401)
+    assert answered["www-authenticate"].startswith("Bearer")
+    assert not any(key in json.dumps(problem) for key in (PREDICTING, MANAGING))
+    assert sent(guarded, "GET /livez", *headers)[0] == 200, "what is open is so whatever is sent"
+
+
+@pytest.mark.parametrize(
+    "written", ["Bearer {}", "bearer {}", "BEARER {}", "Bearer   {}", "Bearer {}   ", "Bearer {}\t"]
+)
+def test_a_key_holds_however_its_scheme_and_spaces_are_written(guarded: Running, written: str) -> None:
+    for key in (PREDICTING, HASHED):
+        assert sent(guarded, "GET /models", "AUTHORIZATION: " + written.format(key))[0] == 200
+
+
+def test_a_key_is_never_taken_from_the_query(guarded: Running) -> None:
+    for name in ("key", "api_key", "access_token", "token"):
+        assert sent(guarded, f"GET /models?{name}={PREDICTING}")[0] == 401
+
+
+def test_a_refusal_leaves_before_the_body_and_the_connection_lives_on(guarded: Running) -> None:
+    with guarded.connect() as connection:
+        connection.head(length=1000)
+        code, headers, _ = connection.response()
+        assert (code, headers["www-authenticate"]) == (401, "Bearer")
+        connection.send(b"x" * 1000)
+        code, _, cards = exchanged(connection, "GET /models", f"Authorization: Bearer {PREDICTING}")
+        assert (code, cards[0]["name"]) == (200, "brake")
+
+
+def test_a_flood_after_a_refusal_is_cut(guarded: Running) -> None:
+    with guarded.connect() as connection:
+        connection.head()
+        assert connection.response()[0] == 401
+        with pytest.raises(OSError, match="(reset|pipe)"):
+            while True:
+                connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+
+
+def test_every_binding_answers_who_may_predict_and_nobody_else(guarded: Running, client: httpx.Client) -> None:
+    inputs = [{"name": "speed", "shape": [1, 1], "datatype": "FP64", "data": [2.0]}]
+    asked: list[tuple[str, Any]] = [("/predict", {"groups": VALUES}), ("/v2/models/brake/infer", {"inputs": inputs})]
+    for path, body in asked:
+        assert client.post(path, json=body).status_code == 401
+        assert client.post(path, json=body, headers=bearer(WRONG)).status_code == 401
+        assert client.post(path, json=body, headers=bearer(PREDICTING)).status_code == 200
+    assert client.post(asked[1][0], json={}).json()["error"], "as clients of that protocol look for it"
+    assert client.post("/sessions").status_code == 401
+    session = client.post("/sessions", headers=bearer(PREDICTING)).headers["location"]
+    for method, path in (("POST", "/groups"), ("GET", "/predict"), ("DELETE", "")):
+        assert client.request(method, session + path, json=VALUES).status_code == 401
+    assert client.post(f"{session}/groups", json=VALUES, headers=bearer(HASHED)).status_code == 200
+    assert client.get(f"{session}/predict", headers=bearer(PREDICTING)).json()["prefix"] == 3
+    with guarded.connect() as connection:
+        connection.head("deadline_ms=20", Authorization=f"Bearer {PREDICTING}")
+        assert connection.response()[2]["prediction"] == BASE_RATE, "a streamed body, answered before its end"
+
+
+def test_a_websocket_opens_with_a_key_as_a_header_or_as_a_subprotocol(guarded: Running) -> None:
+    encoded = HASHED.replace("/", "%2F").replace("+", "%2B").replace("=", "%3D")
+    ways: list[dict[str, Any]] = [
+        {"additional_headers": bearer(PREDICTING)},
+        {"additional_headers": bearer(HASHED), "subprotocols": ["anytime.v1"]},
+        {"subprotocols": ["anytime.v1", f"anytime.key.{PREDICTING}"]},
+        {"subprotocols": [f"anytime.key.{MANAGING}", "anytime.v1"]},
+        {"subprotocols": ["anytime.v1", f"anytime.key.{encoded}"]},
+        {"subprotocols": ["anytime.v1", f"anytime.key.{WRONG}"], "additional_headers": bearer(PREDICTING)},
+    ]
+    for way in ways:
+        with guarded.stream(**way) as stream:
+            assert stream.wire.subprotocol == ("anytime.v1" if "subprotocols" in way else None)
+            assert not any("key" in value for value in stream.wire.response.headers.values())  # type: ignore[union-attr]
+            stream.say("begin", 1, deadline_ms=0)
+            assert stream.answer(1)["prediction"] == BASE_RATE
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "told"),
+    [
+        ({}, 401, "Bearer"),
+        ({"subprotocols": ["anytime.v1"]}, 401, "Bearer"),
+        ({"additional_headers": bearer(WRONG)}, 401, 'Bearer error="invalid_token"'),
+        ({"additional_headers": {"Authorization": "Basic YTpi"}}, 401, "Bearer"),
+        ({"subprotocols": ["anytime.v1", f"anytime.key.{WRONG}"]}, 401, 'Bearer error="invalid_token"'),
+        ({"subprotocols": ["anytime.v1", "anytime.key."]}, 401, 'Bearer error="invalid_token"'),
+        (
+            {"subprotocols": ["anytime.v1", f"anytime.key.{PREDICTING}", "anytime.key.x"]},
+            401,
+            'Bearer error="invalid_token"',
+        ),
+        ({"subprotocols": [f"anytime.key.{PREDICTING}"]}, 400, None),
+        ({"subprotocols": ["anytime.v2", f"anytime.key.{PREDICTING}"]}, 400, None),
+    ],
+)
+def test_a_websocket_is_refused_by_a_problem_that_has_no_key(
+    guarded: Running, way: dict[str, Any], code: int, told: str | None
+) -> None:
+    response = refused(guarded, **way)
+    assert (response.status_code, response.headers.get("www-authenticate")) == (code, told)
+    assert response.headers["content-type"] == MEDIA_TYPE
+    assert not any(key in response.text for key in (PREDICTING, WRONG))
+
+
+def test_a_key_that_is_no_token_as_it_stands_opens_no_websocket(guarded: Running) -> None:
+    protocols = f"Sec-WebSocket-Protocol: anytime.v1, anytime.key.{HASHED}"
+    upgrade = (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: " + "A" * 22 + "==",
+    )
+    with guarded.connect() as connection:
+        connection.send("\r\n".join(["GET /stream HTTP/1.1", "Host: test", *upgrade, protocols, "", ""]).encode())
+        assert connection.file.readline().split()[1] == b"400"
+        assert b"invalid Sec-WebSocket-Protocol header" in connection.file.read()
+
+
+def test_without_keys_a_key_is_no_hindrance_and_not_told_again(service: Running) -> None:
+    assert httpx.get(f"{service.url}/models", headers=bearer(WRONG)).status_code == 200
+    with service.stream(subprotocols=["anytime.v1", f"anytime.key.{WRONG}"]) as stream:
+        assert stream.wire.subprotocol == "anytime.v1"
+    assert WRONG not in refused(service, subprotocols=[f"anytime.key.{WRONG}"]).text
+
+
+def test_the_page_and_its_files_are_open_and_say_nothing_of_models(client: httpx.Client) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    files = [client.get(f"/console/{name}") for name in ("console.js", "service.js", "console.css", "icon.svg")]
+    assert all(each.status_code == 200 for each in files)
+    assert not any("brake" in each.text or "hog" in each.text for each in (page, *files))
+
+
+def test_the_document_tells_where_a_key_is_needed(app: AnytimeAPI) -> None:
+    for document, security in ((APP.openapi(), [{"key": []}]), (app.openapi(), [{"key": []}, {}])):
+        assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                is_open = need_of(method.upper(), path) == "open"
+                assert operation.get("security") == (None if is_open else security)
+                assert ("401" in operation["responses"]) != is_open
+                assert "403" in operation["responses"]
+
+
+def test_a_service_with_a_file_of_keys_alone_asks_for_one(tmp_path: Any) -> None:
+    (tmp_path / "keys").write_text(f"admin:{MANAGING}\n")
+    with keyed("", api_keys=(), api_keys_file=tmp_path / "keys") as service:
+        assert service.get("/models").status_code == 401
+        assert httpx.get(f"{service.url}/metrics", headers=bearer(MANAGING)).status_code == 200
+
+
+def test_doors_are_found_wherever_they_are() -> None:
+    app, _ = keyed_app()
+    other, _ = keyed_app()
+    app.mount("/under", other)
+    assert {
+        Door("GET", "/under/metrics"),
+        Door("POST", "/under/predict"),
+        Door("GET", "/under/stream", socket=True),
+    } <= set(doors(app))

@@ -1,0 +1,158 @@
+"""Keys as an operator writes them, and the ring of those that hold."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.errors import AnytimeError
+from anytime_service.errors import KeysError
+from anytime_service.keys import MOST_KEY_BYTES, Key, KeyRing, read_key_file, read_keys
+from anytime_service.settings import load_settings
+
+SECRET = "do-not-tell-anybody-0123456789"
+HEX = sha256(SECRET.encode()).hexdigest()
+
+clear = st.from_regex(r"[A-Za-z0-9._~+/-]{1,60}={0,2}", fullmatch=True)
+
+
+def right_of(ring: KeyRing, key: str) -> str | None:
+    found = ring.find(key.encode())
+    return None if found is None else found.right
+
+
+@given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
+def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
+    told = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
+    ring = KeyRing(read_keys(",".join(told)))
+    for key, _, _ in keys:
+        widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in keys) else "predict"
+        assert right_of(ring, key) == widest
+        assert right_of(ring, key + "x") in (None, right_of(KeyRing(read_keys(",".join(told))), key + "x"))
+    assert ring.find(b"") is None
+    assert ring.find(sha256(keys[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ",",
+        f"{SECRET},",
+        f"{SECRET},,{SECRET}",
+        "admin:",
+        "sha256:",
+        f"sha256:{HEX[:-1]}",
+        f"sha256:{HEX}0",
+        f"sha256:{HEX[:-1]}g",
+        f"SHA256:{HEX}",
+        f"owner:{SECRET}",
+        f"admin:admin:{SECRET}",
+        f" {SECRET}",
+        f"{SECRET} ",
+        f"{SECRET}, admin:{SECRET}",
+        f"{SECRET}\n",
+        f"'{SECRET}'",
+        f"{SECRET}ü",
+        "x" * (MOST_KEY_BYTES + 1),
+    ],
+)
+def test_what_is_no_key_is_one_line_that_names_the_variable_and_tells_no_key(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYTIME_API_KEYS", text)
+    with pytest.raises(AnytimeError, match=r"^setting ANYTIME_API_KEYS: entry \d+ (is|has) .*; expected ") as refused:
+        load_settings()
+    told = f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!s}"
+    assert "\n" not in str(refused.value)
+    assert not any(secret in told for secret in (SECRET, HEX[:-1], "x" * 50))
+
+
+def test_settings_have_no_key_and_show_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYTIME_API_KEYS", f"{SECRET},admin:sha256:{HEX}")
+    monkeypatch.setenv("ANYTIME_SSL_KEYFILE_PASSWORD", SECRET)
+    settings = load_settings()
+    for shown in (repr(settings), str(settings), repr(settings.api_keys), settings.model_dump_json()):
+        assert SECRET not in shown
+    digest = sha256(SECRET.encode()).digest()
+    assert repr(digest)[2:-1] not in repr(settings)
+    assert settings.api_keys == (Key(digest), Key(digest, "admin"))
+    assert settings.keyed
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYTIME_API_KEYS", "")
+    assert not load_settings().keyed
+    assert not KeyRing().needed
+
+
+def test_short_keys_are_taken_and_counted() -> None:
+    assert KeyRing(read_keys(f"guess,{SECRET},sha256:{HEX}")).short == 1
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def test_a_file_has_a_key_a_line_comments_and_empty_lines(file: Path) -> None:
+    file.write_bytes(f"# of Ann\r\n\r\n  {SECRET}  # until May\r\n\tadmin:sha256:{HEX.upper()}\n".encode())
+    assert [key.right for key in read_key_file(file)] == ["predict", "admin"]
+    assert right_of(KeyRing((), file), SECRET) == "admin"
+
+
+@pytest.mark.parametrize("content", [b"", b"# nobody\n", b"\xff\xfe", f"{SECRET}\n{SECRET} twice\n".encode()])
+def test_a_file_of_no_keys_is_an_error_that_names_it_and_no_key(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(KeysError, match=f"the file of keys '{file}'") as refused:
+        KeyRing((), file)
+    assert SECRET not in repr(refused.value)
+    with pytest.raises(KeysError, match="cannot be read: no such file"):
+        KeyRing((), file.with_name("nothing"))
+    with pytest.raises(KeysError, match="cannot be read: is a directory"):
+        KeyRing((), file.parent)
+
+
+def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
+    file.write_text(f"{SECRET}\nsecond-0123456789\n")
+    ring = KeyRing(read_keys("first-0123456789"), file)
+    kept = ring.find(SECRET.encode())
+    assert kept is not None
+    assert len(ring) == 3
+    file.write_text("second-0123456789\nthird-0123456789\n")
+    assert ring.changed()
+    assert ring.read()
+    assert [right_of(ring, f"{name}-0123456789") for name in ("first", "second", "third")] == ["predict"] * 3
+    assert right_of(ring, SECRET) is None
+    assert not ring.holds(kept)
+
+
+def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path) -> None:
+    file.write_text(SECRET)
+    ring = KeyRing((), file)
+    for spoil in (lambda: file.write_text("no key\n"), lambda: file.write_text(""), file.unlink):
+        spoil()
+        assert ring.changed()
+        with pytest.raises(KeysError):
+            ring.read()
+        assert right_of(ring, SECRET) == "predict"
+        assert ring.needed
+    file.write_text("second-0123456789")
+    assert ring.changed()
+    assert ring.read()
+    assert right_of(ring, SECRET) is None
+
+
+def test_a_file_is_read_again_only_when_it_may_be_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(SECRET)
+    ring = KeyRing((), file)
+    assert ring.changed(), "written to a moment ago, it may be written to again within the same tick of its clock"
+    monkeypatch.setattr("anytime_service.keys.SETTLED_S", -1.0)
+    ring.read()
+    assert not ring.changed()
+    os.utime(file, (0, 0))
+    assert ring.changed()

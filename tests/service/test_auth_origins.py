@@ -1,0 +1,223 @@
+"""Pages of other sites get nothing, by whatever a browser lets them send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from anytime.errors import AnytimeError
+from anytime_service.app import create_app
+from anytime_service.errors import OriginError
+from anytime_service.origins import Origins, origin_of
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.settings import Settings, load_settings
+from service.doors import MANAGING, PREDICTING, bearer, keyed, refused, sent
+from service.serving import Running, running, small_model
+
+OTHER = "https://app.example.com"
+FOREIGN = [
+    "https://evil.example",
+    "http://localhost",
+    "http://127.0.0.1:1",
+    "null",
+    "",
+    "file://",
+    "chrome-extension://x",
+]
+
+
+@pytest.fixture(scope="module")
+def open_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service without keys, whose model can be loaded again."""
+    folder = tmp_path_factory.mktemp("models")
+    small_model().save(folder / "m.safetensors")
+    settings = Settings(port=0, allowed_origins=OTHER)
+    with running(create_app(load_registry([folder]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(open_one: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=open_one.url) as client:
+        yield client
+
+
+def simple_post(client: httpx.Client, path: str, origin: str) -> httpx.Response:
+    """What a form, or a script, of any page can send without asking the service before."""
+    return client.post(path, content=b"{}", headers={"Content-Type": "text/plain", "Origin": origin})
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_a_page_of_another_site_neither_reloads_a_model_nor_begins_a_session_nor_predicts(
+    client: httpx.Client, origin: str
+) -> None:
+    for path in ("/models/brake/reload", "/sessions", "/predict", "/sessions/1/groups", "/v2/models/brake/infer"):
+        response = simple_post(client, path, origin)
+        assert response.status_code == 403
+        assert response.headers["content-type"] == MEDIA_TYPE
+        assert "foreign-origin" in response.json()["type"]
+        assert client.post(path, headers={"Origin": origin}).status_code == 403
+    assert client.get("/models", headers={"Origin": origin}).status_code == 403
+    assert client.post("/models/brake/reload").status_code == 200, "who is no page may"
+
+
+def test_a_simple_post_is_refused_for_its_content_type_even_from_the_service_s_own_page(
+    open_one: Running, client: httpx.Client
+) -> None:
+    for path in ("/sessions", "/predict"):
+        assert simple_post(client, path, open_one.url).status_code == 415
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_a_page_of_another_site_opens_no_websocket(open_one: Running, origin: str) -> None:
+    response = refused(open_one, additional_headers={"Origin": origin})
+    assert response.status_code == 403
+    assert response.headers["content-type"] == MEDIA_TYPE
+    assert "ANYTIME_ALLOWED_ORIGINS" in response.json()["detail"]
+
+
+def test_pages_of_the_service_itself_and_of_sites_that_are_listed_may_ask(open_one: Running) -> None:
+    for origin in (open_one.url, OTHER, OTHER.upper(), f"{OTHER}:443"):
+        assert httpx.get(f"{open_one.url}/models", headers={"Origin": origin}).status_code == 200
+        with open_one.stream(additional_headers={"Origin": origin}) as stream:
+            stream.say("begin", 1, deadline_ms=0)
+            assert stream.answer(1)["reason"] == "deadline"
+
+
+def test_a_key_does_not_make_up_for_a_foreign_page() -> None:
+    with keyed() as service:
+        origin = {"Origin": "https://evil.example"}
+        assert httpx.get(f"{service.url}/models", headers=bearer(PREDICTING) | origin).status_code == 403
+        assert httpx.get(f"{service.url}/livez", headers=origin).status_code == 403
+        assert refused(service, additional_headers=bearer(PREDICTING) | origin).status_code == 403
+        own = {"Origin": service.url}
+        assert httpx.post(f"{service.url}/models/brake/reload", headers=bearer(MANAGING) | own).status_code == 409
+
+
+@pytest.mark.parametrize("origin", [None, "https://evil.example", OTHER, "own"])
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
+def test_no_response_tells_a_browser_that_other_sites_may_read_it(
+    open_one: Running, client: httpx.Client, method: str, origin: str | None
+) -> None:
+    told = {} if origin is None else {"Origin": open_one.url if origin == "own" else origin}
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for path in ("/", "/models", "/predict", "/stream", "/livez", "/nothing", "/v2/models/brake"):
+        response = client.request(method, path, headers=told | (asked if method == "OPTIONS" else {}))
+        assert not [name for name in response.headers if name.startswith("access-control")]
+        assert method != "OPTIONS" or response.status_code in (403, 404, 405)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "a."]
+)
+def test_a_name_that_may_be_another_s_does_not_lead_here_without_keys(open_one: Running, host: str) -> None:
+    for method, path in (("GET", "/models"), ("POST", "/models/brake/reload"), ("GET", "/")):
+        with open_one.connect() as connection:
+            origin = f"Origin: http://{host}"
+            connection.send(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{origin}\r\n\r\n".encode())
+            code, _, problem = connection.response()
+            assert (code, "ANYTIME_ALLOWED_ORIGINS" in problem["detail"]) == (403, True)
+
+
+def test_names_of_this_machine_lead_here() -> None:
+    origins = Origins([OTHER], local=True)
+    own = [
+        "localhost",
+        "localhost:8000",
+        "LOCALHOST",
+        "127.0.0.1:8000",
+        "127.1",
+        "10.0.0.7",
+        "[::1]",
+        "[::1]:8000",
+        "anytime",
+    ]
+    for host in (*own, "app.localhost:1", "app.example.com", "app.example.com:8000"):
+        origins.check({b"host": host.encode()}, "http")
+    origins.check({}, "http")
+    Origins([], local=False).check({b"host": b"anytime.example.com"}, "http")
+
+
+def test_with_keys_any_name_leads_here() -> None:
+    with keyed() as service:
+        told = bearer(PREDICTING) | {"Host": "anytime.example.com"}
+        assert httpx.get(f"{service.url}/models", headers=told).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_what_is_told_twice_counts_for_nothing(open_one: Running, name: str) -> None:
+    twice = [f"{name}: http://test"] if name == "Host" else ["Origin: http://test", "Origin: http://evil.example"]
+    code, _, problem = sent(open_one, "GET /models", *twice)
+    assert (code, name in problem["detail"]) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "origin", "passes"),
+    [
+        ("http", "a.example", "http://a.example", True),
+        ("http", "a.example", "http://a.example:80", True),
+        ("http", "a.example:80", "http://a.example", True),
+        ("http", "a.example", "https://a.example", True),  # something in front of it may have the certificate
+        ("http", "a.example:443", "https://a.example", True),
+        ("http", "A.example:8000", "http://a.example:8000", True),
+        ("http", "[::1]:8000", "http://[::1]:8000", True),
+        ("https", "a.example", "https://a.example", True),
+        ("wss", "a.example", "https://a.example", True),
+        ("https", "a.example", "http://a.example", False),
+        ("wss", "a.example:8000", "http://a.example:8000", False),
+        ("http", "a.example", "http://a.example:8000", False),
+        ("http", "a.example:8080", "http://a.example", False),
+        ("http", "a.example", "http://a.example.evil", False),
+        ("http", "a.example", "http://evil@a.example", False),
+        ("http", "a.example", "http://a.example/path", False),
+        ("http", "a.example", "http://a.example http://evil", False),
+        ("http", "a.example", "ftp://a.example", False),
+        ("http", "", "http://", False),
+        ("http", "a.example@evil", "http://a.example@evil", False),
+    ],
+)
+def test_a_page_is_of_this_service_if_scheme_host_and_port_are(
+    scheme: str, host: str, origin: str, passes: bool
+) -> None:
+    def check() -> None:
+        Origins([], local=False).check({b"host": host.encode(), b"origin": origin.encode()}, scheme)
+
+    if passes:
+        check()
+    else:
+        with pytest.raises(OriginError):
+            check()
+
+
+def test_origins_are_listed_as_browsers_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", "https://A.example:443, http://b.example:8080")
+    assert load_settings().allowed_origins == ("https://a.example", "http://b.example:8080")
+    for wrong in (
+        "a.example",
+        "https://a.example/",
+        "https://a.example/app",
+        "*",
+        "https://a.example,,",
+        "ws://a.example",
+    ):
+        assert origin_of(wrong) is None
+        monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", wrong)
+        with pytest.raises(AnytimeError, match=r"ANYTIME_ALLOWED_ORIGINS: expected origins like .* \(got "):
+            load_settings()
+
+
+def test_over_a_unix_socket_and_where_whoever_asks_is_served_any_name_leads_here(tmp_path: Path) -> None:
+    async def status(**told: Any) -> int:
+        app = create_app(ModelRegistry.of([small_model()]), Settings(**told))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:
+            return (await client.get("/models")).status_code
+
+    assert asyncio.run(status(uds=tmp_path / "s")) == 200
+    assert asyncio.run(status(insecure=True)) == 200
+    assert asyncio.run(status()) == 403

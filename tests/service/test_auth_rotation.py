@@ -1,0 +1,152 @@
+"""Keys that change while the server runs, and what becomes of connections that were opened with one that goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from service.commands import ENVIRONMENT, command
+from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
+from service.serving import BASE_RATE, Running, logged, small_model, until
+
+SECOND = "second-0123456789.abc_~"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text(f"{PREDICTING}\n")
+    return file
+
+
+@pytest.fixture
+def rotating(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    with keyed(f"admin:{MANAGING}", api_keys_file=file) as service:
+        yield service
+
+
+def replace(file: Path, content: str) -> None:
+    """Put another file in its place at once, as tools do that hand out secrets."""
+    written = file.with_suffix(".new")
+    written.write_text(content)
+    os.replace(written, file)
+
+
+def holds(client: httpx.Client, key: str) -> bool:
+    return client.get("/models", headers=bearer(key)).status_code == 200
+
+
+def test_keys_come_and_go_with_their_file_and_those_of_the_variable_stay(rotating: Running, file: Path) -> None:
+    with httpx.Client(base_url=rotating.url) as client:
+        assert [holds(client, key) for key in (MANAGING, PREDICTING, SECOND)] == [True, True, False]
+        replace(file, f"{PREDICTING}\n{SECOND}\n")
+        until(lambda: holds(client, SECOND))
+        assert holds(client, PREDICTING), "both hold for a while"
+        file.write_text(f"# Ann's\n{SECOND}\n")
+        until(lambda: not holds(client, PREDICTING))
+        assert holds(client, SECOND)
+        assert holds(client, MANAGING)
+
+
+def test_a_file_that_goes_wrong_is_told_once_and_the_keys_stay(rotating: Running, file: Path) -> None:
+    with httpx.Client(base_url=rotating.url) as client, logged("anytime_service") as records:
+        file.write_text(f"{SECOND} {SECOND}\n")
+        until(lambda: len(records) == 1)
+        file.unlink()
+        until(lambda: len(records) == 2)
+        assert holds(client, PREDICTING)
+        replace(file, "")
+        until(lambda: len(records) == 3)
+        replace(file, f"{SECOND}\n")
+        until(lambda: holds(client, SECOND))
+        assert not holds(client, PREDICTING)
+    said = [record.getMessage() for record in records]
+    for message, words in zip(said, ("line 1 is no key", "cannot be read", "has no key"), strict=True):
+        assert message.startswith("keys stay as they were: ")
+        assert words in message
+        assert SECOND not in message
+
+
+def test_a_websocket_whose_key_goes_is_answered_and_closed_and_others_stay(rotating: Running, file: Path) -> None:
+    with (
+        rotating.stream(additional_headers=bearer(PREDICTING)) as going,
+        rotating.stream(additional_headers=bearer(MANAGING)) as staying,
+    ):
+        for stream in (going, staying):
+            stream.say("begin", 1, deadline_ms=2_000)
+            stream.say("begin", 2, deadline_ms=0)
+            stream.answer(2)
+        replace(file, f"{SECOND}\n")
+        answer = going.answer(1)
+        assert (answer["reason"], answer["prediction"]) == ("draining", BASE_RATE)
+        with pytest.raises(ConnectionClosed) as closed:
+            going.hear()
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the key holds no more")
+        staying.say("end", 1)
+        assert staying.answer(1)["reason"] == "end"
+    assert refused(rotating, additional_headers=bearer(PREDICTING)).status_code == 401
+    with rotating.stream(additional_headers=bearer(SECOND)) as stream:
+        stream.say("begin", 1, deadline_ms=0)
+        stream.answer(1)
+
+
+def test_a_websocket_stays_when_its_key_is_told_in_another_scope(rotating: Running, file: Path) -> None:
+    with (
+        rotating.stream(additional_headers=bearer(PREDICTING)) as stream,
+        httpx.Client(base_url=rotating.url) as client,
+    ):
+        replace(file, f"{SECOND}\nadmin:{PREDICTING}\n")
+        until(lambda: holds(client, SECOND))
+        stream.say("begin", 1, deadline_ms=0)
+        stream.answer(1)
+
+
+def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    small_model().save(models / "m.safetensors")
+    file.write_text(f"guess\n{PREDICTING}\n")
+    with command(models, ANYTIME_API_KEYS=f"admin:{MANAGING}", ANYTIME_API_KEYS_FILE=str(file)) as (served, service):
+        with httpx.Client(base_url=service.url) as client:
+            assert [holds(client, key) for key in (MANAGING, PREDICTING, WRONG)] == [True, True, False]
+            with service.stream(subprotocols=["anytime.v1", f"anytime.key.{PREDICTING}"]):
+                pass
+            assert refused(service, subprotocols=["anytime.v1", f"anytime.key.{WRONG}"]).status_code == 401
+            file.write_text(f"{SECOND}\n")
+            served.process.send_signal(signal.SIGHUP)
+            until(lambda: holds(client, SECOND))
+            file.write_text(f"{SECOND}: not one\n")
+            served.process.send_signal(signal.SIGHUP)
+            until(lambda: any("keys stay as they were" in line for line in served.lines))
+        served.process.terminate()
+        said = served.stopped()
+    assert "1 of the keys can be guessed" in said
+    assert "keys read again: 2 hold" in said
+    assert not [key for key in (MANAGING, PREDICTING, WRONG, SECOND, "guess\n") if key in said]
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_one_line_at_the_start(file: Path, tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    file.write_text(f"{SECOND} {SECOND}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "anytime", "serve", str(tmp_path), "--port", "0"],
+        env={**ENVIRONMENT, "ANYTIME_API_KEYS_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: the file of keys '\S+': line 1 is no key; expected .*\n", done.stderr)
+    assert SECOND not in done.stderr

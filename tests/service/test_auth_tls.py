@@ -1,0 +1,215 @@
+"""Encrypted connections: everything that is promised of plain ones, and files that cannot be used."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from anytime_service.client import Client
+from anytime_service.errors import CertificateError
+from anytime_service.server import build_server
+from anytime_service.settings import Settings
+from anytime_service.tls import read_again, tls_context
+from anytime_service.wire.forms import JSON
+from service.certificates import Certificate, certificate
+from service.commands import command
+from service.doors import PREDICTING, bearer, exchanged, keyed
+from service.serving import BASE_RATE, VALUES, Connection, Running, Stream, small_model, until
+
+PASSWORD = "a password that nobody is told"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("own"), "own")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("other"), "other")
+
+
+@pytest.fixture(scope="module")
+def secure(own: Certificate) -> Iterator[Running]:
+    with keyed(ssl_certfile=own.file, ssl_keyfile=own.key) as service:
+        yield service
+
+
+def encrypted(service: Running, own: Certificate) -> Connection:
+    plain = socket.create_connection(("127.0.0.1", service.port), timeout=30)
+    return Connection(own.trusted().wrap_socket(plain, server_hostname="localhost"))
+
+
+def test_every_binding_answers_over_tls(secure: Running, own: Certificate) -> None:
+    base = f"https://127.0.0.1:{secure.port}"
+    with httpx.Client(base_url=base, verify=own.trusted(), headers=bearer(PREDICTING)) as client:
+        assert client.post("/predict", json={"groups": VALUES}).json()["complete"]
+        session = client.post("/sessions").headers["location"]
+        assert client.post(f"{session}/groups", json=VALUES).json()["prefix"] == 3
+        assert client.get("/models", headers={"Origin": base}).status_code == 200
+        assert client.get("/models", headers={"Origin": base.replace("https", "http")}).status_code == 403
+
+
+def test_an_answer_leaves_before_its_request_has_ended_and_the_connection_lives_on(
+    secure: Running, own: Certificate
+) -> None:
+    with encrypted(secure, own) as connection:
+        key = {"Authorization": f"Bearer {PREDICTING}"}
+        connection.head("deadline_ms=20", 50_000, **key)
+        assert connection.response()[2]["prediction"] == BASE_RATE
+        connection.send(b"x" * 50_000)
+        assert exchanged(connection, "GET /models", f"Authorization: Bearer {PREDICTING}")[0] == 200
+        connection.head("deadline_ms=20", **key)
+        assert connection.response()[2]["reason"] == "deadline"
+        begun = monotonic()
+        with pytest.raises(OSError):
+            while True:
+                connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        assert monotonic() - begun < 15, "half of the time for which an event loop waits for a client to say goodbye"
+
+
+def test_many_small_messages_at_once_and_large_ones_are_all_taken_over_tls(secure: Running, own: Certificate) -> None:
+    told: dict[str, Any] = {"compression": None, "proxy": None, "max_size": None, "close_timeout": 1}
+    url = f"wss://127.0.0.1:{secure.port}/stream"
+    protocols: Any = ["anytime.v1", f"anytime.key.{PREDICTING}"]
+    with connect(url, ssl=own.trusted(), subprotocols=protocols, **told) as wire:
+        stream = Stream(wire, JSON)
+        for name in range(2_000):
+            stream.say("begin", name, deadline_ms=0)
+        assert [stream.answer(name)["id"] for name in range(2_000)] == list(range(2_000))
+        stream.say("begin", "rows", rows=50)
+        stream.groups("rows", {"hog": [[1.123456789012345, -1.123456789012345]] * 50})
+        stream.say("end", "rows", padding="x" * 90_000)
+        assert stream.problem()["status"] == 400
+        stream.say("end", "rows")
+        assert len(stream.answer("rows")["prediction"]) == 50
+
+
+def test_the_client_asks_over_tls(secure: Running, own: Certificate) -> None:
+    url = f"https://127.0.0.1:{secure.port}"
+    with Client(url, api_key=PREDICTING, ssl=own.trusted()) as client:
+        assert client.predict(VALUES).complete
+        assert client.models()[0].name == "brake"
+
+
+def test_who_speaks_no_tls_is_told_nothing(secure: Running) -> None:
+    with pytest.raises(httpx.RemoteProtocolError):
+        secure.get("/livez")
+
+
+def test_with_authorities_a_client_needs_a_certificate_of_theirs(own: Certificate, other: Certificate) -> None:
+    with keyed(ssl_certfile=own.file, ssl_keyfile=own.key, ssl_ca_certs=other.file) as service:
+        url = f"https://127.0.0.1:{service.port}/livez"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url, verify=own.trusted())
+        known = own.trusted()
+        known.load_cert_chain(other.file, other.key)
+        assert httpx.get(url, verify=known).status_code == 200
+        wrong = own.trusted()
+        wrong.load_cert_chain(own.file, own.key)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url, verify=wrong)
+
+
+def test_a_file_that_cannot_be_used_is_one_line_before_anything_listens(
+    own: Certificate, other: Certificate, tmp_path: Path
+) -> None:
+    nothing, empty = tmp_path / "nothing", tmp_path / "empty"
+    empty.touch()
+    locked = certificate(tmp_path, "locked", PASSWORD)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"ssl_certfile": nothing}, f"ANYTIME_SSL_CERTFILE: '{nothing}' cannot be read: no such file"),
+        ({"ssl_certfile": own.file, "ssl_keyfile": nothing}, f"ANYTIME_SSL_KEYFILE: '{nothing}' cannot be read"),
+        ({"ssl_certfile": own.file, "ssl_keyfile": other.key}, "no certificate with its key: key values mismatch"),
+        ({"ssl_certfile": own.file}, "alone is no certificate with its key"),
+        ({"ssl_certfile": empty, "ssl_keyfile": own.key}, "no certificate with its key"),
+        ({"ssl_certfile": own.key, "ssl_keyfile": own.file}, "no certificate with its key"),
+        ({"ssl_certfile": locked.file, "ssl_keyfile": locked.key}, "ANYTIME_SSL_KEYFILE_PASSWORD"),
+        (
+            {"ssl_certfile": locked.file, "ssl_keyfile": locked.key, "ssl_keyfile_password": PASSWORD + "x"},
+            "ANYTIME_SSL_KEYFILE_PASSWORD",
+        ),
+        ({"ssl_keyfile": own.key}, "ANYTIME_SSL_KEYFILE is set without ANYTIME_SSL_CERTFILE"),
+        ({"ssl_keyfile_password": PASSWORD}, "ANYTIME_SSL_KEYFILE_PASSWORD is set without ANYTIME_SSL_CERTFILE"),
+        ({"ssl_ca_certs": own.file}, "ANYTIME_SSL_CA_CERTS is set without ANYTIME_SSL_CERTFILE"),
+        (
+            {"ssl_certfile": own.file, "ssl_keyfile": own.key, "ssl_ca_certs": empty},
+            f"ANYTIME_SSL_CA_CERTS: '{empty}' has no certificates",
+        ),
+    ]
+    for told, words in wrong:
+        with pytest.raises(CertificateError) as refused:
+            build_server(small_app, Settings(**told))
+        assert words in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert PASSWORD not in repr(refused.value)
+    locked_settings = {"ssl_certfile": locked.file, "ssl_keyfile": locked.key, "ssl_keyfile_password": PASSWORD}
+    assert tls_context(Settings(**locked_settings)) is not None
+
+
+async def small_app(_scope: Any, _receive: Any, _send: Any) -> None:
+    """Do nothing."""
+
+
+def test_a_pair_that_does_not_fit_leaves_the_one_that_is_at_work(
+    own: Certificate, other: Certificate, tmp_path: Path
+) -> None:
+    pair = Certificate(tmp_path / "c.pem", tmp_path / "c.key")
+    shutil.copy(own.file, pair.file)
+    shutil.copy(own.key, pair.key)
+    settings = Settings(ssl_certfile=pair.file, ssl_keyfile=pair.key)
+    context = tls_context(settings)
+    assert context is not None
+    shutil.copy(other.file, pair.file)
+    with pytest.raises(CertificateError, match="mismatch"):
+        read_again(context, settings)
+    assert shaken(context, own)
+    shutil.copy(other.key, pair.key)
+    read_again(context, settings)
+    assert shaken(context, other)
+
+
+def shaken(context: ssl.SSLContext, shown: Certificate) -> bool:
+    """Whether a client that trusts a certificate alone shakes hands with a context."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        shown.trusted().wrap_bio(to_client, to_server, server_hostname="localhost"),
+        context.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return ends[0].version() is not None
+
+
+def test_the_command_says_https_and_shows_a_new_certificate_after_a_hangup(
+    own: Certificate, other: Certificate, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    small_model().save(tmp_path / "models" / "m.safetensors")
+    pair = tmp_path / "c.pem"  # certificate and key in one file
+    pair.write_bytes(own.file.read_bytes() + own.key.read_bytes())
+    with command(tmp_path / "models", "--ssl-certfile", pair) as (served, service):
+        assert own.seen_by(service.port)
+        pair.write_bytes(own.file.read_bytes() + other.key.read_bytes())
+        served.process.send_signal(signal.SIGHUP)
+        served.said("the certificate stays as it was: .*mismatch")
+        assert own.seen_by(service.port)
+        pair.write_bytes(other.file.read_bytes() + other.key.read_bytes())
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: other.seen_by(service.port))
+        with Client(f"https://127.0.0.1:{service.port}", ssl=other.trusted()) as client:
+            assert client.predict(VALUES).complete
