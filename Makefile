@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-peers soak image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-peers soak image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -19,7 +19,8 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests
+	$(BIN)/mypy tests deploy
+	$(BIN)/python deploy/audit.py requirements.lock
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -37,6 +38,10 @@ bench-likelihood: .venv/ready
 
 bench-serving: .venv/ready
 	$(BIN)/python tests/benchmarks/serving.py $(ARGS)
+
+# Asked directly, and by each proxy of deploy/proxies that is installed.
+bench-proxies: .venv/ready
+	$(BIN)/python tests/benchmarks/proxies.py $(ARGS)
 
 # Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
 bench-peers: .venv-peers/ready
