@@ -44,6 +44,9 @@ __all__ = ["FAULT", "KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "p
 
 MEDIA_TYPE = "application/problem+json"
 
+MOST_DETAIL, MOST_FIELD = 1000, 200
+"""Characters of what is told of a mistake, which may repeat what was sent."""
+
 FAULT = "fault"
 """What a failure of the server is counted as; other problems are counted by the end of their type, or their status."""
 
@@ -156,7 +159,8 @@ def _allowed(request: Request, told: str) -> str:
 
 def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
     _count(kind.slug)
-    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, detail, field)
+    field = None if field is None else _shortened(field, MOST_FIELD)
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MOST_DETAIL), field)
 
 
 def _count(kind: str) -> None:
@@ -166,4 +170,12 @@ def _count(kind: str) -> None:
 
 
 def _blank(status: int, detail: str) -> Problem:
-    return Problem("about:blank", HTTPStatus(status).phrase, status, detail)
+    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MOST_DETAIL))
+
+
+def _shortened(text: str, most: int) -> str:
+    """Leave out the middle of what is too long: a mistake must not be answered by more than it was."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
