@@ -41,7 +41,7 @@ def create_app(registry: ModelRegistry, settings: Settings) -> AnytimeAPI:
     )
     handler = Handler(registry, settings)
     stream = Stream(handler)
-    sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
+    sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
     app.state.handler, app.state.stream = handler, stream
     problems.install(app)
     hot = [

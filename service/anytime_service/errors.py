@@ -11,7 +11,9 @@ AnytimeError
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
 ├── OutOfTurnError          an event that an open prediction cannot take in its state
-├── OverloadedError         too much is open already, or the service is stopping
+├── OverloadedError         too much is asked for, open or held already, or the service is stopping
+├── SlowRequestError        a request that has not come in time
+├── HeadTooLargeError       a request whose head is above the limit
 ├── SubprotocolError        a WebSocket that speaks another protocol than ours
 └── UpgradeRequiredError    a plain request to the WebSocket's route
 
@@ -29,10 +31,12 @@ __all__ = [
     "ContentTypeError",
     "FieldError",
     "GoneSessionError",
+    "HeadTooLargeError",
     "MalformedBodyError",
     "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
+    "SlowRequestError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -91,7 +95,23 @@ class OutOfTurnError(AnytimeError):
 
 
 class OverloadedError(AnytimeError):
-    """Too much is open already, or the service is stopping; another replica may answer."""
+    """Too much is asked for, open or held already, or the service is stopping; another replica may answer.
+
+    `field` is what is refused, where it is not the whole; `retry_after_s` when to ask again.
+    """
+
+    def __init__(self, message: str, field: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+class SlowRequestError(AnytimeError):
+    """A request that has not come in time; the connection closes."""
+
+
+class HeadTooLargeError(AnytimeError):
+    """A request whose head is above the limit; the connection closes."""
 
 
 class SubprotocolError(AnytimeError):

@@ -23,10 +23,12 @@ from anytime_service.errors import (
     BodyTooLargeError,
     ContentTypeError,
     GoneSessionError,
+    HeadTooLargeError,
     MalformedBodyError,
     OutOfTurnError,
     OverloadedError,
     RegistryError,
+    SlowRequestError,
     SubprotocolError,
     UnknownModelError,
     UnknownSessionError,
@@ -51,6 +53,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     SubprotocolError: Kind("subprotocol", "The protocol is another", 400),
     UnknownModelError: Kind("unknown-model", "There is no such model", 404),
     UnknownSessionError: Kind("unknown-session", "There is no such session", 404),
+    SlowRequestError: Kind("slow-request", "The request has not come in time", 408),
     ArtifactError: Kind("unloadable-model", "The model cannot be loaded", 409),
     RegistryError: Kind("unloadable-model", "The model cannot be loaded", 409),
     OutOfTurnError: Kind("out-of-turn", "The prediction cannot take this now", 409),
@@ -60,6 +63,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
     UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    HeadTooLargeError: Kind("head-too-large", "The head of the request is too large", 431),
     OverloadedError: Kind("overloaded", "Too much is under way", 503),
 }
 """Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""

@@ -15,7 +15,8 @@ import stat
 import threading
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,17 +25,22 @@ from uvicorn.config import LOGGING_CONFIG
 from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
 from anytime_service.app import create_app
+from anytime_service.connections import Connections, room_for
 from anytime_service.errors import AddressError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
+from anytime_service.held import Held
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from anytime_service.shedding import Shedding
 from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 
 __all__ = ["Server", "bind", "build_server", "serve"]
 
 _log = logging.getLogger("anytime_service")
 
+PING_S = 20.0
+"""Time after which a WebSocket is asked whether it is still there, and that it has to answer in."""
 
 _DROPPED = (
     "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
@@ -89,12 +95,18 @@ class Server(uvicorn.Server):
 
 def build_server(app: ASGIApp, settings: Settings) -> Server:
     """Make a server for an application, not yet started; it takes the sockets to listen on when it runs."""
+    handler: Handler | None = getattr(getattr(app, "state", None), "handler", None)
+    held = Held(settings.max_held_bytes) if handler is None else handler.held
+    shared = Connections(settings, held, None if handler is None else Shedding(handler))
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
-        http=SlicedHttpProtocol,
-        ws=SlicedWebSocketProtocol,
+        http=cast(Any, partial(SlicedHttpProtocol, shared)),
+        ws=cast(Any, partial(SlicedWebSocketProtocol, shared)),
+        timeout_keep_alive=cast(Any, settings.idle_timeout_s),
+        ws_ping_interval=PING_S,  # a peer that has gone without a word is noticed after both
+        ws_ping_timeout=PING_S,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=_log_config(),
@@ -102,7 +114,10 @@ def build_server(app: ASGIApp, settings: Settings) -> Server:
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    return Server(config)
+    server = Server(config)
+    if handler is not None:
+        handler.signals.connections.set_function(lambda: len(server.server_state.connections))
+    return server
 
 
 @contextlib.contextmanager
@@ -136,7 +151,12 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     AddressError
         The address cannot be listened on.
     """
+    wanted, room = settings.max_connections, room_for(settings.max_connections)
+    settings = settings.model_copy(update={"max_connections": room})
     server = build_server(create_app(registry, settings), settings)
+    if room < wanted:
+        told = "the limit of open files (ulimit -n) leaves room for %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
+        _log.warning(told, room, wanted)
     with bind(settings) as listening, single_blas_thread():
         # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
         gc.collect()

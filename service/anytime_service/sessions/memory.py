@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
-from anytime_service.handler import Live
+from anytime_service.handler import VALUE_BYTES, Live
+from anytime_service.held import Held
 
 __all__ = ["REMEMBERED", "MemorySessions", "Session"]
 
@@ -31,11 +33,13 @@ class Session:
     prediction : what has come; every answer of the session is made from it.
     waiting : predictions that are open.
     used_ms : when it was last used.
+    held : counts the bytes of its values, for as long as it is there.
     """
 
     id: str
     prediction: Prediction
     used_ms: float
+    held: Held
     waiting: set[Live] = field(default_factory=set)
 
     @property
@@ -50,16 +54,22 @@ class Session:
         ------
         FieldError
             Values that cannot be used; the field names the group.
+        OverloadedError
+            Too many bytes are held already.
         """
         arrays = {name: self._checked(name, each) for name, each in values.items()}
         if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
             raise FieldError("groups", "groups have different numbers of rows; every group has all rows")
+        before = self.prediction.nbytes
+        new = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
+        self.held.check(new * VALUE_BYTES, "groups")
         if self.waiting:
             now = now_ms()
             for live in [live for live in self.waiting if live.overdue(now)]:
                 live.strike()  # the loop was late: what comes now came after its deadline
         for name, array in arrays.items():
             self.prediction.take(name, array)
+        self.held.bytes += self.prediction.nbytes - before
         for live in tuple(self.waiting):
             live.took(arrays)
 
@@ -77,10 +87,12 @@ class MemorySessions:
     ----------
     most : sessions there may be at once.
     ttl_s : how long after its last use a session is kept.
+    held : counts the bytes of their values; None for a count of their own, without a limit.
     """
 
-    def __init__(self, most: int, ttl_s: float) -> None:
+    def __init__(self, most: int, ttl_s: float, held: Held | None = None) -> None:
         self.most = most
+        self.held = Held(sys.maxsize) if held is None else held
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -100,7 +112,7 @@ class MemorySessions:
         self._expire()
         if len(self._sessions) >= self.most:
             raise OverloadedError(f"there are {len(self._sessions)} sessions; delete those that are done with")
-        session = Session(secrets.token_urlsafe(16), model.open(rows), now_ms())
+        session = Session(secrets.token_urlsafe(16), model.open(rows), now_ms(), self.held)
         self._sessions[session.id] = session
         self._wake_later()
         return session
@@ -151,6 +163,7 @@ class MemorySessions:
 
     def _end(self, session: Session) -> None:
         del self._sessions[session.id]
+        self.held.bytes -= session.prediction.nbytes
         self._ended[session.id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)

@@ -16,6 +16,7 @@ from anytime_service.exchange import Exchange
 from anytime_service.handler import Handler, Live
 from anytime_service.head import Head, read_head
 from anytime_service.openapi import PREDICT_OPERATION
+from anytime_service.shedding import decided
 from anytime_service.transports.replies import answering, problem_reply
 from anytime_service.wire.bodies import arrays, read_line, read_request
 from anytime_service.wire.forms import Form
@@ -38,11 +39,13 @@ class PostPrediction:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         begun = now_ms()
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.held)
+        admitted, keep = decided(scope)
         live: Live | None = None
         try:
             head = read_head(scope, self.handler.settings)
-            live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form))
+            told = answering(exchange, head.reply_form, keep)
+            live = self.handler.open(head.ask, begun, *told, admitted=admitted)
             if not live.answered:
                 await (self._lines(exchange, live) if head.lines else self._whole(exchange, live, head))
         except Exception as error:
@@ -84,9 +87,11 @@ class PostPrediction:
         async for chunk in exchange.body():
             rest += chunk
             if b"\n" not in chunk:
+                exchange.keeps(len(rest))
                 continue
             *lines, tail = bytes(rest).split(b"\n")
             rest = bytearray(tail)
+            exchange.keeps(len(rest))
             for line in lines:
                 number += 1
                 self._line(live, line, number)

@@ -9,15 +9,13 @@ import msgspec
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime_service.errors import BodyTooLargeError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, OverloadedError, SlowRequestError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.problems import MEDIA_TYPE, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
-__all__ = ["RETRY_AFTER_S", "answering", "problem_reply"]
-
-RETRY_AFTER_S = 1
+__all__ = ["answering", "problem_reply"]
 
 _log = logging.getLogger("anytime_service")
 
@@ -27,20 +25,29 @@ def problem_reply(error: Exception) -> Reply:
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
-    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, OverloadedError) else ()
-    # A body that is too large will not run out under the limit either.
-    return Reply(
-        problem.status, MEDIA_TYPE, msgspec.json.encode(problem), headers, isinstance(error, BodyTooLargeError)
-    )
+    headers = ((b"retry-after", b"%d" % error.retry_after_s),) if isinstance(error, OverloadedError) else ()
+    # A body that is too large, or too slow, will not run out under the limit either.
+    close = isinstance(error, BodyTooLargeError | SlowRequestError)
+    return Reply(problem.status, MEDIA_TYPE, msgspec.json.encode(problem), headers, close)
 
 
-def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
-    """Two callables, for timers too: one sends an answer as the response, the other an error."""
+def answering(
+    exchange: Exchange, form: Form, keep: Callable[[Reply], None] | None = None
+) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
+    """Two callables, for timers too: one sends an answer as the response, the other an error.
+
+    Parameters
+    ----------
+    keep : takes the base rate that was told because too much was asked for.
+    """
     exchange.may_be_interrupted()
 
     def tell(answer: Answer) -> None:
         try:
-            exchange.reply(Reply(200, form.media_type, encode_answer(form, answer)))
+            reply = Reply(200, form.media_type, encode_answer(form, answer))
+            exchange.reply(reply)
+            if keep is not None and answer.reason == "overload":
+                keep(reply)
         except AnytimeError as error:
             fail(error)
 

@@ -14,6 +14,7 @@ from anytime_service.handler import Handler, Live
 from anytime_service.head import ASKING, body_form, headers_of, read_head, reply_form
 from anytime_service.openapi import SESSION_OPERATIONS
 from anytime_service.sessions.memory import MemorySessions, Session
+from anytime_service.shedding import decided
 from anytime_service.transports.replies import answering, problem_reply
 from anytime_service.wire.bodies import SessionCreated, SessionRequest, SessionTook, arrays, read_groups, read_session
 from anytime_service.wire.forms import JSON
@@ -30,7 +31,8 @@ class _Route:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        handler = self.handler
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, handler.held, handler.bodies)
         live: Live | None = None
         try:
             live = await self.answer(scope, exchange)
@@ -108,7 +110,9 @@ class PredictSession(_Route):
         if name is None:
             raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
         session = self.sessions.get(name)
-        live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form), shared=session.prediction)
+        told = answering(exchange, head.reply_form)
+        shared, admitted = session.prediction, decided(scope)[0]
+        live = self.handler.open(head.ask, begun, *told, shared=shared, admitted=admitted)
         try:
             await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
         except BaseException:
