@@ -22,7 +22,7 @@ def chosen_store(handler: Handler) -> SessionStore:
     settings = handler.settings
     store: SessionStore
     if settings.session_store == MEMORY:
-        store = MemorySessions(settings.max_sessions, settings.session_ttl_s)
+        store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
     else:
         store = _redis(handler)
     handler.signals.sessions.set_function(lambda: len(store))
