@@ -204,6 +204,7 @@ class Exchange:
             if not self._lingered:
                 raise
         finally:
+            self.keeps(0)  # late lines may have been looked at
             if self._linger is not None:
                 self._linger.cancel()
 
