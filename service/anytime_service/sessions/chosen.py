@@ -34,7 +34,7 @@ def _redis(handler: Handler) -> SessionStore:
     try:
         from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an extra: most need none)
     except ModuleNotFoundError as error:
-        if error.name != "redis":
+        if (error.name or "").partition(".")[0] != "redis":
             raise
         raise AnytimeError(
             "ANYTIME_SESSION_STORE names a Redis, for which redis is needed; pip install 'anytime-linear[redis]'"
