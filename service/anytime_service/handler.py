@@ -214,7 +214,7 @@ class Live:
         """Take the values of one group; `took_ms` is what computing them took, where the client tells."""
         now, again = now_ms(), self.opened.has(name)
         answer = self.opened.group(now, name, values)
-        self.laps.came(name, now, took_ms, again=again)
+        self.laps.came(name, now, took_ms, again)
         self._after(answer)
 
     def groups(self, values: Mapping[str, Any], came_ms: float | None = None) -> None:
