@@ -269,7 +269,7 @@ class Live:
         if not again:
             self._handler.held.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
-        self.laps.came(name, now, took_ms, again=again)
+        self.laps.came(name, now, took_ms, again)
         self._hold()
         self._after(answer)
 
