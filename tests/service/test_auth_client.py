@@ -17,9 +17,9 @@ from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running, until
 
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {
-    "speed": lambda x: VALUES["speed"],
-    "hog": lambda x: VALUES["hog"],
-    "lab": lambda x: VALUES["lab"],
+    "speed": lambda _: VALUES["speed"],
+    "hog": lambda _: VALUES["hog"],
+    "lab": lambda _: VALUES["lab"],
 }
 
 
