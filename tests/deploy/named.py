@@ -18,6 +18,7 @@ __all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "v
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
+
 def settings() -> set[str]:
     """Variables of every setting."""
     return {PREFIX + name.upper() for name in Settings.model_fields}
