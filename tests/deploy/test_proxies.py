@@ -96,7 +96,8 @@ def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> Non
 def test_groups_over_a_websocket_are_used_as_they_come_and_the_answer_comes_at_the_deadline(
     way: Running, form: Form
 ) -> None:
-    with way.stream(form, close_timeout=0.1) as stream:
+    with way.stream(form, close_timeout=0.1, subprotocols=["anytime.v1"]) as stream:
+        assert stream.wire.subprotocol == "anytime.v1"
         clock = Clock()
         stream.say("begin", 1, deadline_ms=DEADLINE_MS, updates=True)
         for group, values in SENT.items():
@@ -188,19 +189,22 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_proxy_tells_who_asks_and_by_which_id_and_keeps_the_measures_to_itself(
     name: str, service: Running, tmp_path: Path
 ) -> None:
-    with proxied(name, [service.port], tmp_path) as way:
+    with proxied(name, [service.port], tmp_path) as way, httpx.Client(base_url=way.url) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         told = {"x-request-id": str(uuid4()), "traceparent": trace, "authorization": "Bearer key"}
-        forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "predict.example"}
-        heard = httpx.get(f"{way.url}/heard", headers=told | forged).json()
+        forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "localhost:8443"}
+        heard = client.get("/heard", headers=told | forged).json()
         assert {header: heard[header] for header in told} == told
         assert heard["x-forwarded-for"] == "127.0.0.1"
-        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "predict.example")
-        made = [httpx.get(f"{way.url}/heard").json()["x-request-id"] for _ in range(2)]
+        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "localhost:8443")
+        made = [client.get("/heard").json()["x-request-id"] for _ in range(2)]
         assert len(set(made)) == 2
         assert all(len(each) >= 32 for each in made)
-        assert way.get("/metrics").status_code == 404
-        assert service.get("/metrics").status_code == 200
+        assert client.get("/metrics").status_code == 404
+        # The service compares the origin of a page with the host that was asked for.
+        origins = (way.url, "https://elsewhere.example")
+        assert [client.get("/models", headers={"origin": each}).status_code for each in origins] == [200, 403]
+    assert service.get("/metrics").status_code == 200
 
 
 def test_a_proxy_without_replicas_says_so_as_a_problem(name: str, tmp_path: Path) -> None:
