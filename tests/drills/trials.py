@@ -20,7 +20,7 @@ CLOSES = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013)
 
 _SEEMLY = re.compile(
     r"101|2\d\d|3\d\d|problem (4\d\d|503)|error (4\d\d|503)|answer|update|packed|pong|close|FIN|closed by us|gone"
-    rf"|close ({'|'.join(map(str, CLOSES))})|cut off"
+    rf"|close ({'|'.join(map(str, CLOSES))})|cut off|as documented"
 )
 
 

@@ -21,12 +21,13 @@ from drills.attacks.bodies import BODIES
 from drills.attacks.crowds import CROWDS
 from drills.attacks.frames import FRAMES
 from drills.attacks.heads import HEADS
+from drills.attacks.others import OTHERS
 from drills.attacks.shapes import PATHS, SHAPES
 from drills.attacks.wire import Attack
 
 __all__ = ["ATTACKS", "Attacker", "Tried", "attacker", "many_files"]
 
-ATTACKS: tuple[Attack, ...] = (*SHAPES, *PATHS, *HEADS, *BODIES, *FRAMES, *CROWDS)
+ATTACKS: tuple[Attack, ...] = (*SHAPES, *PATHS, *HEADS, *BODIES, *FRAMES, *CROWDS, *OTHERS)
 
 
 class Tried(NamedTuple):

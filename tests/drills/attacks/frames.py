@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import select
 import socket
@@ -135,7 +134,7 @@ NONSENSE: Mapping[str, bytes] = {
     "a deadline of infinity": text(b'{"type": "begin", "id": 1, "deadline_ms": 1e999}'),
     "a billion rows": text(b'{"type": "begin", "id": 1, "rows": 1000000000}'),
     "an id that is true": text(b'{"type": "begin", "id": true}'),
-    "an id that is 2^64": text(b'{"type": "begin", "id": 18446744073709551616}'),
+    "an id that is 2^64": text(b'{"type": "begin", "id": 18446744073709551616, "deadline_ms": 0}'),
     "an id twice": text(b'{"type": "begin", "id": 1, "deadline_ms": 0}') * 2,
 }
 
@@ -172,7 +171,8 @@ def _mutated(port: int) -> Counter[str]:
             for _ in range(rng.randrange(1, 4)):
                 at = rng.randrange(len(damaged))
                 damaged[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
-            push(sock, frame(rng.choice((1, 2)), bytes(damaged).decode("utf-8", "replace").encode()))
+            content = bytes(damaged).decode("utf-8", "replace").encode()
+            push(sock, frame(rng.choice((1, 2)), content))
         push(sock, text(b'{"type": "begin", "id": "the good one", "deadline_ms": 0}'))
         came, end = heard(sock, 2.0)
     return Counter({*messages(came), *(() if end == "open" else (end,))})
@@ -207,18 +207,19 @@ def _pings(port: int) -> Counter[str]:
 
 def _begun(port: int) -> Counter[str]:
     """Begin 20,000 predictions on one connection, and end none."""
+    found: Counter[str] = Counter()
     with upgraded(port) as sock:
         for first in range(0, 20_000, 100):
             begins = (json.dumps({"type": "begin", "id": first + i}).encode() for i in range(100))
             if not push(sock, b"".join(map(text, begins))):
                 break
-            with suppress(TimeoutError, BlockingIOError):
-                sock.settimeout(0.001)
-                os.read(sock.fileno(), 0)
-            sock.settimeout(3.0)
-            heard(sock, 0.002)
+            came, end = heard(sock, 0.01)
+            found.update(each for each in messages(came) if each != "cut off")
+            if end != "open":
+                break
         came, end = heard(sock, 0.5)
-    return Counter({*messages(came), *(() if end == "open" else (end,))})
+    found.update([*messages(came), *(() if end == "open" else (end,))])
+    return found
 
 
 def _ids(port: int) -> Counter[str]:
@@ -235,7 +236,11 @@ def _ids(port: int) -> Counter[str]:
 
 
 FRAMES = (
-    *(Attack(f"WebSocket: {name}", _sent(content)) for name, content in NONSENSE.items()),
+    *(
+        # What is behind the frame that is too long is never read, so the connection cannot be closed in order.
+        Attack(f"WebSocket: {name}", _sent(content), resets=len(content) > 1 << 20)
+        for name, content in NONSENSE.items()
+    ),
     *(Attack(f"handshake: {name}", _handshake(content)) for name, content in HANDSHAKES.items()),
     Attack("WebSocket: 1000 messages damaged", _mutated, others_ms=50.0),
     Attack("WebSocket: random frames", _random_frames, resets=True),

@@ -31,8 +31,7 @@ def _slowly(begin: bytes, beat: bytes) -> Callable[[int], Counter[str]]:
             for sock in tuple(socks):
                 content, end = heard(sock, 0.0005)
                 if content or end != "open":
-                    content_more, end = heard(sock, 1.0) if end == "open" else (b"", end)
-                    came.update([*replies(content + content_more), end])
+                    came.update([*replies(content), *(() if content and end == "open" else (end,))])
                     sock.close()
                     socks.remove(sock)
                 elif beat:

@@ -104,6 +104,10 @@ def replies(content: bytes) -> Iterator[str]:
     while content.startswith(b"HTTP/"):
         head, _, rest = content.partition(b"\r\n\r\n")
         status = int(head[9:12])
+        if status < 200:  # no response yet, or none by HTTP
+            content = rest
+            yield str(status)
+            continue
         found, kind = _LENGTH.search(head), _KIND.search(head)
         body, content = (rest[: int(found[1])], rest[int(found[1]) :]) if found else (rest, b"")
         yield _told(status, kind[1].decode("latin-1") if kind else "", body)
