@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-peers soak image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -42,6 +42,10 @@ bench-serving: .venv/ready
 # Asked directly, and by each proxy of deploy/proxies that is installed.
 bench-proxies: .venv/ready
 	$(BIN)/python tests/benchmarks/proxies.py $(ARGS)
+
+# Sessions in Redis beside sessions in memory; needs redis-server.
+bench-sessions: .venv/ready
+	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
 # Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
 bench-peers: .venv-peers/ready

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -211,7 +213,8 @@ def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeMod
         session, other = begin(replica), begin(replica)
         give(replica, session, SPEED)
         redis.ask("CONFIG", "SET", "maxmemory", "1")
-        for request in (lambda: give(replica, session, VALUES), lambda: replica.post_to("/sessions")):
+        begun, given, *_ = requests(replica, session)
+        for request in (begun, given):
             assert "it is out of memory" in refused(request())
         assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
         assert replica.delete(f"/sessions/{other}").status_code == 204
@@ -244,6 +247,21 @@ def test_a_password_opens_redis_and_is_never_shown(model: AnytimeModel, capfd: p
         told = capfd.readouterr().err
         assert told.count("it refuses the user or the password") == 2
         assert "hunter" not in told
+
+
+def test_the_user_of_the_operating_page_may_do_what_is_needed(model: AnytimeModel, redis: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "deploy" / "README.md").read_text(encoding="utf-8")
+    (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
+    redis.ask("ACL", "SETUSER", *rights.split())
+    redis.ask("SCRIPT", "FLUSH")
+    with ThreadPoolExecutor(1) as threads, replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
+        session, other = begin(a), begin(b)
+        waiting = wait(threads, a, session, deadline_ms=9_000)
+        assert give(b, session, VALUES).json()["prefix"] == 3
+        assert waiting.result(20).json()["reason"] == "complete"
+        assert a.delete(f"/sessions/{other}").status_code == 204
+        assert a.get(f"/sessions/{other}/predict").status_code == 410
+        assert well(a)
 
 
 def test_a_socket_of_this_machine_leads_to_redis_too(model: AnytimeModel, tmp_path: Any) -> None:

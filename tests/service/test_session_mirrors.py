@@ -21,9 +21,8 @@ NAME = "a-session"
 
 def message(revision: int, groups: dict[str, list[float]]) -> bytes:
     """What a post sends to those who wait."""
-    pieces = [piece for name, values in groups.items() for piece in (name.encode(), packed_of(name, values))]
-    told = b"".join(struct.pack("<I", len(piece)) + piece for piece in pieces)
-    return struct.pack("<II", revision, len(NAME)) + NAME.encode() + told
+    told = [each for name, values in groups.items() for each in (name.encode(), packed_of(name, values))]
+    return b"".join(struct.pack("<I", len(each)) + each for each in (b"%d" % revision, NAME.encode(), *told))
 
 
 def packed_of(name: str, values: list[float]) -> bytes:

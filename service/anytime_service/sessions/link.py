@@ -160,7 +160,8 @@ class Link:
                 raise DamagedSessionError(
                     "the session cannot be used: its key in Redis has something else; begin another by POST /sessions"
                 ) from error
-            self._poked.set()
+            if not isinstance(error, ResponseError):  # which is an answer
+                self._poked.set()
             raise SessionsUnreachableError(self._why(error, wait_s)) from error
 
     async def _in_time(self, asked: Coroutine[Any, Any, Any], wait_s: float) -> Any:

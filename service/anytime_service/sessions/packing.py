@@ -20,7 +20,17 @@ from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError
 from anytime_service.sessions.scripts import FORMAT
 
-__all__ = ["Kept", "Message", "Snapshot", "checked_format", "packed", "read_message", "read_snapshot", "unpacked"]
+__all__ = [
+    "Kept",
+    "Message",
+    "Snapshot",
+    "checked_format",
+    "packed",
+    "pieces",
+    "read_message",
+    "read_snapshot",
+    "unpacked",
+]
 
 _HEAD = struct.Struct("<II")  # checksum and rows of what is packed; revision and whether it came again of what is kept
 _LENGTH = struct.Struct("<I")
@@ -81,8 +91,28 @@ def checked_format(session: str, told: bytes | None) -> None:
         raise _damaged(session, f"it is of format {(told or b'none')[:10].decode(errors='replace')}, not {FORMAT}")
 
 
-def read_snapshot(session: str, fields: list[bytes]) -> Snapshot:
-    """Read the hash of a session, names of fields and values in turn; raises DamagedSessionError."""
+def pieces(content: bytes) -> list[bytes]:
+    """Take apart what was joined, each piece after its length.
+
+    Raises
+    ------
+    DamagedSessionError
+        It was not, or is cut off.
+    """
+    found: list[bytes] = []
+    at, end = 0, len(content)
+    while at + _LENGTH.size <= end:
+        (length,) = _LENGTH.unpack_from(content, at)
+        at += _LENGTH.size + length
+        found.append(content[at - length : at])
+    if at != end:
+        raise DamagedSessionError("a message came that was cut off, or is not one of this service")
+    return found
+
+
+def read_snapshot(session: str, content: bytes) -> Snapshot:
+    """Read the hash of a session, pieces that are names of fields and values in turn; raises DamagedSessionError."""
+    fields = pieces(content)
     told = dict(zip(fields[::2], fields[1::2], strict=True))
     checked_format(session, told.get(b"format"))
     try:
@@ -98,20 +128,12 @@ def read_snapshot(session: str, fields: list[bytes]) -> Snapshot:
 
 def read_message(content: bytes) -> Message:
     """Read a message; raises DamagedSessionError."""
+    found = pieces(content)
     try:
-        revision, length = _HEAD.unpack_from(content)
-        at = _HEAD.size + length
-        session = content[_HEAD.size : at].decode("ascii")
-        pieces: list[bytes] = []
-        while at < len(content):
-            (length,) = _LENGTH.unpack_from(content, at)
-            at += _LENGTH.size + length
-            pieces.append(content[at - length : at])
-        groups = {name.decode(): each for name, each in zip(pieces[::2], pieces[1::2], strict=True)}
-    except (ValueError, struct.error) as error:
+        revision, session = int(found[0]), found[1].decode("ascii")
+        groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
+    except (IndexError, ValueError) as error:
         raise DamagedSessionError("a message came that is not one of this service") from error
-    if at != len(content):
-        raise DamagedSessionError("a message came that was cut off")
     return Message(session, revision, groups)
 
 

@@ -25,7 +25,7 @@ from anytime_service.errors import (
 from anytime_service.sessions.kept_models import KeptModels
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
-from anytime_service.sessions.packing import Snapshot, checked_format, packed, read_snapshot
+from anytime_service.sessions.packing import Snapshot, checked_format, packed, pieces, read_snapshot
 from anytime_service.sessions.scripts import (
     CHECK,
     CREATE,
@@ -84,7 +84,7 @@ class RedisSession:
             raise FieldError("groups", f"groups have {rows} rows; expected {int(told[0])}, as before")
         if arrays and self._rows is None:
             self._store.learn_rows(self.id, self.model, rows)
-        again, fields = told
+        again, fields = map(pieces, told)
         return Took(_completed(self.model, fields), {name.decode() for name in again})
 
 
@@ -207,8 +207,8 @@ class RedisSessions:
     async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, AnytimeModel]:
         """Read a session, for somebody who waits that long or, with 0, for nobody."""
         most_ms = max(wait_ms, LEAST_MS) if wait_ms else None
-        _, fields = await self.ask(READ, name, math.ceil(wait_ms), self._replica, most_ms=most_ms)
-        snapshot = read_snapshot(name, fields)
+        _, content = await self.ask(READ, name, math.ceil(wait_ms), self._replica, most_ms=most_ms)
+        snapshot = read_snapshot(name, content)
         self._know(name, _Known(snapshot.name, snapshot.version, snapshot.rows))
         return snapshot, self._models.find(snapshot.name, snapshot.version)
 

@@ -16,8 +16,9 @@ session and of the check that every replica makes once a second.
 
 A group is kept as `<revision><came again>` (4 bytes each), before what `packing` packs. Whoever waits for a session is
 written down in the same step that reads it, and a post is sent to those written down, so nothing comes between: no
-subscription for each session, and nothing is sent where nobody waits. A message is `<revision><length of id>id`, then
-`<length>name<length>packed` for each group; revision 0 says that the session has ended.
+subscription for each session, and nothing is sent where nobody waits. A message is pieces, each after its length (4
+bytes): revision, id, then name and what is packed of each group; revision 0 says that the session has ended. Replies
+with many parts are such pieces too, since the client takes long for each part of a reply.
 
 The first change of a script is one that Redis refuses when it is out of memory, so it is refused as a whole.
 """
@@ -38,6 +39,11 @@ local function now()
   return told[1] * 1000 + math.floor(told[2] / 1000)
 end
 local function number(value) return string.format('%.0f', value) end
+local function pieces(values, first)
+  local parts = {}
+  for i = first or 1, #values do parts[#parts + 1] = struct.pack('<I4', #values[i]) .. values[i] end
+  return table.concat(parts)
+end
 local function remember(ended, id, when)
   redis.call('ZADD', ended, number(when), id)
   redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
@@ -67,10 +73,10 @@ local function used(least)
   redis.call('PEXPIRE', session, number(left))
   redis.call('ZADD', sessions, number(now() + left), id)
 end
-local function publish(revision, parts)
+local function publish(revision, first)
   local those = redis.call('HGETALL', waiting)
   if #those == 0 then return end
-  local message = struct.pack('<I4I4', revision, #id) .. id .. table.concat(parts())
+  local message = pieces({number(revision), id}) .. pieces(ARGV, first)
   local moment = now()
   for i = 1, #those, 2 do
     if tonumber(those[i + 1]) < moment then redis.call('HDEL', waiting, those[i])
@@ -126,14 +132,10 @@ if #ARGV > 3 then
     if came == 1 then again[#again + 1] = ARGV[i] end
     redis.call('HSET', session, name, struct.pack('<I4I4', revision, came) .. ARGV[i + 1])
   end
-  publish(revision, function()
-    local parts = {}
-    for i = 4, #ARGV do parts[#parts + 1] = struct.pack('<I4', #ARGV[i]) .. ARGV[i] end
-    return parts
-  end)
+  publish(revision, 4)
 end
 used(ttl)
-return {'ok', again, redis.call('HKEYS', session)}
+return {'ok', pieces(again), pieces(redis.call('HKEYS', session))}
 """
 )
 """Take groups, all or none. Arguments: id, ttl, rows (0 where there are no groups), then name and values of each."""
@@ -150,7 +152,7 @@ if wait > 0 then
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
 used(math.max(ttl, wait))
-return {'ok', found}
+return {'ok', pieces(found)}
 """
 )
 """Tell all of a session, and write down who waits for it. Arguments: id, ttl, wait (0: nobody waits), replica."""
@@ -159,7 +161,7 @@ DELETE = (
     _ONE
     + """
 if redis.call('EXISTS', session) == 0 then return missing() end
-publish(0, function() return {} end)
+publish(0, #ARGV + 1)
 redis.call('DEL', session, waiting)
 redis.call('ZREM', sessions, id)
 remember(ended, id, now())
