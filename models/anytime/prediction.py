@@ -51,6 +51,8 @@ class Prediction:
         """Groups that came more than once."""
         self.replacements = 0
         """How often a group came again."""
+        self.nbytes = 0
+        """Bytes of the values that have come."""
         self._rows = None if rows is None else int(rows)
         self._lacking = list(model.lacking)
         self._nulls: dict[str, Bool | None] = {}
@@ -130,6 +132,7 @@ class Prediction:
             self.replacements += 1
             self._ready = None
         else:
+            self.nbytes += kept.nbytes
             self._lacking[place.step] -= 1
             while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
                 self.prefix += 1

@@ -19,7 +19,9 @@ AnytimeError
 ├── RightError              a request for more than its key allows
 ├── OriginError             a request of a page of another site
 ├── OutOfTurnError          an event that an open prediction cannot take in its state
-├── OverloadedError         too much is open already, or the service is stopping
+├── OverloadedError         too much is asked for, open or held already, or the service is stopping
+├── SlowRequestError        a request that has not come in time
+├── HeadTooLargeError       a request whose head is above the limit
 ├── SubprotocolError        a WebSocket that speaks another protocol than ours
 └── UpgradeRequiredError    a plain request to the WebSocket's route
 
@@ -39,6 +41,7 @@ __all__ = [
     "DamagedSessionError",
     "FieldError",
     "GoneSessionError",
+    "HeadTooLargeError",
     "KeyNeededError",
     "KeysError",
     "MalformedBodyError",
@@ -49,6 +52,7 @@ __all__ = [
     "RegistryError",
     "RightError",
     "SessionsUnreachableError",
+    "SlowRequestError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -151,7 +155,23 @@ class OutOfTurnError(AnytimeError):
 
 
 class OverloadedError(AnytimeError):
-    """Too much is open already, or the service is stopping; another replica may answer."""
+    """Too much is asked for, open or held already, or the service is stopping; another replica may answer.
+
+    `field` is what is refused, where it is not the whole; `retry_after_s` when to ask again.
+    """
+
+    def __init__(self, message: str, field: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+class SlowRequestError(AnytimeError):
+    """A request that has not come in time; the connection closes."""
+
+
+class HeadTooLargeError(AnytimeError):
+    """A request whose head is above the limit; the connection closes."""
 
 
 class SubprotocolError(AnytimeError):

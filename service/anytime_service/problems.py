@@ -25,6 +25,7 @@ from anytime_service.errors import (
     ContentTypeError,
     DamagedSessionError,
     GoneSessionError,
+    HeadTooLargeError,
     KeyNeededError,
     MalformedBodyError,
     MissingVersionError,
@@ -34,6 +35,7 @@ from anytime_service.errors import (
     RegistryError,
     RightError,
     SessionsUnreachableError,
+    SlowRequestError,
     SubprotocolError,
     UnknownModelError,
     UnknownSessionError,
@@ -43,6 +45,9 @@ from anytime_service.errors import (
 __all__ = ["FAULT", "KINDS", "MEDIA_TYPE", "Problem", "install", "not_ready", "problem_of", "problem_response"]
 
 MEDIA_TYPE = "application/problem+json"
+
+MOST_DETAIL, MOST_FIELD = 1000, 200
+"""Characters of what is told of a mistake, which may repeat what was sent."""
 
 FAULT = "fault"
 """What a failure of the server is counted as; other problems are counted by the end of their type, or their status."""
@@ -64,6 +69,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     OriginError: Kind("foreign-origin", "The request comes from another site", 403),
     UnknownModelError: Kind("unknown-model", "There is no such model", 404),
     UnknownSessionError: Kind("unknown-session", "There is no such session", 404),
+    SlowRequestError: Kind("slow-request", "The request has not come in time", 408),
     ArtifactError: Kind("unloadable-model", "The model cannot be loaded", 409),
     RegistryError: Kind("unloadable-model", "The model cannot be loaded", 409),
     OutOfTurnError: Kind("out-of-turn", "The prediction cannot take this now", 409),
@@ -73,6 +79,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     ValuesError: Kind("unusable-values", "A value cannot be used", 422),
     GroupsError: Kind("unusable-values", "A value cannot be used", 422),
     UpgradeRequiredError: Kind("upgrade-required", "This route speaks WebSocket", 426),
+    HeadTooLargeError: Kind("head-too-large", "The head of the request is too large", 431),
     DamagedSessionError: Kind("damaged-session", "The session cannot be used", 500),
     OverloadedError: Kind("overloaded", "Too much is under way", 503),
     SessionsUnreachableError: Kind("sessions-unreachable", "Sessions cannot be reached", 503),
@@ -156,7 +163,8 @@ def _allowed(request: Request, told: str) -> str:
 
 def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
     _count(kind.slug)
-    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, detail, field)
+    field = None if field is None else _shortened(field, MOST_FIELD)
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MOST_DETAIL), field)
 
 
 def _count(kind: str) -> None:
@@ -166,4 +174,12 @@ def _count(kind: str) -> None:
 
 
 def _blank(status: int, detail: str) -> Problem:
-    return Problem("about:blank", HTTPStatus(status).phrase, status, detail)
+    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MOST_DETAIL))
+
+
+def _shortened(text: str, most: int) -> str:
+    """Leave out the middle of what is too long: a mistake must not be answered by more than it was."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

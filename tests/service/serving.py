@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,8 @@ GROUPS = {
 }
 VALUES: dict[str, list[float]] = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
 BASE_RATE = 10.0
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For requests without TLS: httpx would read every certificate of this machine for each of them."""
 
 
 def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, ...] | None = None) -> AnytimeModel:
@@ -199,13 +202,16 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def post(self, body: Any, **parameters: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30)
+        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30, verify=PLAIN)
 
     def post_to(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30, **options)
+        return httpx.post(self.url + path, json=body, timeout=30, verify=PLAIN, **options)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
-        return httpx.get(self.url + path, params=parameters, timeout=30)
+        return httpx.get(self.url + path, params=parameters, timeout=30, verify=PLAIN)
+
+    def delete(self, path: str) -> httpx.Response:
+        return httpx.delete(self.url + path, timeout=30, verify=PLAIN)
 
     def connect(self) -> Connection:
         return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_ev
     session = begin(a)
     give(b, session, {"speed": VALUES["speed"]})
     waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, b)]
-    assert httpx.delete(f"{c.url}/sessions/{session}").status_code == 204
+    assert c.delete(f"/sessions/{session}").status_code == 204
     for each in waiting:
         answer = each.result(20).json()
         assert (answer["reason"], answer["elapsed_ms"] < 8_000) == ("end", True)
@@ -130,7 +131,7 @@ def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_ev
             replica.post_to(f"/sessions/{session}/groups", {"hog": VALUES["hog"]}),
             replica.get(f"/sessions/{session}/predict"),
             replica.get(f"/sessions/{session}/predict", deadline_ms=50),
-            httpx.delete(f"{replica.url}/sessions/{session}"),
+            replica.delete(f"/sessions/{session}"),
         ):
             assert (response.status_code, response.json()["field"]) == (410, "session")
         assert replica.get("/sessions/none/predict").status_code == 404
@@ -151,7 +152,7 @@ def test_of_posts_at_the_same_time_one_is_the_last_on_every_replica(
     possible = [expected(model, {"speed": [value]}) | {"replaced": ["speed"]} for value in values]
     assert answers[0] in possible
     assert answers[1:] == answers[:1] * 2
-    httpx.delete(f"{replicas[1].url}/sessions/{session}")
+    replicas[1].delete(f"/sessions/{session}")
     assert timeless(waiting.result(20).json()) == answers[0], "who followed them one by one ends up with the same"
 
 
@@ -160,8 +161,8 @@ def test_every_replica_tells_its_probes_and_scrapers_of_the_sessions(replicas: l
     for replica in replicas:
         assert replica.get("/readyz", sessions="required").json() == {"status": "ok", "sessions": "redis"}
         assert replica.metric("anytime_session_store_up") == 1
-        until(lambda replica=replica: replica.metric("anytime_sessions") >= 1)
-    httpx.delete(f"{replicas[0].url}/sessions/{session}")
+    until(lambda: all(replica.metric("anytime_sessions") >= 1 for replica in replicas))
+    replicas[0].delete(f"/sessions/{session}")
 
 
 def test_a_replica_that_dies_takes_no_group_with_it(
@@ -180,3 +181,18 @@ def test_a_replica_that_dies_takes_no_group_with_it(
     give(c, session, {"lab": VALUES["lab"]})
     answer = waiting.result(20).json()
     assert (answer["reason"], timeless(answer)) == ("complete", expected(model, VALUES))
+
+
+def test_a_replica_that_stops_answers_those_who_wait_there_and_the_others_go_on(
+    processes: list[tuple[Command, Running]], model: AnytimeModel, threads: ThreadPoolExecutor
+) -> None:
+    _, (_, b), (stopping, c) = processes
+    session = begin(c)
+    at_c, at_b = (wait(threads, each, session, deadline_ms=9_000) for each in (c, b))
+    give(b, session, {"speed": VALUES["speed"]})
+    stopping.process.send_signal(signal.SIGTERM)
+    answer = at_c.result(20).json()
+    assert (answer["reason"], answer["groups"]) in (("draining", ["speed"]), ("draining", []))
+    assert "ERROR" not in stopping.stopped()
+    give(b, session, VALUES)
+    assert at_b.result(20).json()["reason"] == "complete"

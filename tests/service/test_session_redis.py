@@ -183,22 +183,22 @@ def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
     replicas: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
     async def main() -> None:
-        async with replicas(ttl_s=0.6) as (a, b):
+        async with replicas(ttl_s=0.4) as (a, b):
             used, forgotten = await a.store.create(MODEL, 1), await a.store.create(MODEL, 1)
             for _ in range(4):
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.12)
                 await give(b.store, used, {"speed": [1.0]})
             assert (await answered(a.store, used)).groups == ("speed",)
             for replica in (a, b):
                 with pytest.raises(GoneSessionError):
                     await give(replica.store, forgotten, VALUES)
-            live = await b.wait(used, 1_000.0)
-            await asyncio.sleep(0.8)
+            live = await b.wait(used, 700.0)
+            await asyncio.sleep(0.5)
             assert not live.answered
             assert await give(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "somebody waits for it"
             await until(lambda: bool(b.answers))
             assert b.answers[0].groups == ("speed", "hog")
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(0.5)
             with pytest.raises(GoneSessionError):
                 await answered(a.store, used)
             # Only names are left, once the next check has swept.

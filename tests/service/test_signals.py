@@ -21,11 +21,11 @@ from websockets.exceptions import InvalidStatus
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.exposition import Exposition
-from anytime_service.histograms import Histograms
-from anytime_service.laps import SessionLaps
+from anytime_service.families import Histograms
+from anytime_service.laps import LONGEST_MS, Laps, SessionLaps
 from anytime_service.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
-from anytime_service.signals import LONGEST_MS, Signals
+from anytime_service.signals import Signals
 from service.serving import VALUES, Running, running, small_model, trained_model
 
 LIMITS = Settings(port=0)
@@ -121,7 +121,7 @@ def many() -> Signals:
     for number in range(80):
         named = signals.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
         for group in wide.places:
-            named.took(group, number + 0.5)
+            Laps(named, 0.0).came(group, number + 0.5)
     return signals
 
 
@@ -191,7 +191,7 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
 
 def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:
     signals = Signals()
-    signals.of(small_model()).took("speed", 1e300)
+    Laps(signals.of(small_model()), 0.0).came("speed", 1.0, 1e300)
     assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in told(signals)
 
 

@@ -22,7 +22,7 @@ def chosen_store(handler: Handler) -> SessionStore:
     settings = handler.settings
     store: SessionStore
     if settings.session_store == MEMORY:
-        store = MemorySessions(settings.max_sessions, settings.session_ttl_s)
+        store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
     else:
         store = _redis(handler)
     handler.signals.sessions.set_function(lambda: len(store))
@@ -34,7 +34,7 @@ def _redis(handler: Handler) -> SessionStore:
     try:
         from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an extra: most need none)
     except ModuleNotFoundError as error:
-        if error.name != "redis":
+        if (error.name or "").partition(".")[0] != "redis":
             raise
         raise AnytimeError(
             "ANYTIME_SESSION_STORE names a Redis, for which redis is needed; pip install 'anytime-linear[redis]'"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anytime.model import AnytimeModel
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
+from anytime_service.handler import VALUE_BYTES
+from anytime_service.held import Held
 from anytime_service.sessions.store import Session, Took, checked_groups, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
@@ -28,13 +31,19 @@ class MemorySession(Session):
     Attributes
     ----------
     used_ms : when it was last used.
+    held : counts the bytes of its values, for as long as it is there.
     """
 
+    held: Held = field(kw_only=True)
     used_ms: float = 0.0
 
     async def take(self, values: Mapping[str, Any]) -> Took:
         """Take groups, see `OpenSession.take`; never waits."""
-        self.put(checked_groups(self.prediction, values))
+        arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
+        new = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
+        self.held.check(new * VALUE_BYTES, "groups")
+        self.put(arrays)
+        self.held.bytes += self.prediction.nbytes - before
         return Took(self.prediction.prefix, self.prediction.replaced)
 
 
@@ -45,13 +54,15 @@ class MemorySessions:
     ----------
     most : sessions there may be at once.
     ttl_s : how long after its last use a session is kept.
+    held : counts the bytes of their values; None for a count of their own, without a limit.
     """
 
     kind: Literal["memory", "redis"] = "memory"
     trouble = None
 
-    def __init__(self, most: int, ttl_s: float) -> None:
+    def __init__(self, most: int, ttl_s: float, held: Held | None = None) -> None:
         self.most = most
+        self.held = Held(sys.maxsize) if held is None else held
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -74,7 +85,7 @@ class MemorySessions:
         self._expire()
         if len(self._sessions) >= self.most:
             raise OverloadedError(f"there are {len(self._sessions)} sessions; delete those that are done with")
-        session = MemorySession(secrets.token_urlsafe(16), model.open(rows), used_ms=now_ms())
+        session = MemorySession(secrets.token_urlsafe(16), model.open(rows), held=self.held, used_ms=now_ms())
         self._sessions[session.id] = session
         self._wake_later()
         return session.id
@@ -117,6 +128,7 @@ class MemorySessions:
 
     def _end(self, session: MemorySession) -> None:
         del self._sessions[session.id]
+        self.held.bytes -= session.prediction.nbytes
         self._ended[session.id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)

@@ -136,6 +136,7 @@ class Mirror:
         while (message := self._held.pop(self._revision + 1, None)) is not None:
             arrays = unpacked(self.name, session.prediction, message.groups)
             self._revision = message.revision
+            self.mark(behind=False)  # it follows what is here, so nothing was missed
             session.put(arrays)
         if self._held:
             self._again(self.name)

@@ -14,6 +14,7 @@ from anytime_service.handler import Handler, Live
 from anytime_service.head import ASKING, Head, body_form, headers_of, read_head, reply_form
 from anytime_service.openapi import SESSION_OPERATIONS
 from anytime_service.sessions.store import Session, SessionStore
+from anytime_service.shedding import decided
 from anytime_service.transports.replies import answering, problem_reply
 from anytime_service.wire.bodies import SessionCreated, SessionRequest, SessionTook, arrays, read_groups, read_session
 from anytime_service.wire.forms import JSON
@@ -30,7 +31,8 @@ class _Route:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        handler = self.handler
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, handler.held, handler.bodies)
         live: Live | None = None
         try:
             live = await self.answer(scope, exchange)
@@ -111,7 +113,7 @@ class PredictSession(_Route):
         told = head.ask.deadline_ms
         due = None if told is None else begun + min(told, self.handler.settings.max_deadline_ms)
         async with self.sessions.read(name, due) as session:
-            live = self._open(session, head, begun, exchange)
+            live = self._open(session, head, begun, exchange, admitted=decided(scope)[0])
         try:
             async for _ in exchange.body():
                 pass
@@ -120,11 +122,16 @@ class PredictSession(_Route):
             raise
         return live
 
-    def _open(self, session: Session, head: Head, begun: float, exchange: Exchange) -> Live:
+    def _open(self, session: Session, head: Head, begun: float, exchange: Exchange, *, admitted: bool | None) -> Live:
         """Open a prediction that waits, if a deadline was told, or is answered at once."""
         tell, fail = answering(exchange, head.reply_form)
         live = self.handler.open(
-            head.ask, begun, lambda answer: tell(session.noted(answer)), fail, shared=session.prediction
+            head.ask,
+            begun,
+            lambda answer: tell(session.noted(answer)),
+            fail,
+            shared=session.prediction,
+            admitted=admitted,
         )
         if not live.answered:
             if head.ask.deadline_ms is None:

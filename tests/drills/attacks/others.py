@@ -1,0 +1,63 @@
+"""Attacks that others make: the benchmarks' hostile clients, and schemathesis with what the document describes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.load.hostile import KINDS
+from drills.attacks.wire import Attack
+
+__all__ = ["OTHERS"]
+
+LENGTH_S = 4.0
+EXAMPLES = 25
+HOOKS = Path(__file__).parents[2] / "service" / "schemathesis_hooks.py"
+
+
+def _kind(name: str) -> Callable[[int], Counter[str]]:
+    """Let one of the benchmarks' clients do its worst for some seconds."""
+
+    def act(port: int) -> Counter[str]:
+        command = [sys.executable, "-m", "benchmarks.load.hostile", name, str(port)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            time.sleep(LENGTH_S)
+            going = process.poll() is None
+            process.kill()
+        return Counter(["closed by us" if going else f"the attacker ended with {process.returncode}"])
+
+    return act
+
+
+def _documented(port: int) -> Counter[str]:
+    """Try everything that the OpenAPI document describes, with values that fit and values that do not."""
+    options = ["--max-examples", str(EXAMPLES), "--no-color", "--workers", "1"]
+    options += ["--exclude-checks", "positive_data_acceptance"]  # the document does not say which groups a model has
+    url = f"http://127.0.0.1:{port}/openapi.json"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "schemathesis.cli", "run", url, *options],
+            env={**os.environ, "PYTHONWARNINGS": "ignore", "SCHEMATHESIS_HOOKS": os.fspath(HOOKS)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    if done.returncode == 0:
+        return Counter(["as documented"])
+    failures = re.findall(r"^\s*- (.+)$", done.stdout, re.MULTILINE) or [done.stdout[-300:] + done.stderr[-300:]]
+    return Counter(f"NOT AS DOCUMENTED: {failure[:100]}" for failure in failures)
+
+
+OTHERS = (
+    *(Attack(f"{name}, again and again", _kind(name), 100, once=True, others_ms=50.0) for name in KINDS),
+    Attack("requests of every kind, by schemathesis", _documented, once=True, others_ms=50.0),
+)
