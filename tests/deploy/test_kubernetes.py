@@ -213,6 +213,8 @@ def test_the_autoscaler_reads_what_the_service_measures_and_the_adapter_offers()
         name = metric["pods"]["metric"]["name"]
         assert re.search(rf"^{name} ", measured, re.MULTILINE)
         assert re.fullmatch(offered, name)
+    lateness = found("HorizontalPodAutoscaler")["spec"]["metrics"][1]["pods"]["target"]["averageValue"]
+    assert float(lateness.removesuffix("m")) < Settings().max_lateness_ms  # pods are added before predictions are shed
 
 
 def test_prometheus_can_read_what_the_adapter_asks(tmp_path: Path) -> None:
