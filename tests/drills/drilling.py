@@ -76,7 +76,7 @@ def drill(strike: Strike, stage: Stage, plan: Plan, lengths: Lengths, environmen
     stage.served = stage.served[-1:]
     before = stage.house.footprints
     with clients(plan, {**ENVIRONMENT, **environment}) as asking, Watch(0) as server_core, Watch(1) as client_core:
-        phases = _phases(strike, stage, asking, lengths)
+        phases, mending = _phases(strike, stage, asking, lengths)
         calls, left = asking.stop()
     report = Report(strike.name, notes=list(stage.notes))
     stalls = Stalls([*left.stalls, *server_core.stalls, *client_core.stalls])
@@ -89,15 +89,16 @@ def drill(strike: Strike, stage: Stage, plan: Plan, lengths: Lengths, environmen
         report.broken += broken_by(found, phase.name)
         allowed = strike.allowed if phase.name == "during" else {}
         report.broken += unforeseen(some, allowed, lost, phase.name)
-    begun, over = phases[1].begin if not strike.from_mend else phases[2].begin, phases[2].end
-    report.recovery_s = recovery_s(calls, begun, shares["before"], over)
+    begun = mending if strike.from_mend else phases[1].begin
+    report.recovery_s = recovery_s(calls, begun, shares["before"], phases[2].end)
     if report.recovery_s is None or report.recovery_s > strike.recovers_s:
         report.broken.append(f"not well again {strike.recovers_s:g} s after: {report.recovery_s}")
     report.broken += [*stage.broken, *settled(stage, before), *client_leaks(left), *stage.tracebacks()]
     return report
 
 
-def _phases(strike: Strike, stage: Stage, asking: Clients, lengths: Lengths) -> list[Phase]:
+def _phases(strike: Strike, stage: Stage, asking: Clients, lengths: Lengths) -> tuple[list[Phase], float]:
+    """Go through the phases; they, and when the fault began to be mended."""
     asking.await_ready()
     asking.go()
     time.sleep(WARM_S)
@@ -106,11 +107,12 @@ def _phases(strike: Strike, stage: Stage, asking: Clients, lengths: Lengths) -> 
     struck = time.perf_counter()
     strike.strike(stage)
     time.sleep(max(lengths.during - (time.perf_counter() - struck), 0.0))
-    mended = time.perf_counter()
+    mending = time.perf_counter()
     strike.mend(stage)
-    time.sleep(max(lengths.after - (time.perf_counter() - mended), lengths.after / 2))
+    mended = time.perf_counter()
+    time.sleep(lengths.after)
     over = time.perf_counter()
-    return [Phase("before", begun, struck), Phase("during", struck, mended), Phase("after", mended, over)]
+    return [Phase("before", begun, struck), Phase("during", struck, mended), Phase("after", mended, over)], mending
 
 
 def broken_by(found: Figures, phase: str) -> list[str]:
@@ -154,15 +156,14 @@ def unforeseen(
 
 
 def settled(stage: Stage, before: Sequence[Footprint]) -> list[str]:
-    """What is left of a drill when its clients are gone: predictions, descriptors, memory, threads, keys."""
+    """What is left of a drill when its clients are gone: predictions, descriptors, memory, threads, sessions."""
     house = stage.house
     wait_for(lambda: house.open == 0 and not leaks(before, house.footprints), SETTLED_S)
     found = leaks(before, house.footprints)
     if house.open:
         found.append(f"{house.open:g} predictions are open though nobody asks")
-    redis = house.redis
-    if redis is not None and wait_for(lambda: redis.keys == 0, SETTLED_S) is None:
-        found.append(f"{redis.keys} keys of sessions do not expire")
+    if wait_for(lambda: house.sessions == 0, SETTLED_S) is None:
+        found.append(f"{house.sessions} sessions are in Redis though all have expired")
     return found
 
 

@@ -169,12 +169,11 @@ class Redis:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
-    def keys(self) -> int:
-        """How many keys it holds."""
-        told = subprocess.run(
-            ["redis-cli", "-p", str(self.port), "dbsize"], capture_output=True, text=True, timeout=10, check=True
-        )
-        return int(told.stdout.split()[-1])
+    def sessions(self) -> int:
+        """How many sessions it holds."""
+        command = ["redis-cli", "-p", str(self.port), "--scan", "--pattern", "anytime:session:*"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return len(told.stdout.split())
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -240,6 +239,11 @@ class House:
     def footprints(self) -> list[Footprint]:
         """What the replicas hold."""
         return [replica.footprint for replica in self.replicas]
+
+    @property
+    def sessions(self) -> int:
+        """Sessions in Redis; 0 without one."""
+        return 0 if self.redis is None else self.redis.sessions
 
     @property
     def open(self) -> float:

@@ -20,8 +20,8 @@ NOTED_S = 0.001
 """A bare sleep that lasts so much too long is noted."""
 
 MOST_MIB = 32.0
-MOST_THREADS = 8
-"""Pools of threads that a service fills once."""
+MOST_THREADS, MOST_DESCRIPTORS = 8, 8
+"""Pools of threads, and of connections to Redis, that a service fills once; a leak is of hundreds."""
 
 
 class Watch:
@@ -116,7 +116,7 @@ def leaks(before: Sequence[Footprint], after: Sequence[Footprint], most_mib: flo
             continue
         if now.mib > then.mib + most_mib:
             found.append(f"process {now.pid} holds {now.mib:.0f} MiB, {then.mib:.0f} before")
-        if now.descriptors > then.descriptors:
+        if now.descriptors > then.descriptors + MOST_DESCRIPTORS:
             found.append(f"process {now.pid} has {now.descriptors} descriptors open, {then.descriptors} before")
         if now.threads > then.threads + MOST_THREADS:
             found.append(f"process {now.pid} has {now.threads} threads, {then.threads} before")
