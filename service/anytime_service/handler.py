@@ -17,15 +17,13 @@ from anytime.answer import Answer, Overload, Policy
 from anytime.arrived import ArrivedModel
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
-from anytime_service.access import log_answer
 from anytime_service.admission import Admission
 from anytime_service.clock import now_ms
-from anytime_service.correlation import CURRENT, on_behalf_of
 from anytime_service.deadlines import SLACK_MS, Alarm
-from anytime_service.errors import FieldError, OverloadedError, UnknownModelError
+from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.exchange import Exchange
 from anytime_service.held import Held
-from anytime_service.laps import Laps, SessionLaps
+from anytime_service.laps import SessionLaps
 from anytime_service.patience import Patience
 from anytime_service.protocol import OpenPrediction
 from anytime_service.pulse import Pulse
@@ -33,7 +31,8 @@ from anytime_service.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.signals import Signals
 from anytime_service.solving import Solver
-from anytime_service.tracing import Origin, Tracing
+from anytime_service.tracing import Tracing
+from anytime_service.trail import Trail
 
 __all__ = ["Ask", "Handler", "Live"]
 
@@ -163,14 +162,8 @@ class Handler:
             A model cannot be loaded; everything stays as it was. See `registry.reloaded`.
         """
         async with self._reloading:
-            try:
+            with self.signals.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)
-            except UnknownModelError:  # the caller's mistake, not the files'
-                raise
-            except Exception:
-                self.signals.reloads.labels("failed").inc()
-                raise
-            self.signals.reloads.labels("ok").inc()
             self.signals.serves(self.registry.every())
 
     def drain(self) -> None:
@@ -192,19 +185,17 @@ class Live:
 
     __slots__ = (
         "_alarm",
-        "_correlation",
         "_fail",
         "_handler",
         "_held",
-        "_origin",
         "_solve_due",
         "_tell",
         "_update",
         "answered",
-        "laps",
         "on_end",
         "opened",
         "signals",
+        "trail",
     )
 
     def __init__(
@@ -224,8 +215,6 @@ class Live:
         self._update = update
         self._alarm: Alarm | None = None
         self._solve_due = False
-        self._correlation = CURRENT.get()
-        self._origin: Origin | None = None
         self._held = 0
         self.on_end: Callable[[], None] | None = None
         """Called when nobody waits any more."""
@@ -237,9 +226,7 @@ class Live:
 
     def begin(self, ask: Ask, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open, with the alarm set to the deadline; called by the handler. Answers at once if it is overloaded."""
-        self.laps = Laps(self.signals, begun_ms)
-        if self._handler.tracing is not None:
-            self._origin = self._handler.tracing.origin(ask.traceparent)
+        self.trail = Trail(self.signals, self._handler.tracing, begun_ms, ask.traceparent)
         longest = self._handler.settings.max_deadline_ms
         deadline_ms = longest if ask.deadline_ms is None else min(ask.deadline_ms, longest)
         answer = self.opened.begin(
@@ -269,7 +256,7 @@ class Live:
         if not again:
             self._handler.held.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
-        self.laps.came(name, now, took_ms, again)
+        self.trail.laps.came(name, now, took_ms, again)
         self._hold()
         self._after(answer)
 
@@ -362,7 +349,7 @@ class Live:
         try:
             self._after(event())
         except Exception as error:
-            with on_behalf_of(self._correlation):
+            with self.trail.request():
                 _log.exception("a prediction of model %r failed", self.model.name)
                 self.fail(error)
 
@@ -380,9 +367,4 @@ class Live:
         late_ms = None
         if answer.reason == "deadline" and self._alarm is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
-        self.signals.answered(answer, late_ms)
-        if self._origin is not None and self._handler.tracing is not None:
-            self._handler.tracing.answered(self._origin, answer, late_ms)
-        if _log.isEnabledFor(logging.DEBUG):
-            with on_behalf_of(self._correlation):
-                log_answer(answer, late_ms)
+        self.trail.answered(answer, late_ms)

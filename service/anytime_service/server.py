@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -44,6 +45,9 @@ __all__ = ["Server", "bind", "bind_side", "build_server", "serve"]
 
 TICK_MS = 100.0
 """How often uvicorn calls `on_tick`."""
+
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while the loop waits: packing spans takes 20 ms. Untold it is 5 ms."""
 
 _log = logging.getLogger("anytime_service")
 
@@ -237,6 +241,8 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
+        if tracing is not None:
+            sys.setswitchinterval(SWITCH_S)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         if tracing is not None:

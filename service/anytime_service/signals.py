@@ -6,7 +6,8 @@ that is no longer served keeps its counters, as Prometheus expects of them, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Info, ProcessCollector
@@ -15,9 +16,11 @@ from prometheus_client.metrics_core import InfoMetricFamily
 from anytime.answer import Answer, Reason
 from anytime.lateness import LatenessRecord
 from anytime.model import AnytimeModel
+from anytime_service.errors import UnknownModelError
 from anytime_service.exposition import Exposition
 from anytime_service.families import Counters, Gauges, Histograms, Tally
 from anytime_service.release import release
+from anytime_service.room import memory_limit
 
 __all__ = ["ModelSignals", "Signals"]
 
@@ -73,10 +76,12 @@ class Signals:
             "anytime_loop_lag_seconds", "How much later the event loop came round than it was to.", [], _LAG_S, here
         ).of()
         Info("anytime_build", "The service's own version.", registry=here).info({"version": release()})
-        for kind in ("fault",):  # told before the first, so that its rate is known
-            self.errors.labels(kind)
+        # Told before the first, so that the first is an increase too.
+        self.errors.labels("fault")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
+        limit = Gauge("anytime_memory_limit_bytes", "Memory that the process may take; 0: not known.", registry=here)
+        limit.set(memory_limit() or 0)
         self._served = _Served(here)
         self._models: dict[str, ModelSignals] = {}
         GCCollector(registry=here)
@@ -89,6 +94,18 @@ class Signals:
             found = self._models[model.name] = ModelSignals(self, model.name)
             found.knows(model.places)
         return found
+
+    @contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Count a reload of models by its outcome."""
+        try:
+            yield
+        except UnknownModelError:  # the caller's mistake, not the files'
+            raise
+        except Exception:
+            self.reloads.labels("failed").inc()
+            raise
+        self.reloads.labels("ok").inc()
 
     def serves(self, models: Iterable[AnytimeModel]) -> None:
         """Hear which models are served now, in every version."""

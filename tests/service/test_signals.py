@@ -24,6 +24,7 @@ from anytime_service.exposition import Exposition
 from anytime_service.families import Histograms
 from anytime_service.laps import LONGEST_MS, Laps, SessionLaps
 from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.room import memory_limit
 from anytime_service.settings import Settings
 from anytime_service.signals import Signals
 from service.serving import VALUES, Running, running, small_model, trained_model
@@ -326,3 +327,19 @@ def test_the_answer_does_not_wait_for_what_is_observed(service: Running) -> None
             for name, values in VALUES.items():
                 stream.say("group", str(took), group=name, values=values, **took)
             assert stream.answer(str(took))["complete"]
+
+
+def test_the_limit_of_memory_is_that_of_the_container_or_else_the_machines(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")
+    assert memory_limit(tmp_path) == 8192
+    newer, older = tmp_path / "sys/fs/cgroup", tmp_path / "sys/fs/cgroup/memory"
+    older.mkdir(parents=True)
+    (newer / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == 8192
+    (newer / "memory.max").write_text("4096\n")
+    assert memory_limit(tmp_path) == 4096
+    (newer / "memory.max").unlink()
+    (older / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(tmp_path) == 8192

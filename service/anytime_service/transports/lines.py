@@ -93,4 +93,4 @@ class Lines:
             self._late_left -= 1
             line = read_took(content)
             if line is not None:
-                self._live.laps.missed(line.group, now_ms(), line.took_ms)
+                self._live.trail.laps.missed(line.group, now_ms(), line.took_ms)

@@ -247,7 +247,7 @@ class _Connection:
         self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
-        self.answered[name] = live.laps  # no more of it: its values may be large
+        self.answered[name] = live.trail.laps  # no more of it: its values may be large
         if len(self.answered) > REMEMBERED:
             self.answered.popitem(last=False)
 
