@@ -209,13 +209,14 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
 
 
 def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeModel, redis: RedisServer) -> None:
-    with replicas(model, redis) as (replica,):
+    with replicas(model, redis) as (replica,), logged() as records:
         session, other = begin(replica), begin(replica)
         give(replica, session, SPEED)
         redis.ask("CONFIG", "SET", "maxmemory", "1")
         begun, given, *_ = requests(replica, session)
         for request in (begun, given):
             assert "it is out of memory" in refused(request())
+        assert "it is out of memory" in records[0].getMessage()
         assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
         assert replica.delete(f"/sessions/{other}").status_code == 204
         redis.ask("CONFIG", "SET", "maxmemory", "0")

@@ -477,6 +477,27 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
     run(main())
 
 
+def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
+    replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, 1)
+            await give(a.store, name, {"speed": [1.0]})
+            for least_ms in (0.0, 2_000.0):
+                monkeypatch.setattr("anytime_service.sessions.redis.LEAST_MS", least_ms)
+                shared_redis.ask("CLIENT", "PAUSE", "100", "ALL")
+                if least_ms:
+                    await a.wait(name, 5.0)
+                else:
+                    with pytest.raises(SessionsUnreachableError):
+                        await a.wait(name, 5.0)
+            await until(lambda: bool(a.answers))
+            assert (a.answers[0].reason, a.answers[0].groups) == ("deadline", ("speed",))
+
+    run(main())
+
+
 def test_what_is_kept_has_the_form_that_is_documented(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):

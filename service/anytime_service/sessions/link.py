@@ -10,6 +10,7 @@ without asking, until it has succeeded.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -31,16 +32,23 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from anytime.errors import AnytimeError
+from anytime_service.clock import now_ms
 from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
 from anytime_service.sessions.address import shown_address
 
-__all__ = ["CHECK_S", "CONNECTIONS", "Link"]
+__all__ = ["AT_A_TIME", "CHECK_S", "CONNECTIONS", "TOLD_S", "Link"]
 
 CONNECTIONS = 16
 """Connections for requests; one more is the subscription's."""
 
 CHECK_S = 1.0
 """How often is asked whether all is well."""
+
+TOLD_S = 60.0
+"""How often is logged that Redis refuses the same."""
+
+AT_A_TIME = 16
+"""Messages heard before others have their turn."""
 
 _PAUSES = FullJitterBackoff(cap=1.0, base=0.05)
 
@@ -98,6 +106,7 @@ class Link:
         self._scripts: dict[str, Any] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._told, self._told_ms = "", 0.0
         self._poked = asyncio.Event()
         self._heard = asyncio.Event()
         self._tried = asyncio.Event()
@@ -160,9 +169,18 @@ class Link:
                 raise DamagedSessionError(
                     "the session cannot be used: its key in Redis has something else; begin another by POST /sessions"
                 ) from error
-            if not isinstance(error, ResponseError):  # which is an answer
+            if isinstance(error, ResponseError):
+                self._tell(error)
+            elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
                 self._poked.set()
             raise SessionsUnreachableError(self._why(error, wait_s)) from error
+
+    def _tell(self, error: ResponseError) -> None:
+        """Log what Redis will not do, once in a while."""
+        now = now_ms()
+        if str(error) != self._told or now - self._told_ms > TOLD_S * 1000.0:
+            self._told, self._told_ms = str(error), now
+            _log.error("sessions cannot be used: %s: %s", self._why(error, 0.0), error)
 
     async def _in_time(self, asked: Coroutine[Any, Any, Any], wait_s: float) -> Any:
         """Wait for what was asked so long; it is not cancelled, as that may be lost inside, or lose a connection."""
@@ -208,11 +226,13 @@ class Link:
 
     async def _listen(self, connection: Any) -> None:
         """Hand on what comes."""
-        while True:
+        for count in itertools.count(1):
             reply = await connection.read_response(timeout=3600.0)  # nothing may come for long; `_watch` sees to that
             self._heard.set()
             if reply is not None and reply[0] == b"message":
                 self._hear(reply[2])
+            if count % AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     async def _watch(self, connection: Any) -> None:
         """See that both ways answer, the subscription's and that of requests."""

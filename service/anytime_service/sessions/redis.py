@@ -249,14 +249,14 @@ class RedisSessions:
         waiting = () if mirror.session is None else mirror.session.waiting
         due_ms = max((live.opened.deadline_at or 0.0 for live in waiting), default=0.0)
         try:
-            mirror.show(*await self._snapshot(name, max(due_ms - now_ms(), LEAST_MS)))
+            snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), LEAST_MS))
+            mirror.mark(behind=False)
+            mirror.show(snapshot, model)
         except (GoneSessionError, UnknownSessionError) as error:
             mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
         except (DamagedSessionError, MissingVersionError) as error:
             _log.warning("%s", error)
             mirror.fail(error)
-        else:
-            mirror.mark(behind=False)
 
 
 def _about(session: str, name: bytes, version: bytes, rows: bytes) -> _Known:
