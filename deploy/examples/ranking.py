@@ -5,9 +5,10 @@
     python ranking.py --url http://127.0.0.1:8000   asks that server
 
 Six groups of features are computed for all documents of a query at once, from a look at what is stored to a small
-neural network, and sent as arrays in packed frames, each as soon as it is computed. At the deadline the server answers
-with the order of the documents by the groups that have come. Told is NDCG@10 by the true relevances, beside that of the
-full model: how much of it is left when deadlines, or budgets, tighten.
+neural network, in a process of their own, and sent as arrays in packed frames, each as soon as it is computed. At the
+deadline the server answers with the order of the documents by the groups that have come. Told is NDCG@10 by the true
+relevances, beside that of the full model: how much of it is left when deadlines, or budgets, tighten. Where a server
+has too much to do and refuses, the documents stay as they were.
 
 Documents are made up: counts of words, passages as vectors, and relevances from 0 to 4 that depend on all of it, and on
 chance. Needs the extras `train`, `serve` and `client`.
@@ -32,7 +33,7 @@ from own_server import serving
 
 from anytime.answer import Answer
 from anytime.threads import single_blas_thread
-from anytime_service.client import AsyncClient
+from anytime_service.client import AsyncClient, ProblemError
 
 Numbers = NDArray[Any]
 
@@ -43,6 +44,9 @@ TRAINED_ON = 30
 
 APART_S = 0.04
 """Between two queries: what was still being computed when the last answer was due ends meanwhile."""
+
+PATIENCE_MS = 5_000.0
+"""Deadline of queries that have none of their own."""
 
 SHARES = (0.60, 0.80, 0.93, 0.98)
 """Shares of the documents that are less relevant than 1, 2, 3 and 4."""
@@ -190,11 +194,12 @@ class Asked:
     groups: list[int]
     gains: list[float]
 
-    def note(self, answer: Answer, took_ms: float, query: Query) -> None:
-        """Take in an answer."""
+    def note(self, answer: Answer | None, took_ms: float, query: Query) -> None:
+        """Take in an answer, or that there is none."""
+        order = None if answer is None else answer.ranking
         self.took_ms.append(took_ms)
-        self.groups.append(answer.prefix)
-        self.gains.append(ndcg(query.relevance, answer.ranking or ()))
+        self.groups.append(0 if answer is None else answer.prefix)
+        self.gains.append(ndcg(query.relevance, range(DOCUMENTS) if order is None else order))
 
     def line(self, name: str, full: float, deadline_ms: float | None = None) -> str:
         """Tell of it in one line."""
@@ -209,7 +214,7 @@ class Asked:
 async def ask(client: AsyncClient, seconds: float) -> None:
     """Ask under each deadline, then within each budget that buys a step more; prints a line each."""
     queries = [made_up(1_000 + seed) for seed in range(12)]
-    await client.warm_up(EXTRACTORS, model="ranking")
+    await client.warm_up(EXTRACTORS, model="ranking", worker="process")
     full = await _asked(client, queries, len(queries))
     best = float(np.mean(full.gains))
     print(f"\n{'':<18}{'groups':>8}{'NDCG@10':>10}{'of full':>10}{'p50 ms':>9}{'p99 ms':>9}{'in time':>13}")
@@ -238,19 +243,25 @@ async def _asked(
 
 async def _ranked(
     client: AsyncClient, query: Query, deadline_ms: float | None, budget: float | None
-) -> tuple[Answer, float]:
-    """Have the documents put in order; the answer, and after how many milliseconds it was there."""
+) -> tuple[Answer | None, float]:
+    """Have the documents put in order; the answer, if the server gives one, and after how many milliseconds."""
     await asyncio.sleep(APART_S)
     begun = time.perf_counter()
-    answer = await client.run(
-        EXTRACTORS,
-        query,
-        deadline_ms or 5_000.0,
-        budget=budget,
-        model="ranking",
-        rows=DOCUMENTS,
-        ranking=True,
-    )
+    try:
+        answer = await client.run(
+            EXTRACTORS,
+            query,
+            deadline_ms or PATIENCE_MS,
+            budget=budget,
+            model="ranking",
+            rows=DOCUMENTS,
+            ranking=True,
+            worker="process",
+        )
+    except ProblemError as problem:
+        if problem.status != 503:
+            raise
+        answer = None
     return answer, (time.perf_counter() - begun) * 1e3
 
 
@@ -274,8 +285,7 @@ def main() -> None:
 
 async def _ask(url: str, seconds: float) -> None:
     async with AsyncClient(url, api_key=os.environ.get("ANYTIME_KEY")) as client:
-        with single_blas_thread():
-            await ask(client, seconds)
+        await ask(client, seconds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
 Six groups of features are computed from each picture, in a process of their own, in the order that the model asks for.
 When 20 ms are over, the server answers from those that have come. What the vehicle does with that: it brakes when the
 obstacle may be too near, "may" being the prediction and twice the error that is expected of the groups it rests on. A
-short prefix therefore brakes sooner, and no answer in time means: as if the obstacle were as near as it can be.
+short prefix therefore brakes sooner, and no answer in time means: as if the obstacle were as near as it can be. So does
+a refusal, of a server that has too much to do.
 
 Pictures are made up: a road with a bright box on it, larger the nearer it is, in changing light and noise. Needs the
 extras `train`, `serve` and `client`.
@@ -32,7 +33,7 @@ from scipy import ndimage
 
 from anytime.answer import Answer
 from anytime.threads import single_blas_thread
-from anytime_service.client import Client
+from anytime_service.client import Client, ProblemError
 
 Numbers = NDArray[Any]
 
@@ -181,9 +182,9 @@ def train(path: Path) -> None:
         print(f"{step.group:<16}{step.cumulative_cost:>14.2f}{math.sqrt(step.cv_error or 0.0):>16.3f}")
 
 
-def may_be(answer: Answer, late_ms: float) -> float:
+def may_be(answer: Answer | None, late_ms: float) -> float:
     """How near the obstacle may be, for all that is known: what the vehicle acts on."""
-    if late_ms > LATE_MS or answer.expected.cv_error is None:
+    if answer is None or late_ms > LATE_MS or answer.expected.cv_error is None:
         return 1.0
     return float(answer.prediction) + 2.0 * math.sqrt(answer.expected.cv_error)
 
@@ -199,32 +200,44 @@ class Second:
     missed: int = 0
     """Pictures at which it should have braked, and did not."""
 
-    def note(self, answer: Answer, late_ms: float, nearness: float) -> None:
-        """Take in the answer about a picture, and what was true."""
-        brakes = may_be(answer, late_ms) > TOO_NEAR
+    def note(self, answer: Answer | None, late_ms: float, nearness: float) -> None:
+        """Take in the answer about a picture, or that there is none, and what was true."""
+        told = may_be(answer, late_ms)
+        brakes = told > TOO_NEAR
         self.late_ms.append(late_ms)
-        self.groups.append(answer.prefix)
-        self.errors.append(abs(float(answer.prediction) - nearness))
+        self.groups.append(0 if answer is None else answer.prefix)
+        self.errors.append(abs((told if answer is None else float(answer.prediction)) - nearness))
         self.braked += brakes
         self.missed += nearness > TOO_NEAR and not brakes
 
-    def line(self, name: str, steps: int) -> str:
+    def line(self, name: str) -> str:
         """Tell of it in one line."""
         in_time = sum(late <= 0 for late in self.late_ms)
         return (
-            f"{name:<10}{in_time:>4} of {len(self.late_ms):<4}{np.mean(self.groups):>6.1f} of {steps}"
+            f"{name:<10}{in_time:>4} of {len(self.late_ms):<4}{np.mean(self.groups):>6.1f} of {len(EXTRACTORS)}"
             f"{DEADLINE_MS + np.median(self.late_ms):>14.2f}{DEADLINE_MS + max(self.late_ms):>8.2f}"
             f"{np.mean(self.errors):>9.3f}{self.braked:>8}{self.missed:>8}"
         )
 
 
-def drive(client: Client, seconds: float) -> Second:
-    """Look, ask and act at a steady rate; prints a line a second, and returns all of them as one."""
+def look(client: Client, frame: Frame) -> tuple[Answer | None, float]:
+    """The answer about a picture, if the server gives one, and by how much it missed the deadline."""
+    begun = time.perf_counter()
+    try:
+        answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
+    except ProblemError as problem:
+        if problem.status != 503:
+            raise
+        answer = None
+    return answer, (time.perf_counter() - begun) * 1e3 - DEADLINE_MS
+
+
+def drive(client: Client, seconds: float) -> None:
+    """Look, ask and act at a steady rate; prints a line a second, and one for all of them."""
     driven = frames(np.random.default_rng(2))
-    frame, _ = next(driven)
     client.warm_up(EXTRACTORS, model="vehicle", worker="process")
     for _ in range(5):
-        answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
+        look(client, next(driven)[0])
     print(
         f"\n{'':<10}{'in time':<12}{'groups':>10}{'ready: p50':>14}{'worst':>8}{'error':>9}{'braked':>8}{'missed':>8}"
     )
@@ -233,16 +246,13 @@ def drive(client: Client, seconds: float) -> Second:
     for i in range(count):
         frame, nearness = next(driven)
         time.sleep(max(0.0, begun + i / RATE_HZ - time.perf_counter()))
-        asked = time.perf_counter()
-        answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
-        late_ms = (time.perf_counter() - asked) * 1e3 - DEADLINE_MS
+        answer, late_ms = look(client, frame)
         for each in (whole, part):
             each.note(answer, late_ms, nearness)
         if (i + 1) % round(RATE_HZ) == 0 or i + 1 == count:
-            print(part.line(f"second {math.ceil((i + 1) / RATE_HZ)}", answer.steps))
+            print(part.line(f"second {math.ceil((i + 1) / RATE_HZ)}"))
             part = Second()
-    print(whole.line("in all", answer.steps))
-    return whole
+    print(whole.line("in all"))
 
 
 def main() -> None:
