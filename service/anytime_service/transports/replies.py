@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
@@ -15,7 +16,7 @@ from anytime_service.problems import MEDIA_TYPE, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
-__all__ = ["answering", "problem_reply"]
+__all__ = ["answering", "problem_reply", "response"]
 
 _log = logging.getLogger("anytime_service")
 
@@ -55,3 +56,15 @@ def answering(
         exchange.reply(problem_reply(error))
 
     return tell, fail
+
+
+def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Write a reply as HTTP/1.1."""
+    lines = [STATUS_LINE[reply.status]]
+    for name, value in (*default, *reply.headers):
+        lines += [name, b": ", value, b"\r\n"]
+    if reply.close:
+        lines.append(b"connection: close\r\n")
+    lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
+    lines.append(reply.content)
+    return b"".join(lines)
