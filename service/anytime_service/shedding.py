@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from anytime_service.clock import now_ms
 from anytime_service.exchange import Reply
 from anytime_service.handler import Handler
 from anytime_service.registry import ModelRegistry
 from anytime_service.transports.inference import refusal
-from anytime_service.transports.replies import problem_reply
+from anytime_service.transports.replies import problem_reply, response
 
-__all__ = ["ADMITTED", "KEEP", "Headers", "Shedding", "asks_for_prediction", "decided", "response"]
+__all__ = ["ADMITTED", "KEEP", "Shedding", "asks_for_prediction", "decided"]
 
 ADMITTED = "anytime_service.admitted"
 """In the state of a request's scope: whether its prediction is begun, where that has been decided."""
@@ -28,11 +27,11 @@ KEEP = "anytime_service.keep"
 """In the state of a request's scope: takes the reply that the next request with this head is told at once."""
 
 Headers = Iterable[tuple[bytes, bytes]]
+DefaultHeaders = list[tuple[bytes, bytes]]
 
 MOST_KEPT = 256
 """Heads for which the base rate is at hand; beyond them all are forgotten."""
 
-_PRIOR = b"overload=prior"
 _TELLING = frozenset(
     (
         b"accept",
@@ -60,7 +59,7 @@ class Shedding:
         self._kept: dict[tuple[bytes, ...], Reply] = {}
         self._registry: ModelRegistry | None = None
         self._told: dict[tuple[bool, int], bytes] = {}
-        self._default: list[tuple[bytes, bytes]] | None = None
+        self._default: DefaultHeaders | None = None
 
     def count(self, why: str, how: str = "refused") -> None:
         """Count what was not begun."""
@@ -70,25 +69,14 @@ class Shedding:
         """Hear that a request which was let in has had its turn."""
         self.admission.had_turn(now_ms())
 
-    def told_at_once(
-        self, url: bytes, headers: Headers, default: list[tuple[bytes, bytes]], body: bytes
-    ) -> bytes | Callable[[Reply], None] | None:
-        """Tell what a request gets whose prediction is not begun, or leave it to its endpoint.
+    def refusal(self, default: DefaultHeaders, *, inference: bool = False) -> bytes:
+        """Response to a request whose prediction is not begun.
 
         Parameters
         ----------
         default : headers that every response has; the same list for as long as they are the same.
-        body : what has come of the body, and maybe something before it.
-
-        Returns
-        -------
-        The whole response; or, where the endpoint has to look closer, None or what it may hand its reply to.
+        inference : whether it is one of the Open Inference Protocol.
         """
-        if _PRIOR in url:
-            return self._prior(url, headers, default)
-        inference = url.startswith(b"/v2")
-        if inference and b'"overload"' in body:  # the JSON may ask for the base rate
-            return None
         self.handler.shed("refused")
         if default is not self._default:
             self._default = default
@@ -101,11 +89,8 @@ class Shedding:
             self._told[inference, seconds] = told
         return told
 
-    def _prior(
-        self, url: bytes, headers: Headers, default: list[tuple[bytes, bytes]]
-    ) -> bytes | Callable[[Reply], None] | None:
-        if not url.startswith(b"/predict"):
-            return None
+    def prior(self, url: bytes, headers: Headers, default: DefaultHeaders) -> bytes | Callable[[Reply], None]:
+        """Response with the base rate, if it is at hand for this head; else what its endpoint hands its reply to."""
         if self._registry is not self.handler.registry:
             self._registry = self.handler.registry
             self._kept.clear()
@@ -137,15 +122,3 @@ def decided(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
     """What has been decided of a request: whether its prediction is begun, and who keeps the base rate told instead."""
     state = scope.get("state") or {}
     return state.get(ADMITTED), state.get(KEEP)
-
-
-def response(reply: Reply, default: Headers) -> bytes:
-    """Write a reply as HTTP/1.1."""
-    lines = [STATUS_LINE[reply.status]]
-    for name, value in (*default, *reply.headers):
-        lines += [name, b": ", value, b"\r\n"]
-    if reply.close:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
-    lines.append(reply.content)
-    return b"".join(lines)

@@ -21,8 +21,9 @@ from anytime_service.clock import now_ms
 from anytime_service.closing import closing_in_time
 from anytime_service.connections import Connections
 from anytime_service.errors import OverloadedError
-from anytime_service.guarding import GuardedHttpProtocol, GuardedWebSocketProtocol
+from anytime_service.guarded_websocket import GuardedWebSocketProtocol
 from anytime_service.pace import Pace
+from anytime_service.shedding_http import SheddingHttpProtocol
 
 __all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
@@ -205,7 +206,7 @@ class _HeldFlow(FlowControl):
             self._resume()
 
 
-class SlicedHttpProtocol(_Sliced, GuardedHttpProtocol):
+class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
     """Our protocol for HTTP, fed in slices."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""uvicorn's protocols within limits: of what a client may send, and of how long it may take.
+"""uvicorn's protocol for HTTP within limits: of what a client may send, and of how long it may take.
 
 An HTTP connection goes through stages. In each somebody is waited for, but not for ever:
 
@@ -18,16 +18,12 @@ from __future__ import annotations
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
 
-from anytime_service.clock import now_ms
 from anytime_service.connections import Connections
-from anytime_service.errors import HeadTooLargeError, MalformedBodyError, OverloadedError, SlowRequestError
-from anytime_service.shedding import ADMITTED, KEEP, asks_for_prediction, response
-from anytime_service.transports.replies import problem_reply
+from anytime_service.errors import HeadTooLargeError, MalformedBodyError, SlowRequestError
+from anytime_service.transports.replies import problem_reply, response
 
-__all__ = ["PROBES", "GuardedHttpProtocol", "GuardedWebSocketProtocol"]
+__all__ = ["PROBES", "GuardedHttpProtocol"]
 
 PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
 """What may be asked for although there are too many connections."""
@@ -35,17 +31,11 @@ PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v
 SWALLOWED = 1024 * 1024
 """Bytes that may come after the last response, so that the client has time to read it."""
 
-TRY_AGAIN_LATER = 1013
-"""Code with which a WebSocket is closed for want of memory."""
-
-MOST_REASON = 120
-"""Bytes of a reason, which a frame that closes has room for."""
-
 _HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
 
 
 class GuardedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol for HTTP; predictions that are not to be begun are told so here.
+    """uvicorn's protocol for HTTP, of which no client takes more than is its due.
 
     Parameters
     ----------
@@ -119,16 +109,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self.refuse(self._too_large())
         elif not (self._welcome or self._may_ask()):
             self.refuse(self.shared.full())
-        elif self.shared.shedding is None or not asks_for_prediction(self.parser.get_method(), self.url):
-            super().on_headers_complete()
-        elif self.shared.shedding.admission.admits(now_ms()):
-            self.scope["state"][ADMITTED] = True
-            super().on_headers_complete()
-            self.shared.shedding.admission.waiting += 1
-            self.loop.call_soon(self.shared.shedding.had_turn)  # right after the request's own task has had it
-        elif not self._told_at_once():
-            self.scope["state"][ADMITTED] = False
-            super().on_headers_complete()
+        else:
+            self.answer_head()
+
+    def answer_head(self) -> None:
+        """Answer a request whose head has come, and which may be answered."""
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -154,7 +140,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._stage == _LAST or next_here:
             return
         if not ended:
-            self._stage, self._after_bytes = _TAIL, 0
+            self.outlive()
             self.shared.tails.begin(self)
         elif self._in_head:
             self._stage = _HEAD
@@ -201,20 +187,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """Close at once."""
         self.transport.abort()
 
-    def _told_at_once(self) -> bool:
-        """Tell a request that its prediction is not begun, if nothing stands in the way of doing so here."""
-        shedding = self.shared.shedding
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if shedding is None or busy or self.expect_100_continue or not self.parser.should_keep_alive():
-            return False
-        told = shedding.told_at_once(self.url, self.headers, self.server_state.default_headers, self._slice)
-        if isinstance(told, bytes):
-            self.transport.write(told)
-            self._stage, self._after_bytes = _TAIL, 0
-            return True
-        if told is not None:
-            self.scope["state"][KEEP] = told
-        return False
+    def outlive(self) -> None:
+        """Let the body run out after a response that was sent before it had come."""
+        self._stage, self._after_bytes = _TAIL, 0
 
     def _rest(self) -> None:
         """Wait for the next request."""
@@ -241,98 +216,3 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def _too_large(self) -> HeadTooLargeError:
         most = self.shared.settings.max_header_bytes
         return HeadTooLargeError(f"the head of the request has more than {most} bytes, which is as many as are taken")
-
-
-class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets; a message that has not come to its end counts as held.
-
-    Parameters
-    ----------
-    shared : what all connections of the server share.
-
-    Attributes
-    ----------
-    aside : frames so far that were no whole message: pieces of one, pings and pongs.
-    """
-
-    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.shared = shared
-        self.aside = 0
-        self._partial = 0
-        self._whole = bytearray()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
-        self.shared.left(self)
-        self._hold(0)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Take what has been read."""
-        super().data_received(data)
-        partial = len(self.conn.reader.buffer)
-        if self.frames:  # of a message in pieces the first, until the second comes
-            partial += max(len(self.frames[0]), len(self._whole))
-        if partial != self._partial:
-            self._hold(partial)
-
-    def pause_writing(self) -> None:
-        """Wait for the client to take what was sent."""
-        self.shared.writes.begin(self)
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """Go on sending."""
-        self.shared.writes.end(self)
-        super().resume_writing()
-
-    def handle_cont(self, event: Frame) -> None:
-        """Put a message together in one place: in a list, pieces of a byte would take fifty times their size."""
-        self.aside += 1
-        self._whole = self._whole or bytearray(self.frames[0])
-        self._whole += event.data
-        if event.fin:
-            self.frames = [bytes(self._whole)]
-            self._whole = bytearray()
-            self.send_receive_event_to_app()
-
-    def handle_ping(self) -> None:
-        """Answer a ping, unless the client does not take the answers to those before."""
-        self.aside += 1
-        if self.writable.is_set():
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()
-
-    def handle_pong(self, event: Frame) -> None:
-        """Take the answer to a ping."""
-        self.aside += 1
-        super().handle_pong(event)
-
-    def overdue(self) -> None:
-        """Take no more; nothing of a WebSocket is waited for here."""
-        self.cut()
-
-    def refuse(self, error: Exception) -> None:
-        """Tell why nothing is served here, and close."""
-        if not (self.close_sent or self.transport.is_closing()):
-            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MOST_REASON])
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-        self.transport.close()
-
-    def cut(self) -> None:
-        """Close at once."""
-        self.transport.abort()
-
-    def _hold(self, partial: int) -> None:
-        more = partial - self._partial
-        try:
-            if more > 0:
-                self.shared.held.check(more)
-        except OverloadedError as error:
-            self.refuse(error)
-            return
-        self.shared.held.bytes += more
-        self._partial = partial
