@@ -77,6 +77,6 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ['ANYTIME_PORT']), timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h, os, ssl; e = os.environ; a = ('127.0.0.1', int(e['ANYTIME_PORT'])); c = h.HTTPSConnection(*a, timeout=2, context=ssl._create_unverified_context()) if e.get('ANYTIME_SSL_CERTFILE') else h.HTTPConnection(*a, timeout=2); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["anytime", "serve"]
 CMD ["/models"]

@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-peers soak image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak overload image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -19,7 +19,8 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests
+	$(BIN)/mypy tests deploy
+	$(BIN)/python deploy/audit.py requirements.lock
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -38,6 +39,14 @@ bench-likelihood: .venv/ready
 bench-serving: .venv/ready
 	$(BIN)/python tests/benchmarks/serving.py $(ARGS)
 
+# Asked directly, and by each proxy of deploy/proxies that is installed.
+bench-proxies: .venv/ready
+	$(BIN)/python tests/benchmarks/proxies.py $(ARGS)
+
+# Sessions in Redis beside sessions in memory; needs redis-server.
+bench-sessions: .venv/ready
+	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
+
 # Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
 bench-peers: .venv-peers/ready
 	.venv-peers/bin/python tests/benchmarks/group_lasso.py --data $(DATA) $(ARGS)
@@ -45,6 +54,10 @@ bench-peers: .venv-peers/ready
 # Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
 soak: .venv/ready
 	$(BIN)/python tests/benchmarks/deadlines.py $(ARGS)
+
+# Up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
+overload: .venv/ready
+	$(BIN)/python tests/drills/overload.py $(ARGS)
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
 lock: .venv/ready

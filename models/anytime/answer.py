@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Answer", "Expected", "Policy", "Reason"]
+__all__ = ["Answer", "Expected", "Overload", "Policy", "Reason"]
 
 Policy = Literal["prefix", "arrived"]
-Reason = Literal["deadline", "budget", "end", "complete", "draining"]
+Reason = Literal["deadline", "budget", "end", "complete", "draining", "overload"]
+Overload = Literal["refuse", "prior"]
+"""What is wanted of a service that more is asked of than it can answer: to be refused, or the base rate at once."""
 
 
 @dataclass(frozen=True)

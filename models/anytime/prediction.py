@@ -51,6 +51,8 @@ class Prediction:
         """Groups that came more than once."""
         self.replacements = 0
         """How often a group came again."""
+        self.nbytes = 0
+        """Bytes of the values that have come."""
         self._rows = None if rows is None else int(rows)
         self._lacking = list(model.lacking)
         self._nulls: dict[str, Bool | None] = {}
@@ -82,7 +84,7 @@ class Prediction:
         """
         if self._rows not in (None, rows):
             raise ValuesError(f"rows is {rows}; expected {self._rows}, as before")
-        self._rows = rows
+        self._know_rows(rows)
 
     def has(self, group: str) -> bool:
         """Tell whether a group has been received."""
@@ -115,9 +117,9 @@ class Prediction:
         """Take values that `checked` let through."""
         place = self.model.places[group]
         if self._X is None:
-            self._rows = len(array)
+            self._know_rows(len(array))
             # Columns are contiguous, so pages of those that never come are never touched.
-            self._X = np.empty((self._rows, len(self.model.prefixes.mean)), order="F")
+            self._X = np.empty((len(array), len(self.model.prefixes.mean)), order="F")
         kept = self._X[:, place.start : place.stop]
         np.subtract(array, place.mean, out=kept)
         nulls = None
@@ -130,6 +132,7 @@ class Prediction:
             self.replacements += 1
             self._ready = None
         else:
+            self.nbytes += kept.nbytes
             self._lacking[place.step] -= 1
             while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
                 self.prefix += 1
@@ -225,6 +228,10 @@ class Prediction:
             note=note,
             approximate=arrived is not None and arrived.approximate,
         )
+
+    def _know_rows(self, rows: int) -> None:
+        if self._rows != rows:
+            self._rows, self._ready = rows, None  # what was answered before was of one row
 
     def _not_taken(self, group: object) -> str:
         groups = self.model.groups

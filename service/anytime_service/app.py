@@ -17,7 +17,8 @@ from anytime_service.keys import KeyRing
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.origins import Origins
 from anytime_service.registry import ModelRegistry
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.chosen import chosen_store
+from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from anytime_service.tracing import OFF, Tracing
 from anytime_service.transports.oip import oip_routes
@@ -47,6 +48,8 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     ------
     KeysError
         The file of keys cannot be read.
+    AnytimeError
+        The store that sessions are to live in cannot be used.
     """
     app = AnytimeAPI(
         title="anytime",
@@ -59,8 +62,8 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     app.keyed = keys.needed
     handler = Handler(registry, settings, tracing)
     stream = Stream(handler)
-    sessions = MemorySessions(settings.max_sessions, settings.session_ttl_s)
-    app.state.handler, app.state.stream, app.state.keys = handler, stream, keys
+    sessions = chosen_store(handler)
+    app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
     app.entrance = partial(_entrance, handler)
     problems.install(app)
     hot = [
@@ -90,10 +93,10 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     return app
 
 
-def create_side_app(handler: Handler) -> AnytimeAPI:
+def create_side_app(handler: Handler, sessions: SessionStore) -> AnytimeAPI:
     """Build what a second port serves: the metrics of a service, and its probes."""
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
-    app.state.handler = handler
+    app.state.handler, app.state.sessions = handler, sessions
     app.entrance = lambda inner: Correlated(inner, handler.signals.errors)
     problems.install(app)
     app.include_router(health.probes)

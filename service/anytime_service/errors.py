@@ -7,6 +7,9 @@ AnytimeError
 ├── UnknownModelError       a request names a model that is not here
 ├── UnknownSessionError     a request names a session that never was
 ├── GoneSessionError        a request names a session that has been deleted, or expired
+├── SessionsUnreachableError   sessions live elsewhere, and it does not answer
+├── MissingVersionError     a session was begun with a version of a model that is not here
+├── DamagedSessionError     what is kept of a session is not what was written
 ├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
@@ -16,7 +19,9 @@ AnytimeError
 ├── RightError              a request for more than its key allows
 ├── OriginError             a request of a page of another site
 ├── OutOfTurnError          an event that an open prediction cannot take in its state
-├── OverloadedError         too much is open already, or the service is stopping
+├── OverloadedError         too much is asked for, open or held already, or the service is stopping
+├── SlowRequestError        a request that has not come in time
+├── HeadTooLargeError       a request whose head is above the limit
 ├── SubprotocolError        a WebSocket that speaks another protocol than ours
 └── UpgradeRequiredError    a plain request to the WebSocket's route
 
@@ -33,16 +38,21 @@ __all__ = [
     "BodyTooLargeError",
     "CertificateError",
     "ContentTypeError",
+    "DamagedSessionError",
     "FieldError",
     "GoneSessionError",
+    "HeadTooLargeError",
     "KeyNeededError",
     "KeysError",
     "MalformedBodyError",
+    "MissingVersionError",
     "OriginError",
     "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
     "RightError",
+    "SessionsUnreachableError",
+    "SlowRequestError",
     "SubprotocolError",
     "UnknownModelError",
     "UnknownSessionError",
@@ -76,6 +86,26 @@ class UnknownSessionError(AnytimeError):
 
 class GoneSessionError(AnytimeError):
     """A request names a session that has been deleted, or expired."""
+
+    field = "session"
+
+
+class SessionsUnreachableError(AnytimeError):
+    """Sessions live in a store that does not answer; `why`, in words for anybody."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"sessions cannot be reached: {why}; retry in a second, sending the same again does no harm")
+        self.why = why
+
+
+class MissingVersionError(AnytimeError):
+    """A session was begun with a version of a model that is not here; another replica may have it."""
+
+    field = "session"
+
+
+class DamagedSessionError(AnytimeError):
+    """What is kept of a session is not what was written."""
 
     field = "session"
 
@@ -125,7 +155,23 @@ class OutOfTurnError(AnytimeError):
 
 
 class OverloadedError(AnytimeError):
-    """Too much is open already, or the service is stopping; another replica may answer."""
+    """Too much is asked for, open or held already, or the service is stopping; another replica may answer.
+
+    `field` is what is refused, where it is not the whole; `retry_after_s` when to ask again.
+    """
+
+    def __init__(self, message: str, field: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+class SlowRequestError(AnytimeError):
+    """A request that has not come in time; the connection closes."""
+
+
+class HeadTooLargeError(AnytimeError):
+    """A request whose head is above the limit; the connection closes."""
 
 
 class SubprotocolError(AnytimeError):

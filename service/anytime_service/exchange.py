@@ -15,7 +15,9 @@ from starlette.types import Receive, Send
 
 from anytime_service.clock import now_ms
 from anytime_service.eager import start
-from anytime_service.errors import BodyTooLargeError
+from anytime_service.errors import BodyTooLargeError, SlowRequestError
+from anytime_service.held import Held
+from anytime_service.patience import Patience
 
 __all__ = ["LINGER_S", "Exchange", "Reply"]
 
@@ -41,18 +43,25 @@ class Exchange:
     ----------
     receive, send : the channels.
     limit : bytes that the body may have; as many again are let pass after the response.
+    held : counts the bytes of the body that are kept.
+    bodies : waits for whole bodies where no deadline answers before; None waits for as long as it takes.
 
     Attributes
     ----------
     replied : whether the response has been sent.
     gone : whether the client closed the connection before it was.
     ended : whether the whole body has come.  ended_ms : when.
-    rest : called with what still comes of the body after the response, where that is of use.
+    rest : called with what still comes of the body after the response, where that is of use; at the end maybe with
+        nothing.
     """
 
     __slots__ = (
+        "_bodies",
         "_bytes",
         "_close",
+        "_held",
+        "_kept",
+        "_late",
         "_limit",
         "_linger",
         "_lingered",
@@ -67,7 +76,14 @@ class Exchange:
         "rest",
     )
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        limit: int,
+        held: Held | None = None,
+        bodies: Patience[Exchange] | None = None,
+    ) -> None:
         self.replied = False
         self.gone = False
         self.ended = False
@@ -76,6 +92,10 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._limit = limit
+        self._held = held
+        self._kept = 0
+        self._bodies = bodies
+        self._late = False
         self._bytes = 0
         self._close = False
         self._task: asyncio.Task[object] | None = None
@@ -120,15 +140,54 @@ class Exchange:
                 yield chunk
 
     async def whole(self) -> bytes:
-        """Read the body to its end, or until the response has been sent; raises as `body` does."""
+        """Read the body to its end, or until the response has been sent.
+
+        Raises
+        ------
+        BodyTooLargeError
+            It goes on past the limit of bytes.
+        SlowRequestError
+            It goes on past the limit of time.
+        OverloadedError
+            Too many bytes are held already.
+        """
         chunks: list[bytes] = []
-        while not (self.ended or self.replied or self.gone):
-            chunks.append(await self._next())
-            self._check_size()
+        if self._bodies is not None:
+            self._task = asyncio.current_task()
+            self._bodies.begin(self)
+        try:
+            while not (self.ended or self.replied or self.gone):
+                chunks.append(await self._next())
+                self._check_size()
+                self.keeps(self._bytes)
+        finally:
+            if self._bodies is not None:
+                self._bodies.end(self)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def overdue(self) -> None:
+        """Have the reading of a body that has not come in time end with SlowRequestError."""
+        if self._task is not None:
+            self._late = True
+            self._task.cancel()
+
+    def keeps(self, size: int) -> None:
+        """Tell how many bytes of the body are kept, until `finish`.
+
+        Raises
+        ------
+        OverloadedError
+            Too many bytes are held already.
+        """
+        if self._held is not None:
+            if size > self._kept:
+                self._held.check(size - self._kept)
+            self._held.bytes += size - self._kept
+            self._kept = size
 
     async def finish(self) -> None:
         """Wait for the response, let the rest of the body run out after it, and complete it."""
+        self.keeps(0)
         if self.ended and self.replied and self._linger is None and not self._sending:
             return
         try:
@@ -145,6 +204,7 @@ class Exchange:
             if not self._lingered:
                 raise
         finally:
+            self.keeps(0)  # late lines may have been looked at
             if self._linger is not None:
                 self._linger.cancel()
 
@@ -156,6 +216,9 @@ class Exchange:
         try:
             message = await self._receive()
         except asyncio.CancelledError:
+            if self._late:
+                self._late = False
+                raise SlowRequestError("the body has not come in time; send it at once, or with a deadline") from None
             if not self._lingered:
                 raise
             self.gone = True
@@ -167,7 +230,7 @@ class Exchange:
         self._bytes += len(chunk)
         if not message.get("more_body", False):
             self.ended, self.ended_ms = True, now_ms()
-        if chunk and self.replied and self.rest is not None:
+        if self.replied and self.rest is not None:
             self.rest(chunk)
         return chunk
 

@@ -13,28 +13,35 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anytime.answer import Answer, Policy
+from anytime.answer import Answer, Overload, Policy
 from anytime.arrived import ArrivedModel
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
-from anytime_service.access import log_answer
+from anytime_service.admission import Admission
 from anytime_service.clock import now_ms
-from anytime_service.correlation import CURRENT, on_behalf_of
 from anytime_service.deadlines import SLACK_MS, Alarm
-from anytime_service.errors import FieldError, OverloadedError, UnknownModelError
-from anytime_service.laps import Laps, SessionLaps
+from anytime_service.errors import FieldError, OverloadedError
+from anytime_service.exchange import Exchange
+from anytime_service.held import Held
+from anytime_service.laps import SessionLaps
+from anytime_service.patience import Patience
 from anytime_service.protocol import OpenPrediction
+from anytime_service.pulse import Pulse
 from anytime_service.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.signals import Signals
 from anytime_service.solving import Solver
-from anytime_service.tracing import Origin, Tracing
+from anytime_service.tracing import Tracing
+from anytime_service.trail import Trail
 
 __all__ = ["Ask", "Handler", "Live"]
 
 _log = logging.getLogger("anytime_service")
 
 Tell = Callable[[Answer], None]
+
+VALUE_BYTES = 8
+"""What a value takes, in whatever form it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class Ask:
     deadline_ms: float | None = None
     policy: Policy = "prefix"
     ranking: bool = False
+    overload: Overload = "refuse"
     traceparent: str | None = None
 
 
@@ -69,8 +77,14 @@ class Handler:
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[Live] = set()
         self.draining = False
+        self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
+        self.held = Held(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
+        self.bodies: Patience[Exchange] = Patience(settings.body_timeout_s, Exchange.overdue)
         self._reloading = asyncio.Lock()
+        self._pulse = Pulse(self.admission.lapped)
         self.signals.open.set_function(lambda: len(self.live))
+        self.signals.held_bytes.set_function(lambda: self.held.bytes)
+        self.signals.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
     def open(
         self,
@@ -81,6 +95,7 @@ class Handler:
         *,
         update: Tell | None = None,
         shared: Prediction | None = None,
+        admitted: bool | None = None,
     ) -> Live:
         """Open a prediction; `tell` may be called at once.
 
@@ -91,6 +106,7 @@ class Handler:
         fail : called instead if there is none by a fault of ours, met when nobody is there to catch it.
         update : called with better answers before, where they are wanted.
         shared : the groups of a session.
+        admitted : whether it may be begun, where that has been decided already; None decides it here.
 
         Raises
         ------
@@ -99,22 +115,43 @@ class Handler:
         FieldError
             Something was asked for that cannot be.
         OverloadedError
-            Too many predictions are open, or the service is stopping.
+            More is asked for than can be answered in time, too many predictions are open, or the service is stopping.
         """
         self.check_room()
+        if admitted is None:
+            admitted = self.admission.admits(begun_ms)
+        if not admitted:
+            self.shed("prior" if ask.overload == "prior" else "refused")
+            if ask.overload != "prior":
+                raise self.overloaded()
         model = shared.model if shared is not None else self.registry.get(ask.model)
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = Live(self, OpenPrediction(model, shared), tell, fail, update)
-        live.begin(ask, begun_ms)
+        live = Live(self, OpenPrediction(model, shared if admitted else None), tell, fail, update)
+        live.begin(ask, begun_ms, overloaded=not admitted)
         return live
 
     def check_room(self) -> None:
         """Raise OverloadedError where nothing more may be opened."""
         if self.draining or len(self.live) >= self.settings.max_open:
+            self.signals.shed.labels("refused", "stopping" if self.draining else "open").inc()
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
             raise OverloadedError(f"{why}; ask again in a second, or another replica")
+
+    def shed(self, how: str) -> None:
+        """Count a prediction that is not begun for want of time."""
+        self.signals.shed.labels(how, "lateness").inc()
+
+    def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
+        """Why a prediction is not begun for want of time."""
+        seconds = retry_after_s or self.admission.retry_after_s(now_ms())
+        after = "a second" if seconds == 1 else f"{seconds} seconds"
+        return OverloadedError(
+            f"more is asked for than can be answered in time; ask again in {after}, ask another replica, or with"
+            " overload=prior for the base rate",
+            retry_after_s=seconds,
+        )
 
     async def reload(self, name: str | None = None) -> None:
         """Load models again beside the event loop; what is open keeps the models it began with.
@@ -125,14 +162,8 @@ class Handler:
             A model cannot be loaded; everything stays as it was. See `registry.reloaded`.
         """
         async with self._reloading:
-            try:
+            with self.signals.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)
-            except UnknownModelError:  # the caller's mistake, not the files'
-                raise
-            except Exception:
-                self.signals.reloads.labels("failed").inc()
-                raise
-            self.signals.reloads.labels("ok").inc()
             self.signals.serves(self.registry.every())
 
     def drain(self) -> None:
@@ -145,24 +176,26 @@ class Handler:
         """End what runs beside the event loop."""
         self.solver.close()
 
+    def _wake(self) -> None:
+        self._pulse.start()
+
 
 class Live:
     """An open prediction in time; events are those of `OpenPrediction`, without the time."""
 
     __slots__ = (
         "_alarm",
-        "_correlation",
         "_fail",
         "_handler",
-        "_origin",
+        "_held",
         "_solve_due",
         "_tell",
         "_update",
         "answered",
-        "laps",
         "on_end",
         "opened",
         "signals",
+        "trail",
     )
 
     def __init__(
@@ -182,8 +215,7 @@ class Live:
         self._update = update
         self._alarm: Alarm | None = None
         self._solve_due = False
-        self._correlation = CURRENT.get()
-        self._origin: Origin | None = None
+        self._held = 0
         self.on_end: Callable[[], None] | None = None
         """Called when nobody waits any more."""
 
@@ -192,14 +224,14 @@ class Live:
         """The model that answers; a prediction keeps the one it began with."""
         return self.opened.model
 
-    def begin(self, ask: Ask, begun_ms: float) -> None:
-        """Open, with the alarm set to the deadline; called by the handler."""
-        self.laps = Laps(self.signals, begun_ms)
-        if self._handler.tracing is not None:
-            self._origin = self._handler.tracing.origin(ask.traceparent)
+    def begin(self, ask: Ask, begun_ms: float, *, overloaded: bool = False) -> None:
+        """Open, with the alarm set to the deadline; called by the handler. Answers at once if it is overloaded."""
+        self.trail = Trail(self.signals, self._handler.tracing, begun_ms, ask.traceparent)
         longest = self._handler.settings.max_deadline_ms
         deadline_ms = longest if ask.deadline_ms is None else min(ask.deadline_ms, longest)
-        answer = self.opened.begin(begun_ms, ask.rows, ask.budget, deadline_ms, ask.policy, ranking=ask.ranking)
+        answer = self.opened.begin(
+            begun_ms, ask.rows, ask.budget, deadline_ms, ask.policy, ranking=ask.ranking, overloaded=overloaded
+        )
         if answer is None:
             self._handler.live.add(self)
             # A deadline so short that the margin would take most of it keeps half.
@@ -211,15 +243,29 @@ class Live:
         self._after(answer)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
-        """Take the values of one group; `took_ms` is what computing them took, where the client tells."""
+        """Take the values of one group; `took_ms` is what computing them took, where the client tells.
+
+        Raises
+        ------
+        FieldError
+            The values cannot be used.
+        OverloadedError
+            Too many bytes are held already. Either changes nothing.
+        """
         now, again = now_ms(), self.opened.has(name)
+        if not again:
+            self._handler.held.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
-        self.laps.came(name, now, took_ms, again=again)
+        self.trail.laps.came(name, now, took_ms, again)
+        self._hold()
         self._after(answer)
 
     def groups(self, values: Mapping[str, Any], came_ms: float | None = None) -> None:
-        """Take several groups that came together, at `came_ms` if that is past."""
-        self._after(self.opened.groups(now_ms() if came_ms is None else came_ms, values))
+        """Take several groups that came together, at `came_ms` if that is past; may raise as `group`."""
+        self._handler.held.check(sum(array.size for array in values.values()) * VALUE_BYTES, "groups")
+        answer = self.opened.groups(now_ms() if came_ms is None else came_ms, values)
+        self._hold()
+        self._after(answer)
 
     def took(self, names: Iterable[str]) -> None:
         """Hear of groups that the shared prediction has taken."""
@@ -237,11 +283,18 @@ class Live:
         """Forget the prediction: nobody waits for its answer. Safe at any time."""
         self.answered = True
         self._handler.live.discard(self)
+        self._handler.held.bytes -= self._held
+        self._held = 0
         if self._alarm is not None:
             self._alarm.cancel()
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
+
+    def fail(self, error: Exception) -> None:
+        """Tell that there will be no answer."""
+        self.drop()
+        self._fail(error)
 
     def overdue(self, now: float) -> bool:
         """Whether the deadline is past."""
@@ -263,6 +316,12 @@ class Live:
         elif self.opened.many:
             self.opened.prepare()
         self._tell_update()
+
+    def _hold(self) -> None:
+        """Account for the values that have been taken."""
+        held = self.opened.nbytes
+        self._handler.held.bytes += held - self._held
+        self._held = held
 
     def _solve(self) -> None:
         """Have the optimum found of what has arrived."""
@@ -290,10 +349,9 @@ class Live:
         try:
             self._after(event())
         except Exception as error:
-            with on_behalf_of(self._correlation):
+            with self.trail.request():
                 _log.exception("a prediction of model %r failed", self.model.name)
-                self.drop()
-                self._fail(error)
+                self.fail(error)
 
     def _tell_update(self) -> None:
         if self._update is not None and not self.answered:
@@ -304,12 +362,9 @@ class Live:
     def _leave(self, answer: Answer) -> None:
         self.drop()
         self._tell(answer)
+        if answer.reason != "overload":
+            self._handler.admission.ended(answer.elapsed_ms)
         late_ms = None
         if answer.reason == "deadline" and self._alarm is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
-        self.signals.answered(answer, late_ms)
-        if self._origin is not None and self._handler.tracing is not None:
-            self._handler.tracing.answered(self._origin, answer, late_ms)
-        if _log.isEnabledFor(logging.DEBUG):
-            with on_behalf_of(self._correlation):
-                log_answer(answer, late_ms)
+        self.trail.answered(answer, late_ms)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope
 
-from anytime.answer import Policy
+from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.handler import Ask
@@ -24,7 +24,7 @@ from anytime_service.wire.forms import JSON, MSGPACK, Form
 
 __all__ = ["ASKING", "PARAMETERS", "Head", "body_form", "headers_of", "read_head", "reply_form"]
 
-ASKING = ("budget", "deadline_ms", "policy", "ranking")
+ASKING = ("budget", "deadline_ms", "overload", "policy", "ranking")
 """Parameters of every request for a prediction."""
 
 PARAMETERS = (*ASKING, "model", "rows")
@@ -98,6 +98,9 @@ def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PA
     policy = query.get("policy", "prefix")
     if policy not in get_args(Policy):
         raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
+    overload = query.get("overload", "refuse")
+    if overload not in get_args(Overload):
+        raise FieldError("overload", f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
     ask = Ask(
         model=query.get("model"),
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
@@ -105,6 +108,7 @@ def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PA
         deadline_ms=_deadline(query, headers),
         policy=cast(Policy, policy),
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
+        overload=cast(Overload, overload),
     )
     return Head(ask, form, kind in _LINES, reply_form(headers, form), query.get("session"))
 

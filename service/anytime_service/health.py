@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from anytime_service.handler import Handler
 from anytime_service.openapi import problem_responses
 from anytime_service.problems import not_ready
+from anytime_service.sessions.store import SessionStore
 
-__all__ = ["Health", "metrics", "probes"]
+__all__ = ["Health", "Readiness", "metrics", "probes"]
 
 probes = APIRouter(tags=["health"], responses=problem_responses(500))
 metrics = APIRouter(tags=["health"], responses=problem_responses(500))
@@ -21,6 +22,13 @@ class Health(BaseModel):
     """What a probe is told."""
 
     status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """What a probe is told of a service that answers; `sessions` is where they live, or why they cannot be reached."""
+
+    status: Literal["ok", "degraded"]
+    sessions: str
 
 
 def _handler(request: Request) -> Handler:
@@ -33,13 +41,23 @@ async def live() -> Health:
     return Health()
 
 
-@probes.get("/readyz", response_model=Health, responses=problem_responses(503))
-async def ready(request: Request) -> Health | Response:
-    """Tell whether predictions are begun here: there are models to answer from, and the service is not stopping."""
-    handler = _handler(request)
+@probes.get("/readyz", response_model=Readiness, responses=problem_responses(422, 503))
+async def ready(
+    request: Request,
+    sessions: Annotated[Literal["required"] | None, Query(description="Whether it is of use without sessions.")] = None,
+) -> Readiness | Response:
+    """Tell whether predictions are begun here; without its sessions a service still answers everything else."""
+    handler, store = _handler(request), cast(SessionStore, request.app.state.sessions)
     if handler.draining:
         return not_ready("the service is stopping")
-    return Health() if len(handler.registry) else not_ready("no model is loaded")
+    if not len(handler.registry):
+        return not_ready("no model is loaded")
+    await store.start()
+    if store.trouble is None:
+        return Readiness(status="ok", sessions=store.kind)
+    if sessions == "required":
+        return not_ready(f"sessions cannot be reached: {store.trouble}")
+    return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 
 @metrics.get("/metrics", response_class=Response)

@@ -10,12 +10,12 @@ hashes are kept, and no message has a key in it, not even one that is wrong: it 
 
 from __future__ import annotations
 
-import hmac
 import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -105,13 +105,13 @@ class KeyRing:
         digest = sha256(presented).digest()
         found: Key | None = None
         for key in self._keys:
-            if hmac.compare_digest(key.digest, digest) and (found is None or key.right == "admin"):
+            if compare_digest(key.digest, digest) and (found is None or key.right == "admin"):
                 found = key
         return found
 
     def holds(self, key: Key) -> bool:
         """Whether a key that was found once is still here, in whatever scope."""
-        return any(hmac.compare_digest(each.digest, key.digest) for each in self._keys)
+        return any(compare_digest(each.digest, key.digest) for each in self._keys)
 
     def changed(self) -> bool:
         """Whether the file may be another than the one that was read; one look at its times."""

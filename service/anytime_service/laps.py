@@ -11,7 +11,10 @@ from collections.abc import Sequence
 
 from anytime_service.signals import ModelSignals
 
-__all__ = ["Laps", "SessionLaps"]
+__all__ = ["LONGEST_MS", "Laps", "SessionLaps"]
+
+LONGEST_MS = 3_600_000.0
+"""More than this is not believed of a group: one absurd number would drown the sum of all others."""
 
 
 class Laps:
@@ -29,7 +32,7 @@ class Laps:
         self.signals = signals
         self._last_ms = begun_ms
 
-    def came(self, group: str, now_ms: float, took_ms: float | None = None, *, again: bool = False) -> None:
+    def came(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
         """Note a group that came by itself.
 
         Parameters
@@ -38,11 +41,15 @@ class Laps:
         again : it had come before. Sent once more it may not have been computed once more, so that only what the client
             tells counts.
         """
-        since_ms, self._last_ms = now_ms - self._last_ms, now_ms
-        if took_ms is not None:
-            self.signals.took(group, took_ms)
-        elif not again:
-            self.signals.took(group, since_ms)
+        if took_ms is None:
+            took_ms = now_ms - self._last_ms
+        else:
+            again = False
+        self._last_ms = now_ms
+        if not again:
+            tally = self.signals.groups.get(group) or self.signals.group(group)
+            if tally is not None:
+                tally.observe(took_ms / 1000.0 if took_ms < LONGEST_MS else LONGEST_MS / 1000.0)
 
     def together(self, now_ms: float) -> None:
         """Note groups that came together: no time can be told for each."""

@@ -20,8 +20,14 @@ from anytime_service.settings import Settings
 
 __all__ = ["JsonLines", "TextLines", "log_config"]
 
-_OTHERS = ("asyncio", "concurrent.futures", "fastapi", "opentelemetry", "redis")
-"""Loggers of libraries that may have something to say."""
+_OTHERS = {
+    "asyncio": "WARNING",
+    "concurrent.futures": "WARNING",
+    "fastapi": "WARNING",
+    "opentelemetry": "ERROR",  # its warnings are of every attempt at a collector that is gone
+    "redis": "WARNING",
+}
+"""Loggers of libraries that may have something to say, and from which level on."""
 
 _DROPPED = (
     "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
@@ -97,7 +103,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
             "uvicorn.access": {"propagate": False},  # ours says more, see `access`
             "anytime_service": {**ours, "level": level},
             ACCESS: {"level": "INFO"},  # whoever wants it has said so
-            **{name: {**ours, "level": "WARNING"} for name in _OTHERS},
+            **{name: {**ours, "level": others} for name, others in _OTHERS.items()},
         },
     }
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.answer import Answer, Policy
+from anytime.answer import Answer, Overload, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.rights import need_of
 from anytime_service.wire.bodies import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
@@ -38,14 +38,17 @@ PROBLEMS = {
     401: "A key is needed that holds",
     403: "The key does not allow this, or the request comes from a page of another site",
     404: "There is no such model or session",
+    408: "The request has not come in time",
     409: "That cannot be done now",
     410: "The session has ended",
     413: "The body is too large",
     415: "The body is in a form that is not read here",
     422: "A value cannot be used; `field` names it",
     426: "This route speaks WebSocket",
+    431: "The head of the request is too large",
     500: "The server failed",
-    503: "Too much is under way, or no model is loaded",
+    503: "Too much is asked for, open or held, sessions cannot be reached, or no model is loaded; Retry-After tells "
+    "when to ask again",
 }
 """Problems that routes document, by status."""
 
@@ -106,6 +109,12 @@ _ASKING = [
         "likelihood), where `policies` of the model has it.",
     ),
     _parameter("ranking", {"type": "boolean", "default": False}, "Also give the order of the rows."),
+    _parameter(
+        "overload",
+        {"type": "string", "enum": list(get_args(Overload)), "default": "refuse"},
+        "Where more is asked for than can be answered in time: be refused with 503, or told the base rate at once "
+        "(prior), with `reason` overload.",
+    ),
     _parameter("Request-Timeout-Ms", _AMOUNT, "A deadline too; the smallest counts.", "header"),
     _parameter(
         "grpc-timeout",
@@ -153,7 +162,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
                 "headers": {"Location": {"schema": {"type": "string"}}},
             }
         }
-        | _problems(400, 404, 413, 415, 422, 500, 503),
+        | _problems(400, 404, 408, 413, 415, 422, 500, 503),
     },
     "groups": {
         "operationId": "post_groups",
@@ -165,7 +174,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
             "content": _content({"type": "object", "additionalProperties": msgspec.json.schema(Values)}),
         },
         "responses": {"200": {"description": "The groups were taken", "content": _content(_ref(SessionTook))}}
-        | _problems(400, 404, 410, 413, 415, 422, 500),
+        | _problems(400, 404, 408, 410, 413, 415, 422, 500, 503),
     },
     "predict": {
         "operationId": "predict_session",
@@ -187,7 +196,7 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
         "tags": ["sessions"],
         "summary": "End a session; those who wait are answered",
         "parameters": [_SESSION_ID],
-        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500),
+        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500, 503),
     },
 }
 

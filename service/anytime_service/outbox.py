@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from starlette.types import Send
 
 from anytime_service.eager import start
+from anytime_service.held import Held
 
 __all__ = ["MOST_BYTES", "Outbox"]
 
@@ -30,13 +32,15 @@ class Outbox:
     ----------
     send : the channel.
     give_up : called once when the client cannot be reached, or reads too slowly.
+    held : counts the bytes that are kept; None for no limit but that of one client.
     """
 
-    def __init__(self, send: Send, give_up: Callable[[], None]) -> None:
+    def __init__(self, send: Send, give_up: Callable[[], None], held: Held | None = None) -> None:
         self._send = send
         self._give_up = give_up
         self._kept: deque[tuple[dict[str, Any], int]] = deque()
         self._bytes = 0
+        self._held = Held(sys.maxsize) if held is None else held
         self._flushing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -51,8 +55,8 @@ class Outbox:
             return
         if self._flushing is not None:
             self._kept.append((message, size))
-            self._bytes += size
-            if self._bytes > MOST_BYTES:
+            self._hold(size)
+            if self._bytes > MOST_BYTES or not self._held.fits(0):
                 self._fail()
             return
         try:
@@ -68,6 +72,7 @@ class Outbox:
         """Send nothing more."""
         self._closed = True
         self._kept.clear()
+        self._hold(-self._bytes)
         if self._flushing is not None:
             self._flushing.cancel()
 
@@ -83,7 +88,7 @@ class Outbox:
             sent = 0
             while self._kept:
                 message, size = self._kept.popleft()
-                self._bytes -= size
+                self._hold(-size)
                 await self._send(message)
                 sent += 1
                 if sent % AT_A_TIME == 0:
@@ -92,6 +97,10 @@ class Outbox:
             self._fail(error)
         else:
             self._flushing = None
+
+    def _hold(self, more: int) -> None:
+        self._bytes += more
+        self._held.bytes += more
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give the client up; `error` is why it cannot be reached, an OSError where it has simply gone."""

@@ -10,7 +10,7 @@ NEW      OPEN; or ANSWERED when  illegal                          illegal       
          there is nothing to
          wait for (deadline 0,
          a budget that buys no
-         group)
+         group, no time for it)
 OPEN     illegal                 OPEN; or, when what is awaited   OPEN             ANSWERED; or      ANSWERED
                                  is there, ANSWERED or SOLVING                     SOLVING
 SOLVING  illegal                 SOLVING, counted as late         ANSWERED; or,    SOLVING           ANSWERED
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, get_args
 
@@ -46,7 +47,10 @@ from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.errors import FieldError, OutOfTurnError
 
-__all__ = ["TRANSITIONS", "OpenPrediction", "State"]
+__all__ = ["OVERLOADED", "TRANSITIONS", "OpenPrediction", "State"]
+
+OVERLOADED = "more is asked for than can be answered in time; this is the base rate, at once"
+"""Note of an answer that did not wait for groups for that reason."""
 
 
 class State(Enum):
@@ -119,6 +123,11 @@ class OpenPrediction:
         return self._prediction.has(name)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the values received in time."""
+        return self._prediction.nbytes
+
+    @property
     def many(self) -> bool:
         """Whether there are several rows, so that scores are worth having at hand."""
         return self._prediction.rows > 1
@@ -140,6 +149,7 @@ class OpenPrediction:
         policy: Policy = "prefix",
         *,
         ranking: bool = False,
+        overloaded: bool = False,
     ) -> Answer | None:
         """Open the prediction for `rows` rows, None to count them in the first values.
 
@@ -147,6 +157,7 @@ class OpenPrediction:
         ----------
         deadline_ms : counts from `now_ms`; None is no deadline.
         ranking : the answer is to order the rows.
+        overloaded : answer at once, as there is no time to wait for groups; `note` says so.
 
         Raises
         ------
@@ -178,6 +189,8 @@ class OpenPrediction:
         self.state = State.OPEN
         if deadline_ms == 0:
             return self._answer(now_ms, "deadline")
+        if overloaded and self._awaited:
+            return replace(self._answer(now_ms, "overload"), note=OVERLOADED)
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:

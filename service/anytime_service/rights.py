@@ -61,15 +61,20 @@ NEEDS: Mapping[Need, tuple[str, ...]] = {
 
 def _pattern(routes: Iterable[str]) -> re.Pattern[str]:
     """One pattern for many routes; a name in braces is one segment, as it is for the router."""
-    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(route)) for route in routes))
+    open_ended = (route for route in routes if "{" in route)
+    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(route)) for route in open_ended))
 
 
+_FIXED: Mapping[str, Need] = {route: need for need, routes in NEEDS.items() for route in routes if "{" not in route}
 _OPEN, _PREDICT = _pattern(NEEDS["open"]), _pattern(NEEDS["predict"])
 
 
 def need_of(method: str, path: str) -> Need:
     """Tell what a request needs; of a WebSocket the method is GET."""
     asked = f"{'GET' if method == 'HEAD' else method} {path}"
+    fixed = _FIXED.get(asked)
+    if fixed is not None:
+        return fixed
     if _PREDICT.fullmatch(asked):
         return "predict"
     return "open" if _OPEN.fullmatch(asked) else "admin"

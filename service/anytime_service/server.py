@@ -12,9 +12,11 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -23,14 +25,17 @@ from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
+from anytime_service.connections import Connections, room_for
 from anytime_service.errors import AddressError, CertificateError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
+from anytime_service.held import Held
 from anytime_service.logs import log_config
 from anytime_service.reach import address_of, metrics_address_of
 from anytime_service.registry import ModelRegistry
 from anytime_service.rotation import Rotation
 from anytime_service.settings import Settings
+from anytime_service.shedding import Shedding
 from anytime_service.side_port import SidePort
 from anytime_service.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 from anytime_service.tls import read_again, tls_context
@@ -41,7 +46,13 @@ __all__ = ["Server", "bind", "bind_side", "build_server", "serve"]
 TICK_MS = 100.0
 """How often uvicorn calls `on_tick`."""
 
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while the loop waits: packing spans takes 20 ms. Untold it is 5 ms."""
+
 _log = logging.getLogger("anytime_service")
+
+PING_S = 20.0
+"""Time after which a WebSocket is asked whether it is still there, and that it has to answer in."""
 
 
 class Server(uvicorn.Server):
@@ -65,9 +76,11 @@ class Server(uvicorn.Server):
         self._ticked_ms: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Look for the sessions' store, and listen."""
+        if self._state is not None:
+            await self._state.sessions.start()
         if self._side_socket is not None:
-            self._side = SidePort(create_side_app(self._state.handler), self._side_socket)
+            self._side = SidePort(create_side_app(self._state.handler, self._state.sessions), self._side_socket)
             await self._side.open()
         await super().startup(sockets)
         if self.rotation is not None:
@@ -87,6 +100,7 @@ class Server(uvicorn.Server):
         if self._side is not None:
             await self._side.close()
         if state is not None:
+            await state.sessions.close()
             state.handler.close()
 
     async def on_tick(self, counter: int) -> bool:
@@ -133,12 +147,18 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         The certificate, its key or the authorities cannot be used.
     """
     context = tls_context(settings)
+    handler: Handler | None = getattr(getattr(app, "state", None), "handler", None)
+    held = Held(settings.max_held_bytes) if handler is None else handler.held
+    shared = Connections(settings, held, None if handler is None else Shedding(handler))
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
-        http=SlicedHttpProtocol,
-        ws=SlicedWebSocketProtocol,
+        http=cast(Any, partial(SlicedHttpProtocol, shared)),
+        ws=cast(Any, partial(SlicedWebSocketProtocol, shared)),
+        timeout_keep_alive=cast(Any, settings.idle_timeout_s),
+        ws_ping_interval=PING_S,  # a peer that has gone without a word is noticed after both
+        ws_ping_timeout=PING_S,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and time is what matters
         log_config=log_config(settings),
@@ -147,7 +167,10 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    return Server(config, lambda: None if context is None else read_again(context, settings), side)
+    server = Server(config, lambda: None if context is None else read_again(context, settings), side)
+    if handler is not None:
+        handler.signals.connections.set_function(lambda: len(server.server_state.connections))
+    return server
 
 
 @contextlib.contextmanager
@@ -201,16 +224,25 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     KeysError, CertificateError
         The file of keys, or the certificate, cannot be used.
     """
+    wanted, room = settings.max_connections, room_for(settings.max_connections)
+    settings = settings.model_copy(update={"max_connections": room})
     tracing = load_tracing()
     app = create_app(registry, settings, tracing)
     with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
+        if room < wanted:
+            told = (
+                "the limit of open files (ulimit -n) leaves room for %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
+            )
+            _log.warning(told, room, wanted)
         # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
         gc.collect()
         gc.freeze()
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
+        if tracing is not None:
+            sys.setswitchinterval(SWITCH_S)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         if tracing is not None:

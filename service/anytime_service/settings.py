@@ -13,12 +13,13 @@ from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
 from anytime_service.keys import Key, read_keys
 from anytime_service.origins import origin_of
+from anytime_service.sessions.address import MEMORY, checked_address
 
 __all__ = ["Settings", "load_settings"]
 
 PREFIX = "ANYTIME_"
 
-SECRET = (("api_keys",), ("ssl_keyfile_password",))
+SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))
 """Places of settings that no message may show."""
 
 
@@ -58,6 +59,43 @@ class Settings(BaseSettings):
     )
     max_rows: int = Field(default=10_000, ge=1, description="Most rows that one prediction may have.")
 
+    max_held_bytes: int = Field(
+        default=1024 * 1024 * 1024,
+        ge=1,
+        description="Most bytes that clients may have the server hold: group values, bodies and messages half read, "
+        "replies that are not taken.",
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Most connections at once; above it only health and metrics are served."
+    )
+    max_message_rate: float = Field(
+        default=20_000,
+        ge=0,
+        allow_inf_nan=False,
+        description="Messages a second that one connection may send (chunks of a body, too); it is read no faster. "
+        "0 is no limit.",
+    )
+    max_header_bytes: int = Field(
+        default=16 * 1024, ge=256, description="Largest head of a request, its line and its headers."
+    )
+    header_timeout_s: float = Field(
+        default=10, gt=0, allow_inf_nan=False, description="Time in which the head of a request has to come."
+    )
+    body_timeout_s: float = Field(
+        default=30, gt=0, allow_inf_nan=False, description="Time in which a body has to come that has no deadline."
+    )
+    idle_timeout_s: float = Field(
+        default=75,
+        gt=0,
+        allow_inf_nan=False,
+        description="Time after which a connection is closed that asks for nothing, or takes nothing.",
+    )
+    max_lateness_ms: float = Field(
+        default=5,
+        gt=0,
+        allow_inf_nan=False,
+        description="Most that an answer begun now may be expected to be late; beyond it predictions are not begun.",
+    )
     max_open: int = Field(default=10_000, ge=1, description="Most predictions that may be open at once.")
     max_solve_ms: float = Field(
         default=250,
@@ -69,6 +107,19 @@ class Settings(BaseSettings):
     session_ttl_s: float = Field(
         default=60, gt=0, allow_inf_nan=False, description="Time after its last use that a session is kept for."
     )
+    session_store: str = Field(
+        default=MEMORY,
+        repr=False,
+        description="Where sessions live: memory, or the URL of a Redis that replicas share; it may have a password.",
+    )
+    session_store_timeout_ms: float = Field(
+        default=250, gt=0, allow_inf_nan=False, description="Longest time that a request waits for the session store."
+    )
+
+    @field_validator("session_store")
+    @classmethod
+    def _leads_to_a_store(cls, value: str) -> str:
+        return checked_address(value)
 
     api_keys: Annotated[tuple[Key, ...], NoDecode] = Field(
         default=(),

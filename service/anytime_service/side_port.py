@@ -8,11 +8,10 @@ from email.utils import formatdate
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from anytime_service.slicing import SlicedHttpProtocol
-
-__all__ = ["SidePort"]
+__all__ = ["CLOSE_S", "SidePort"]
 
 CLOSE_S = 1.0
 """How long a scrape under way at the end is waited for."""
@@ -30,7 +29,7 @@ class SidePort:
     def __init__(self, app: ASGIApp, listening: socket.socket) -> None:
         self._config = uvicorn.Config(
             app,
-            http=SlicedHttpProtocol,
+            http="httptools",
             ws="none",
             access_log=False,
             lifespan="off",
@@ -55,6 +54,6 @@ class SidePort:
         if self._state.tasks:
             await asyncio.wait(tuple(self._state.tasks), timeout=CLOSE_S)
 
-    def _protocol(self) -> SlicedHttpProtocol:
+    def _protocol(self) -> HttpToolsProtocol:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        return SlicedHttpProtocol(config=self._config, server_state=self._state, app_state={})
+        return HttpToolsProtocol(config=self._config, server_state=self._state, app_state={})

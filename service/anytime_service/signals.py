@@ -6,7 +6,8 @@ that is no longer served keeps its counters, as Prometheus expects of them, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Info, ProcessCollector
@@ -15,14 +16,13 @@ from prometheus_client.metrics_core import InfoMetricFamily
 from anytime.answer import Answer, Reason
 from anytime.lateness import LatenessRecord
 from anytime.model import AnytimeModel
+from anytime_service.errors import UnknownModelError
 from anytime_service.exposition import Exposition
-from anytime_service.histograms import Histograms, Tally
+from anytime_service.families import Counters, Gauges, Histograms, Tally
 from anytime_service.release import release
+from anytime_service.room import memory_limit
 
-__all__ = ["LONGEST_MS", "ModelSignals", "Signals"]
-
-LONGEST_MS = 3_600_000.0
-"""More than this is not believed of a group: one absurd number would drown the sum of all others."""
+__all__ = ["ModelSignals", "Signals"]
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -35,7 +35,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
-        self.predictions = Counter("anytime_predictions", "Answers given.", ["model", "reason"], registry=here)
+        self.predictions = Counters("anytime_predictions", "Answers given.", ["model", "reason"], here)
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
             "Answer left minus deadline, of answers that a deadline brought; negative is early.",
@@ -44,12 +44,8 @@ class Signals:
             here,
         )
         self.prefix = Histograms("anytime_prefix", "Complete steps used.", ["model"], _PREFIX, here)
-        self.groups_late = Counter(
-            "anytime_groups_late", "Groups that came too late to be used.", ["model"], registry=here
-        )
-        self.margin = Gauge(
-            "anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], registry=here
-        )
+        self.groups_late = Counters("anytime_groups_late", "Groups that came too late to be used.", ["model"], here)
+        self.margin = Gauges("anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], here)
         self.group_seconds = Histograms(
             "anytime_group_seconds",
             "What computing a group took, as clients tell; else the time since what came before it.",
@@ -80,10 +76,12 @@ class Signals:
             "anytime_loop_lag_seconds", "How much later the event loop came round than it was to.", [], _LAG_S, here
         ).of()
         Info("anytime_build", "The service's own version.", registry=here).info({"version": release()})
-        for kind in ("fault",):  # told before the first, so that its rate is known
-            self.errors.labels(kind)
+        # Told before the first, so that the first is an increase too.
+        self.errors.labels("fault")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
+        limit = Gauge("anytime_memory_limit_bytes", "Memory that the process may take; 0: not known.", registry=here)
+        limit.set(memory_limit() or 0)
         self._served = _Served(here)
         self._models: dict[str, ModelSignals] = {}
         GCCollector(registry=here)
@@ -96,6 +94,18 @@ class Signals:
             found = self._models[model.name] = ModelSignals(self, model.name)
             found.knows(model.places)
         return found
+
+    @contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Count a reload of models by its outcome."""
+        try:
+            yield
+        except UnknownModelError:  # the caller's mistake, not the files'
+            raise
+        except Exception:
+            self.reloads.labels("failed").inc()
+            raise
+        self.reloads.labels("ok").inc()
 
     def serves(self, models: Iterable[AnytimeModel]) -> None:
         """Hear which models are served now, in every version."""
@@ -131,13 +141,15 @@ class ModelSignals:
         self._record = LatenessRecord()
         self._name = name
         # Told from the beginning, so that the first of each is an increase too.
-        self._predictions = {reason: signals.predictions.labels(name, reason) for reason in get_args(Reason)}
+        self._predictions = {reason: signals.predictions.of(name, reason) for reason in get_args(Reason)}
         self._lateness = signals.lateness.of(name)
         self._prefix = signals.prefix.of(name)
-        self._groups_late = signals.groups_late.labels(name)
+        self._groups_late = signals.groups_late.of(name)
         self._group_seconds = signals.group_seconds
-        self._groups: dict[str, Tally | None] = {}
-        signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
+        self._known: set[str] = set()
+        self.groups: dict[str, Tally] = {}
+        """What computing groups took, of those that have come; see `group`."""
+        signals.margin.of(name).read = lambda: self._record.margin_ms / 1000.0
 
     @property
     def margin_ms(self) -> float:
@@ -146,8 +158,7 @@ class ModelSignals:
 
     def knows(self, groups: Collection[str]) -> None:
         """Hear which groups the model has; what clients call others is measured nowhere."""
-        for name in groups:
-            self._groups.setdefault(name)
+        self._known.update(groups)
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Count an answer that has left; `late_ms` after the deadline, where a deadline brought it."""
@@ -159,14 +170,11 @@ class ModelSignals:
             self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)
 
-    def took(self, group: str, took_ms: float) -> None:
-        """Observe what computing a group took."""
-        tally = self._groups.get(group)
-        if tally is None:
-            if group not in self._groups:
-                return
-            tally = self._groups[group] = self._group_seconds.of(self._name, group)
-        tally.observe(min(took_ms, LONGEST_MS) / 1000.0)
+    def group(self, name: str) -> Tally | None:
+        """What computing a group took, told from now on; None where the model has no such group."""
+        if name in self._known:
+            self.groups[name] = self._group_seconds.of(self._name, name)
+        return self.groups.get(name)
 
     def dropped(self, groups: int) -> None:
         """Count groups that came after the answer had left."""

@@ -1,9 +1,10 @@
 """Reading in slices, so that one client's flood of tiny frames or chunks does not keep the others waiting.
 
 uvicorn reads up to 256,000 bytes at once and takes all frames in them apart before anything else has its turn: 36,000
-frames of one byte hold the loop for 100 ms. Here a long read is taken apart slice by slice, one each time round the
-loop, and the next only when what the last one brought has been taken. Slices grow while they are quick, as those of
-large frames are, and shrink when they are not.
+frames of one byte hold the loop for 100 ms. Here a long read is taken apart slice by slice, in turns that all such
+connections share, and the next only when what the last one brought has been taken. Slices grow while they are quick, as
+those of large frames are, and shrink when they are not. A connection whose short reads are slow waits for its turns
+too; one that sends more messages than it may is not read until it may again.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
 from anytime_service.clock import now_ms
 from anytime_service.closing import closing_in_time
+from anytime_service.connections import Connections
+from anytime_service.errors import OverloadedError
+from anytime_service.guarded_websocket import GuardedWebSocketProtocol
 from anytime_service.handshakes import Handshakes
+from anytime_service.pace import Pace
+from anytime_service.shedding_http import SheddingHttpProtocol
 
 __all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
@@ -35,65 +39,133 @@ QUICK_MS = 0.2
 class _Backlog:
     """What has been read and not been taken apart, and how much of it to take at once."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces", "bytes", "size")
 
     def __init__(self) -> None:
+        self.bytes = 0
+        self.size = SMALLEST_SLICE
         self._pieces: deque[memoryview] = deque()
-        self._size = SMALLEST_SLICE
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def fits(self, data: bytes) -> bool:
-        """Whether `data` can be taken at once."""
-        return len(data) <= self._size and not self._pieces
-
     def add(self, data: bytes) -> None:
         """Keep what has been read."""
         self._pieces.append(memoryview(data))
+        self.bytes += len(data)
+
+    def next(self) -> memoryview:
+        """Take one slice off."""
+        piece = self._pieces.popleft()
+        if len(piece) > self.size:
+            self._pieces.appendleft(piece[self.size :])
+            piece = piece[: self.size]
+        self.bytes -= len(piece)
+        return piece
+
+    def learn(self, *, quick: bool) -> None:
+        """Have larger slices, or smaller ones."""
+        self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
     def clear(self) -> None:
         """Forget it all."""
         self._pieces.clear()
-
-    def take(self, feed: Callable[[Any], None]) -> None:
-        """Feed one slice."""
-        piece = self._pieces.popleft()
-        if len(piece) > self._size:
-            self._pieces.appendleft(piece[self._size :])
-        begun = now_ms()
-        feed(piece[: self._size])
-        quick = now_ms() - begun < QUICK_MS
-        self._size = min(self._size * 2, LARGEST_SLICE) if quick else max(self._size // 2, SMALLEST_SLICE)
+        self.bytes = 0
 
 
 class _Sliced(asyncio.Protocol):
-    """What the two protocols share; stands before uvicorn's, whose `data_received` takes bytes apart."""
+    """What the two protocols share; stands before those whose `data_received` takes bytes apart."""
+
+    shared: Connections
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    refuse: Callable[[Exception], None]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._backlog = _Backlog()
+        self._pace = Pace(self.shared.settings.max_message_rate)
+        self._slow = False
+        self._asked = False
+        self._resting = False
 
     def data_received(self, data: bytes) -> None:
-        """Take what has been read."""
-        if self._backlog.fits(data):
-            super().data_received(data)
-            return
-        waiting = bool(self._backlog)
-        self._backlog.add(data)
-        if not waiting:
-            self._feed()
+        """Take what has been read, at once or in turns."""
+        if self._backlog or self._slow or self._resting or len(data) > self._backlog.size:
+            self._keep(data)
+        else:
+            self._take(data)
 
-    def _feed(self) -> None:
-        """Take one slice, and see to the next."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            self.shared.held.check(len(data))
+        except OverloadedError as error:
+            self._forget()
+            self.refuse(error)
+            return
+        self.shared.held.bytes += len(data)
+        self._backlog.add(data)
+        self._settle()
+
+    def _forget(self) -> None:
+        self.shared.held.bytes -= self._backlog.bytes
+        self._backlog.clear()
+
+    def _turn(self) -> None:
+        """Take a slice, if what the last one brought has been taken."""
+        self._asked = False
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # or a WebSocket by now
+            self._forget()
+            return
+        if self._backlog and not self._resting and self._is_free():
+            piece = self._backlog.next()
+            self.shared.held.bytes -= len(piece)
+            self._take(piece)
+            self._backlog.learn(quick=not self._slow)
+        self._settle()
+
+    def _take(self, data: Any) -> None:
+        """Take bytes apart; and take no more for a while, if these were too many messages."""
+        begun, before = now_ms(), self._messages()
+        super().data_received(data)
+        now = now_ms()
+        self._slow = now - begun > QUICK_MS
+        wait_ms = self._pace.spend(self._messages() - before, now)
+        if wait_ms and not self._resting:
+            self._resting = True
+            self.loop.call_later(wait_ms / 1000.0, self._rested)
+            self._settle()
+
+    def _rested(self) -> None:
+        self._resting = False
+        if not self.transport.is_closing():
+            self._settle()
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self.shared.turns.ask(self._turn)
+
+    def _messages(self) -> int:
+        """Messages so far, by a count that grows by one with each."""
         raise NotImplementedError
 
-    def _take(self) -> None:
-        self._backlog.take(super().data_received)
+    def _is_free(self) -> bool:
+        """Whether what was taken apart has been taken."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Go on reading, ask for a turn, or wait."""
+        raise NotImplementedError
 
 
-class SlicedWebSocketProtocol(_Sliced, WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, fed in slices."""
+class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
+    """Our protocol for WebSockets, fed in slices."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -106,20 +178,24 @@ class SlicedWebSocketProtocol(_Sliced, WebSocketsSansIOProtocol):
         if self.handshake_initiated and not self.close_sent:
             self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
 
-    def _feed(self) -> None:
-        """Take one slice, and the next in the loop's next turn."""
-        if self.transport.is_closing():
-            self._backlog.clear()
-            return
-        if self.queue.empty():
-            self._take()
-        if self._backlog:
+    def _messages(self) -> int:
+        return self.aside + self.queue.qsize()
+
+    def _is_free(self) -> bool:
+        return self.queue.empty()
+
+    def _settle(self) -> None:
+        if self._backlog or self._resting:
             # Whoever takes the messages would resume reading; what has been read comes first.
             self.read_paused = False
             self.transport.pause_reading()
-            self.loop.call_soon(self._feed)
-        elif not self.read_paused:
+            if not self._resting:
+                self._ask()
+        elif self.queue.empty():
+            self.read_paused = False
             self.transport.resume_reading()
+        else:
+            self.read_paused = True
 
 
 class _HeldFlow(FlowControl):
@@ -136,40 +212,46 @@ class _HeldFlow(FlowControl):
             self._resume()
 
 
-class SlicedHttpProtocol(_Sliced, HttpToolsProtocol):
-    """uvicorn's protocol for HTTP, fed in slices."""
+class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
+    """Our protocol for HTTP, fed in slices."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._woken = False
+        self._pieces = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
         transport = closing_in_time(transport, self.loop)
         super().connection_made(transport)
-        self.flow = _HeldFlow(transport, self._wake)
+        self.flow = _HeldFlow(transport, self._settle)
+
+    def on_message_begin(self) -> None:
+        """Count a request."""
+        self._pieces += 1
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """Count a piece of a body."""
+        self._pieces += 1
+        super().on_body(body)
 
     def _should_upgrade(self) -> bool:
         """Whether to become a WebSocket; a request with a body does not, as nobody would read it."""
         body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
         return super()._should_upgrade() and not body
 
-    def _wake(self) -> None:
-        """Take the next slice in the loop's next turn, or read on."""
-        if not self._backlog:
-            self.transport.resume_reading()
-        elif not self._woken:
-            self._woken = True
-            self.loop.call_soon(self._feed)
+    def _messages(self) -> int:
+        return self._pieces
 
-    def _feed(self) -> None:
-        self._woken = False
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # or a WebSocket by now
-            self._backlog.clear()
+    def _is_free(self) -> bool:
+        return not self.flow.read_paused
+
+    def _settle(self) -> None:
+        if self._backlog or self._resting:
+            self.transport.pause_reading()
+        if self.flow.read_paused or self._resting:
             return
-        if not self.flow.read_paused:
-            self._take()
-            if self._backlog:
-                self.transport.pause_reading()
-        if not self.flow.read_paused:
-            self._wake()
+        if self._backlog:
+            self._ask()
+        else:
+            self.transport.resume_reading()

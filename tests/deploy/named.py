@@ -18,13 +18,10 @@ __all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "v
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
-COMING = {"api_keys_file", "log_format", "metrics_port", "session_store"}
-"""Settings of pieces that are put together with this one."""
-
 
 def settings() -> set[str]:
     """Variables of every setting."""
-    return {PREFIX + name.upper() for name in {*Settings.model_fields, *COMING}}
+    return {PREFIX + name.upper() for name in Settings.model_fields}
 
 
 def routes() -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from anytime_service.app import create_app
 from anytime_service.exchange import LINGER_S
@@ -207,11 +208,13 @@ def test_the_autoscaler_and_the_budget_are_of_the_deployment() -> None:
 def test_the_autoscaler_reads_what_the_service_measures_and_the_adapter_offers() -> None:
     (rule,) = ADAPTER["rules"]["custom"]
     (offered,) = re.findall(r'__name__=~"(\S+?)"', rule["seriesQuery"])
-    measured = Signals().exposition().decode()
+    measured = generate_latest(Signals().registry).decode()
     for metric in found("HorizontalPodAutoscaler")["spec"]["metrics"]:
         name = metric["pods"]["metric"]["name"]
         assert re.search(rf"^{name} ", measured, re.MULTILINE)
         assert re.fullmatch(offered, name)
+    lateness = found("HorizontalPodAutoscaler")["spec"]["metrics"][1]["pods"]["target"]["averageValue"]
+    assert float(lateness.removesuffix("m")) < Settings().max_lateness_ms  # pods are added before predictions are shed
 
 
 def test_prometheus_can_read_what_the_adapter_asks(tmp_path: Path) -> None:

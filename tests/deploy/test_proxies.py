@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,10 +30,10 @@ from service.inferring import JSON_BYTES, assert_told, binary, half_sent
 from service.serving import VALUES, Running, expected, packed, running, small_model, timeless
 from system import free_port
 
-DEADLINE_MS = 300
+DEADLINE_MS = 200
 KIND = "application/x-ndjson"
 MODEL = small_model()
-SETTINGS = Settings(port=0, max_body_bytes=100_000)
+SETTINGS = Settings(port=0, max_body_bytes=100_000, max_lateness_ms=1e6)  # busy machines are late
 SENT = {name: VALUES[name] for name in ("speed", "hog")}
 """Groups that are sent while the clock runs; those that would complete the prediction never are."""
 
@@ -84,34 +85,37 @@ def line(group: str) -> bytes:
 
 
 def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> None:
-    longest = build_server(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS).config.timeout_keep_alive
+    longest = build_server(create_app(ModelRegistry.of([MODEL]), Settings()), Settings()).config.timeout_keep_alive
     told = {path.name: path.read_text(encoding="utf-8") for path in CONFIGURATIONS.iterdir()}
-    assert longest > 4
-    assert "        keepalive_timeout 4s;" in told["nginx.conf"]
-    assert " pool-purge-delay 2s\n" in told["haproxy.cfg"]
-    assert "            idle_timeout: 4s" in told["envoy.yaml"]
+    patterns = {
+        "nginx.conf": r"keepalive 64;\n +keepalive_timeout (\d+)s;",
+        "haproxy.cfg": r" pool-purge-delay (\d+)s\n",
+        "envoy.yaml": r" idle_timeout: (\d+)s\n +health_checks:",
+    }
+    for name, pattern in patterns.items():
+        assert [int(seconds) < longest for seconds in re.findall(pattern, told[name])] == [True], name
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "packed"])
 def test_groups_over_a_websocket_are_used_as_they_come_and_the_answer_comes_at_the_deadline(
     way: Running, form: Form
 ) -> None:
-    with way.stream(form, close_timeout=0.1) as stream:
-        for name in ("first", "again"):
-            clock = Clock()
-            stream.say("begin", name, deadline_ms=DEADLINE_MS, updates=True)
-            for group, values in SENT.items():
-                stream.groups(name, {group: values if form is JSON else packed(values)})
-                assert stream.hear()["type"] == "update"  # it has gone to the service and come back
-            clock.assert_struck(stream.answer(name))
+    with way.stream(form, close_timeout=0.1, subprotocols=["anytime.v1"]) as stream:
+        assert stream.wire.subprotocol == "anytime.v1"
+        clock = Clock()
+        stream.say("begin", 1, deadline_ms=DEADLINE_MS, updates=True)
+        for group, values in SENT.items():
+            stream.groups(1, {group: values if form is JSON else packed(values)})
+            assert stream.hear()["type"] == "update"  # it has gone to the service and come back
+        clock.assert_struck(stream.answer(1))
 
 
 def test_chunks_of_a_post_are_passed_on_as_they_come_and_the_answer_does_not_wait_for_the_last(way: Running) -> None:
     with way.connect() as connection:
         clock = Clock()
-        connection.head(f"deadline_ms={DEADLINE_MS}", content_type=KIND)
+        connection.head(content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}")  # a header, which has to be passed on
         for group in SENT:
-            sleep(0.05)
+            sleep(0.03)
             connection.send(chunk(line(group)))
         status, _, answer = connection.response()
         clock.assert_struck(answer)
@@ -128,29 +132,28 @@ def test_a_client_that_goes_on_uploading_sees_the_answer_at_the_deadline(way: Ru
 
     async def main() -> None:
         async with aiohttp.ClientSession(headers={"content-type": KIND}) as client, asyncio.timeout(20):
-            for _ in range(2):
-                answered = asyncio.Event()
-                clock = Clock()
-                url = f"{way.url}/predict?deadline_ms={DEADLINE_MS}"
-                async with client.post(url, data=lines(answered)) as response:
-                    answer = await response.json()
-                    answered.set()
-                clock.assert_struck(answer)
+            answered = asyncio.Event()
+            clock = Clock()
+            url = f"{way.url}/predict?deadline_ms={DEADLINE_MS}"
+            async with client.post(url, data=lines(answered)) as response:
+                answer = await response.json()
+                answered.set()
+            clock.assert_struck(answer)
 
     asyncio.run(main())
 
 
 def test_a_get_that_waits_hears_of_groups_that_are_posted_meanwhile(way: Running) -> None:
-    session = way.post_to("/sessions").json()["id"]
-    with way.connect() as waiting:
+    with httpx.Client(base_url=way.url) as client, way.connect() as waiting:
+        session = client.post("/sessions").json()["id"]
         clock = Clock()
         waiting.send(
             f"GET /sessions/{session}/predict?deadline_ms={DEADLINE_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
         )
         for name, values in SENT.items():
-            assert way.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
+            assert client.post(f"/sessions/{session}/groups", json={name: values}).status_code == 200
         clock.assert_struck(waiting.response()[2])
-    assert httpx.delete(f"{way.url}/sessions/{session}").status_code == 204
+        assert client.delete(f"/sessions/{session}").status_code == 204
 
 
 def test_binary_tensors_count_as_they_come(way: Running) -> None:
@@ -160,7 +163,7 @@ def test_binary_tensors_count_as_they_come(way: Running) -> None:
     told = {JSON_BYTES: headers[JSON_BYTES], "grpc_timeout": f"{DEADLINE_MS}m"}
     with half_sent(way, content, at, **told) as connection:
         for piece in (content[at : at + 8], content[at + 8 : at + 24]):  # speed, hog; lab never comes
-            sleep(0.05)
+            sleep(0.03)
             connection.send(piece)
         reply = connection.response()[2]
     assert_told(reply, expected(MODEL, SENT))
@@ -173,14 +176,6 @@ def test_a_body_that_is_whole_is_answered_at_once(way: Running) -> None:
     assert perf_counter() - begun < 4
     assert timeless(answer) == expected(MODEL, VALUES)
     assert answer["reason"] == "complete"
-
-
-def test_a_deadline_in_a_header_is_passed_on(way: Running) -> None:
-    with way.connect() as connection:
-        clock = Clock()
-        connection.head(content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}")
-        connection.send(chunk(b"".join(map(line, SENT))))
-        clock.assert_struck(connection.response()[2])
 
 
 def test_a_body_that_is_too_large_is_refused_by_the_service_which_says_why(way: Running) -> None:
@@ -198,19 +193,22 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_proxy_tells_who_asks_and_by_which_id_and_keeps_the_measures_to_itself(
     name: str, service: Running, tmp_path: Path
 ) -> None:
-    with proxied(name, [service.port], tmp_path) as way:
+    with proxied(name, [service.port], tmp_path) as way, httpx.Client(base_url=way.url) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         told = {"x-request-id": str(uuid4()), "traceparent": trace, "authorization": "Bearer key"}
-        forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "predict.example"}
-        heard = httpx.get(f"{way.url}/heard", headers=told | forged).json()
+        forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "localhost:8443"}
+        heard = client.get("/heard", headers=told | forged).json()
         assert {header: heard[header] for header in told} == told
         assert heard["x-forwarded-for"] == "127.0.0.1"
-        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "predict.example")
-        made = [httpx.get(f"{way.url}/heard").json()["x-request-id"] for _ in range(2)]
+        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "localhost:8443")
+        made = [client.get("/heard").json()["x-request-id"] for _ in range(2)]
         assert len(set(made)) == 2
         assert all(len(each) >= 32 for each in made)
-        assert way.get("/metrics").status_code == 404
-        assert service.get("/metrics").status_code == 200
+        assert client.get("/metrics").status_code == 404
+        # The service compares the origin of a page with the host that was asked for.
+        origins = (way.url, "https://elsewhere.example")
+        assert [client.get("/models", headers={"origin": each}).status_code for each in origins] == [200, 403]
+    assert service.get("/metrics").status_code == 200
 
 
 def test_a_proxy_without_replicas_says_so_as_a_problem(name: str, tmp_path: Path) -> None:

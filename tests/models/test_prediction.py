@@ -436,6 +436,15 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
         counted.add("speed", [1.0])
 
 
+def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> None:
+    scan = np.zeros((3, 3))  # ahead of its turn: the prefix is the same before and after it
+    told, counted = MODEL.open(None), MODEL.open(None)
+    assert all(isinstance(asked.answer().prediction, float) for asked in (told, counted))
+    told.expect_rows(3)
+    counted.add("scan", scan)
+    assert len(told.answer().prediction) == len(counted.answer().prediction) == 3
+
+
 def test_scores_made_ready_before_are_those_of_the_answer() -> None:
     x, other = table(3, 2)
     ready, plain = MODEL.open(), MODEL.open()

@@ -59,11 +59,19 @@ class Command:
 @contextmanager
 def command(*arguments: object, **environment: str) -> Iterator[tuple[Command, Running]]:
     """Serve model files in a process of its own."""
-    served = Command(arguments, environment)
+    with commands(1, *arguments, **environment) as (served,):
+        yield served
+
+
+@contextmanager
+def commands(count: int, *arguments: object, **environment: str) -> Iterator[list[tuple[Command, Running]]]:
+    """Serve the same model files in several processes, which start at once."""
+    served = [Command(arguments, environment) for _ in range(count)]
     try:
-        yield served, Running(int(served.said(r"serving .* on https?://\S+:(\d+)")[1]))
+        yield [(each, Running(int(each.said(r"serving .* on https?://\S+:(\d+)")[1]))) for each in served]
     finally:
-        served.process.kill()
-        served.stopped()
-        assert served.process.stderr is not None
-        served.process.stderr.close()
+        for each in served:
+            each.process.kill()
+            each.stopped()
+            assert each.process.stderr is not None
+            each.process.stderr.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +11,11 @@ from anytime_service.app import create_app
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import LIKELIHOODS, Running, likelihood_model, running, small_model, trained_model
+from service.redis_server import RedisServer, redis_server
+from service.serving import Running, running, several_models, small_model
 
+# Clients share an interpreter with the services here, which are late for that reason alone.
+os.environ.setdefault("ANYTIME_MAX_LATENESS_MS", "1000")
 LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
 
 
@@ -44,6 +48,13 @@ def app(model: AnytimeModel, settings: Settings) -> AnytimeAPI:
 
 
 @pytest.fixture(scope="session")
+def shared_redis() -> Iterator[RedisServer]:
+    """A Redis that several tests use; each that counts what is there takes a database of its own."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
     with running(app, settings) as service:
         yield service
@@ -53,12 +64,5 @@ def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
 def several(settings: Settings) -> Iterator[Running]:
     """A service of several models: `brake`; `lens` and `wide` have their moments; `kind` tells classes; and one by each
     likelihood, called as its family."""
-    models = [
-        small_model(),
-        trained_model(),
-        trained_model("wide", width=40),
-        small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
-        *map(likelihood_model, LIKELIHOODS),
-    ]
-    with running(create_app(ModelRegistry.of(models), settings), settings) as service:
+    with running(create_app(ModelRegistry.of(several_models()), settings), settings) as service:
         yield service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -96,6 +96,13 @@ def sent(service: Running, line: str, *headers: str) -> tuple[int, Mapping[str, 
     """Send a request as it is written; its response."""
     with service.connect() as connection:
         return exchanged(connection, line, *headers)
+
+
+def flood(connection: Connection) -> None:
+    """Send chunks of a body until the connection is cut."""
+    with suppress(OSError):
+        while True:
+            connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
 
 
 def exchanged(connection: Connection, line: str, *headers: str) -> tuple[int, Mapping[str, str], Any]:

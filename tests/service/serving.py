@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from anytime.groups import load_groups
 from anytime.manifest import Manifest, Provenance, StepRecord
 from anytime.model import AnytimeModel
 from anytime.prefixes import PrefixModels
-from anytime_service.server import bind, build_server
+from anytime_service.server import bind, bind_side, build_server
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 
@@ -39,6 +40,8 @@ GROUPS = {
 }
 VALUES: dict[str, list[float]] = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
 BASE_RATE = 10.0
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For requests without TLS: httpx would read every certificate of this machine for each of them."""
 
 
 def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, ...] | None = None) -> AnytimeModel:
@@ -132,6 +135,17 @@ def likelihood_model(family: str, width: int | None = None) -> AnytimeModel:
 LIKELIHOODS = ("binomial", "multinomial", "poisson")
 
 
+def several_models() -> list[AnytimeModel]:
+    """`brake`; `lens` and `wide`, which have their moments; `kind`, of classes; one by each likelihood."""
+    return [
+        small_model(),
+        trained_model(),
+        trained_model("wide", width=40),
+        small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
+        *map(likelihood_model, LIKELIHOODS),
+    ]
+
+
 def expected(
     model: AnytimeModel, groups: Mapping[str, Any], budget: float | None = None, rows: int | None = 1, **options: Any
 ) -> dict[str, Any]:
@@ -178,22 +192,26 @@ def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
 
 @dataclass(frozen=True)
 class Running:
-    """A service that listens."""
+    """A service that listens; `metrics_port` is where its metrics are, if that is another port."""
 
     port: int
+    metrics_port: int | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def post(self, body: Any, **parameters: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30)
+        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30, verify=PLAIN)
 
     def post_to(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30, **options)
+        return httpx.post(self.url + path, json=body, timeout=30, verify=PLAIN, **options)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
-        return httpx.get(self.url + path, params=parameters, timeout=30)
+        return httpx.get(self.url + path, params=parameters, timeout=30, verify=PLAIN)
+
+    def delete(self, path: str) -> httpx.Response:
+        return httpx.delete(self.url + path, timeout=30, verify=PLAIN)
 
     def connect(self) -> Connection:
         return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=30))
@@ -207,9 +225,14 @@ class Running:
 
     def metric(self, name: str, **labels: str) -> float:
         """One number of those that the service measures of itself; 0 where there is none yet."""
-        told = "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else ""
-        found = re.search(rf"^{re.escape(name + told)} (\S+)$", self.get("/metrics").text, re.MULTILINE)
+        told = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
+        found = re.search(rf"^{re.escape(name + told)} (\S+)$", self.scrape().text, re.MULTILINE)
         return float(found[1]) if found else 0.0
+
+    def scrape(self, path: str = "/metrics", **headers: str) -> httpx.Response:
+        """Ask the port that has the metrics."""
+        url = f"http://127.0.0.1:{self.metrics_port or self.port}"
+        return httpx.get(url + path, headers=headers, timeout=30)
 
 
 class Connection:
@@ -295,9 +318,10 @@ class Stream:
 @contextmanager
 def running(app: ASGIApp, settings: Settings) -> Iterator[Running]:
     """Run an application in a thread, on a port of its own."""
-    server = build_server(app, settings)
-    with bind(settings) as listening:
+    with bind(settings) as listening, bind_side(settings) as side:
+        server = build_server(app, settings, side)
         port: int = listening.getsockname()[1]
+        side_port = None if side is None else side.getsockname()[1]
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         give_up = monotonic() + 30
@@ -306,7 +330,7 @@ def running(app: ASGIApp, settings: Settings) -> Iterator[Running]:
             assert monotonic() < give_up
             sleep(0.005)
         try:
-            yield Running(port)
+            yield Running(port, side_port)
         finally:
             server.should_exit = True
             thread.join(30)

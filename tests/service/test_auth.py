@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ from service.doors import (
     bearer,
     doors,
     exchanged,
+    flood,
     keyed,
     keyed_app,
     refused,
@@ -238,8 +240,8 @@ def test_nor_past_the_scope_of_a_key(guarded: Running, target: str) -> None:
         [f"Authorization: Bearer {WRONG}", f"Authorization: Bearer {PREDICTING}"],
         [f"Authorization: Bearer {PREDICTING}", f"Authorization: Bearer {WRONG}"],
         [f"Authorization: Bearer {MANAGING}", f"authorization: Bearer {MANAGING}"],
-        ["Authorization: Bearer " + "x" * 100_000],
-        [f"Authorization: Bearer {PREDICTING}" + "x" * 100_000],
+        ["Authorization: Bearer " + "x" * 10_000],
+        [f"Authorization: Bearer {PREDICTING}" + "x" * 10_000],
         [f"Proxy-Authorization: Bearer {PREDICTING}"],
         [f"X-Authorization: Bearer {PREDICTING}"],
         [f"X-Api-Key: {PREDICTING}"],
@@ -285,9 +287,9 @@ def test_a_flood_after_a_refusal_is_cut(guarded: Running) -> None:
     with guarded.connect() as connection:
         connection.head()
         assert connection.response()[0] == 401
-        with pytest.raises(OSError, match="(reset|pipe)"):
-            while True:
-                connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        begun = monotonic()
+        flood(connection)
+        assert monotonic() - begun < 15
 
 
 def test_every_binding_answers_who_may_predict_and_nobody_else(guarded: Running, client: httpx.Client) -> None:
@@ -384,7 +386,8 @@ def test_the_page_and_its_files_are_open_and_say_nothing_of_models(client: httpx
 
 
 def test_the_document_tells_where_a_key_is_needed(app: AnytimeAPI) -> None:
-    for document, security in ((APP.openapi(), [{"key": []}]), (app.openapi(), [{"key": []}, {}])):
+    needed: list[dict[str, list[str]]] = [{"key": []}]
+    for document, security in ((APP.openapi(), needed), (app.openapi(), [*needed, {}])):
         assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
         for path, item in document["paths"].items():
             for method, operation in item.items():

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError
@@ -26,6 +26,7 @@ def right_of(ring: KeyRing, key: str) -> str | None:
     return None if found is None else found.right
 
 
+@settings(deadline=None)
 @given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
 def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
     told = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
@@ -75,13 +76,13 @@ def test_what_is_no_key_is_one_line_that_names_the_variable_and_tells_no_key(
 def test_settings_have_no_key_and_show_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYTIME_API_KEYS", f"{SECRET},admin:sha256:{HEX}")
     monkeypatch.setenv("ANYTIME_SSL_KEYFILE_PASSWORD", SECRET)
-    settings = load_settings()
-    for shown in (repr(settings), str(settings), repr(settings.api_keys), settings.model_dump_json()):
+    told = load_settings()
+    for shown in (repr(told), str(told), repr(told.api_keys), told.model_dump_json()):
         assert SECRET not in shown
     digest = sha256(SECRET.encode()).digest()
-    assert repr(digest)[2:-1] not in repr(settings)
-    assert settings.api_keys == (Key(digest), Key(digest, "admin"))
-    assert settings.keyed
+    assert repr(digest)[2:-1] not in repr(told)
+    assert told.api_keys == (Key(digest), Key(digest, "admin"))
+    assert told.keyed
 
 
 def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from anytime_service import cli
 from anytime_service.server import bind
 from anytime_service.settings import Settings
-from service.commands import command
 from service.doors import PREDICTING, bearer, keyed
 from service.serving import Running, logged, small_model
 
@@ -50,14 +52,13 @@ def test_with_a_key_or_told_to_every_address_is_served(tmp_path: Path) -> None:
 
 
 def test_a_name_is_what_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"here": "127.0.0.7", "localhost": "127.0.0.1", "everywhere.localhost": "0.0.0.0"}
+    known = {"here": "127.0.0.7", "localhost": "0.0.0.0"}
     real = socket.getaddrinfo
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *rest, **more: real(known.get(host, host), *rest, **more))
     assert heard_at(host="here") == ("127.0.0.7", [])
-    assert heard_at(host="localhost") == ("127.0.0.1", [])
-    where, warnings = heard_at(host="everywhere.localhost")
+    where, warnings = heard_at(host="localhost")
     assert (where, len(warnings)) == ("127.0.0.1", 1)
-    assert heard_at(host="everywhere.localhost", api_keys=KEY) == ("0.0.0.0", [])
+    assert heard_at(host="localhost", api_keys=KEY) == ("0.0.0.0", [])
 
 
 def test_a_unix_socket_is_of_this_machine(tmp_path: Path) -> None:
@@ -89,7 +90,29 @@ def test_from_elsewhere_there_is_no_service_without_a_key() -> None:
         assert status(service, **bearer(PREDICTING)) == 200
 
 
-def test_the_command_serves_whoever_asks_when_it_is_told_that_it_is_insecure(tmp_path: Path) -> None:
-    small_model().save(tmp_path / "m.safetensors")
-    with command(tmp_path, "--host", "0.0.0.0", "--insecure") as (_, service):
+def test_whoever_asks_is_served_when_the_server_is_told_that_it_is_insecure() -> None:
+    with keyed(api_keys=(), host="0.0.0.0", insecure=True) as service:
         assert status(service) == 200
+
+
+def test_flags_of_the_command_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    given: list[Settings] = []
+    monkeypatch.setattr("anytime_service.server.serve", lambda _registry, settings: given.append(settings))
+    app = typer.Typer()
+    app.command()(cli.serve)
+    names = ("certfile", "keyfile", "keyfile-password", "ca-certs")
+    told = [word for name in names for word in (f"--ssl-{name}", name)]
+    assert CliRunner().invoke(app, [str(tmp_path), "--insecure", *told]).exit_code == 0
+    assert CliRunner().invoke(app, [str(tmp_path)], env={"ANYTIME_INSECURE": "true"}).exit_code == 0
+    assert CliRunner().invoke(app, [str(tmp_path)]).exit_code == 0
+    first, second, third = given
+    assert (first.ssl_certfile, first.ssl_keyfile, first.ssl_ca_certs) == (
+        Path("certfile"),
+        Path("keyfile"),
+        Path("ca-certs"),
+    )
+    assert first.ssl_keyfile_password is not None
+    assert first.ssl_keyfile_password.get_secret_value() == "keyfile-password"
+    assert [each.insecure for each in (first, second, third)] == [True, True, False]
+    assert third.ssl_certfile is None

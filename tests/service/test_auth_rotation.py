@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +11,9 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from service.commands import ENVIRONMENT, command
+from anytime_service import cli
+from anytime_service.errors import KeysError
+from service.commands import command
 from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
 from service.serving import BASE_RATE, Running, logged, small_model, until
 
@@ -136,17 +135,12 @@ def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file:
     assert not [key for key in (MANAGING, PREDICTING, WRONG, SECOND, "guess\n") if key in said]
 
 
-def test_a_file_of_keys_that_cannot_be_read_is_one_line_at_the_start(file: Path, tmp_path: Path) -> None:
+def test_a_file_of_keys_that_cannot_be_read_ends_the_start(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_model().save(tmp_path / "m.safetensors")
     file.write_text(f"{SECOND} {SECOND}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "anytime", "serve", str(tmp_path), "--port", "0"],
-        env={**ENVIRONMENT, "ANYTIME_API_KEYS_FILE": str(file)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert re.fullmatch(r"error: the file of keys '\S+': line 1 is no key; expected .*\n", done.stderr)
-    assert SECOND not in done.stderr
+    monkeypatch.setenv("ANYTIME_API_KEYS_FILE", str(file))
+    with pytest.raises(KeysError, match=r"^the file of keys '\S+': line 1 is no key; expected .*$") as refused:
+        cli.serve([tmp_path], port=0)
+    assert SECOND not in repr(refused.value)

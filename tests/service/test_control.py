@@ -101,7 +101,9 @@ def test_a_plan_for_what_cannot_be_is_a_problem(service: Running, parameters: di
 
 def test_a_service_with_models_is_alive_and_ready(service: Running) -> None:
     assert service.get("/livez").json() == {"status": "ok"}
-    assert service.get("/readyz").json() == {"status": "ok"}
+    assert service.get("/readyz").json() == {"status": "ok", "sessions": "memory"}
+    assert service.get("/readyz", sessions="required").status_code == 200
+    assert service.get("/readyz", sessions="wanted").status_code == 422
 
 
 def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> None:

@@ -112,6 +112,8 @@ def test_a_draining_service_begins_nothing_more(model: AnytimeModel) -> None:
             pass
         assert refused.value.response.status_code == 503
         assert service.get("/livez").status_code == 200
+        assert "stopping" in service.get("/readyz").json()["detail"]
+        assert service.get("/readyz").status_code == 503
         # What uvicorn says of handshakes that are refused is another's promise, see test_websocket.
         unexpected: list[Any] = [record for record in records if "handshake" not in record.getMessage()]
     assert not unexpected

@@ -72,12 +72,13 @@ def test_the_command_serves_and_stops_when_told(file: Path) -> None:
     assert "ERROR" not in errors
 
 
-def test_one_thread_of_linear_algebra_serves(file: Path) -> None:
+def test_one_thread_of_linear_algebra_serves_and_nothing_traces_that_is_not_told_to(file: Path) -> None:
     code = f"""
-import anytime_service.server as server, threadpoolctl
+import anytime_service.server as server, sys, threadpoolctl
 from anytime_service import load_registry, load_settings
 def run(self, sockets):
     print({{pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}})
+    assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 server.uvicorn.Server.run = run
 server.serve(load_registry([{str(file)!r}]), load_settings(port=0))
 """

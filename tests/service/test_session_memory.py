@@ -11,7 +11,7 @@ import pytest
 
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.sessions import memory
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.memory import MemorySession, MemorySessions
 from service.loops import run
 from service.serving import VALUES, small_model
 
@@ -35,21 +35,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return clock  # type: ignore[return-value]
 
 
+async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession:
+    return await sessions.get(await sessions.create(MODEL, rows))
+
+
 def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        session = sessions.create(MODEL, 1)
+        session = await begun(sessions)
         clock.now += 60_000
-        assert sessions.get(session.id) is session, "using it counts"
+        assert await sessions.get(session.id) is session, "using it counts"
         clock.now += 60_000
-        assert sessions.get(session.id) is session
+        assert await sessions.get(session.id) is session
         clock.now += 60_001
         with pytest.raises(GoneSessionError, match="expired"):
-            sessions.get(session.id)
+            await sessions.get(session.id)
         with pytest.raises(GoneSessionError):
-            sessions.delete(session.id)
+            await sessions.delete(session.id)
         assert len(sessions) == 0
-        sessions.close()
+        await sessions.close()
 
     run(main())
 
@@ -57,18 +61,18 @@ def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
 def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        session = sessions.create(MODEL, None)
-        sessions.delete(session.id)
+        session = await begun(sessions, None)
+        await sessions.delete(session.id)
         for _ in range(2):
             with pytest.raises(GoneSessionError):
-                sessions.get(session.id)
+                await sessions.get(session.id)
             with pytest.raises(GoneSessionError):
-                sessions.delete(session.id)
+                await sessions.delete(session.id)
         for name in ("none", "", "x" * 10_000):
             with pytest.raises(UnknownSessionError) as error:
-                sessions.get(name)
+                await sessions.get(name)
             assert len(str(error.value)) < 200
-        sessions.close()
+        await sessions.close()
 
     run(main())
 
@@ -76,10 +80,10 @@ def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
 def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
     async def main() -> None:
         sessions = MemorySessions(1_000, ttl_s=60)
-        ids = {sessions.create(MODEL, 1).id for _ in range(1_000)}
+        ids = {await sessions.create(MODEL, 1) for _ in range(1_000)}
         assert len(ids) == 1_000
         assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
-        sessions.close()
+        await sessions.close()
 
     run(main())
 
@@ -87,20 +91,20 @@ def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
 def test_there_are_only_so_many_and_expired_ones_make_room(clock: Clock) -> None:
     async def main() -> None:
         sessions = MemorySessions(3, ttl_s=60)
-        first, second, third = (sessions.create(MODEL, 1) for _ in range(3))
+        first, second, third = [await begun(sessions) for _ in range(3)]
         with pytest.raises(OverloadedError, match="there are 3 sessions"):
-            sessions.create(MODEL, 1)
-        sessions.delete(second.id)
-        fourth = sessions.create(MODEL, 1)
+            await sessions.create(MODEL, 1)
+        await sessions.delete(second.id)
+        fourth = await begun(sessions)
         clock.now += 50_000
-        sessions.get(first.id)
-        sessions.get(fourth.id)
+        await sessions.get(first.id)
+        await sessions.get(fourth.id)
         clock.now += 20_000
-        fifth = sessions.create(MODEL, 1)
-        assert {sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
+        fifth = await begun(sessions)
+        assert {await sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
         with pytest.raises(GoneSessionError):
-            sessions.get(third.id)
-        sessions.close()
+            await sessions.get(third.id)
+        await sessions.close()
 
     run(main())
 
@@ -110,15 +114,15 @@ def test_only_so_many_ended_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) 
 
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        names = [sessions.create(MODEL, 1).id for _ in range(3)]
+        names = [await sessions.create(MODEL, 1) for _ in range(3)]
         for name in names:
-            sessions.delete(name)
+            await sessions.delete(name)
         with pytest.raises(UnknownSessionError):
-            sessions.get(names[0])
+            await sessions.get(names[0])
         for name in names[1:]:
             with pytest.raises(GoneSessionError):
-                sessions.get(name)
-        sessions.close()
+                await sessions.get(name)
+        await sessions.close()
 
     run(main())
 
@@ -126,19 +130,19 @@ def test_only_so_many_ended_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) 
 def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=0.05)
-        kept = [weakref.ref(sessions.create(MODEL, 1).prediction) for _ in range(3)]
+        kept = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
         async with asyncio.timeout(20):
             while len(sessions):
                 await asyncio.sleep(0.01)
         gc.collect()
         assert not any(each() for each in kept)
         assert sessions._sweep is None, "nothing runs when there is nothing to look after"
-        session = sessions.create(MODEL, 1)
+        session = await begun(sessions)
         async with asyncio.timeout(20):
             while len(sessions):
                 await asyncio.sleep(0.01)
         with pytest.raises(GoneSessionError):
-            sessions.get(session.id)
+            await sessions.get(session.id)
 
     run(main())
 
@@ -146,9 +150,9 @@ def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
 def test_closing_ends_what_runs_beside() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        sessions.create(MODEL, 1)
-        sessions.close()
-        sessions.close()
+        await sessions.create(MODEL, 1)
+        await sessions.close()
+        await sessions.close()
         assert sessions._sweep is None
 
     run(main())
@@ -157,17 +161,17 @@ def test_closing_ends_what_runs_beside() -> None:
 def test_groups_are_taken_all_or_none() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        session = sessions.create(MODEL, None)
+        session = await begun(sessions, None)
         wrong = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0]]}
         with pytest.raises(FieldError, match="different numbers of rows") as error:
-            session.take(wrong)
+            await session.take(wrong)
         assert error.value.field == "groups"
         with pytest.raises(FieldError) as refused:
-            session.take({"speed": [1.0], "hog": [1.0]})
+            await session.take({"speed": [1.0], "hog": [1.0]})
         assert refused.value.field == "groups.hog"
         assert session.prediction.received == ()
-        session.take(VALUES)
+        await session.take(VALUES)
         assert session.prediction.prefix == 3
-        sessions.close()
+        await sessions.close()
 
     run(main())

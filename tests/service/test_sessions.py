@@ -19,14 +19,17 @@ from anytime_service.protocol import OpenPrediction
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK
+from service.redis_server import RedisServer
 from service.serving import (
     BASE_RATE,
+    PLAIN,
     VALUES,
     Running,
     expected,
     logged,
     packed,
     running,
+    several_models,
     small_model,
     timeless,
     trained_model,
@@ -49,7 +52,34 @@ def give(service: Running, session: str, groups: dict[str, Any]) -> httpx.Respon
 
 
 def end(service: Running, session: str) -> httpx.Response:
-    return httpx.delete(f"{service.url}/sessions/{session}", timeout=30)
+    return service.delete(f"/sessions/{session}")
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Callable[[int], str]:
+    """Where sessions live: in the process, or in a Redis, for which databases by number."""
+    if request.param == "memory":
+        return lambda _: "memory"
+    server: RedisServer = request.getfixturevalue("shared_redis")
+    return server.url
+
+
+BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
+"""What a request cannot say is found before any store is asked; one of them is enough."""
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings, model: AnytimeModel, store: Callable[[int], str]) -> Iterator[Running]:
+    limits = settings.model_copy(update={"session_store": store(0)})
+    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def several(settings: Settings, store: Callable[[int], str]) -> Iterator[Running]:
+    limits = settings.model_copy(update={"session_store": store(0)})
+    with running(create_app(ModelRegistry.of(several_models()), limits), limits) as service:
+        yield service
 
 
 @pytest.fixture
@@ -112,7 +142,9 @@ def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Run
     method = {"/predict": "GET", "/groups": "POST", "": "DELETE"}[path]
     for name, status in ((session, 410), ("none", 404), ("%00", 404), ("x" * 5_000, 404)):
         content = b"{}" if method == "POST" else None
-        response = httpx.request(method, f"{service.url}/sessions/{name}{path}", content=content, timeout=30)
+        response = httpx.request(
+            method, f"{service.url}/sessions/{name}{path}", content=content, timeout=30, verify=PLAIN
+        )
         problem = refused(response, status)
         assert problem["field"] == "session"
         assert len(problem["detail"]) < 300
@@ -156,6 +188,7 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: A
     assert timeless(answer) == expected(model, {"speed": [2.0]})
 
 
+@BEFORE_THE_STORE
 @pytest.mark.parametrize(
     ("path", "content", "status", "field"),
     [
@@ -178,18 +211,20 @@ def test_a_body_that_cannot_be_names_the_place(
     service: Running, path: str, content: bytes, status: int, field: str | None
 ) -> None:
     session = begin(service)
-    response = httpx.post(service.url + path.format(session), content=content, timeout=30)
+    response = httpx.post(service.url + path.format(session), content=content, timeout=30, verify=PLAIN)
     assert refused(response, status).get("field") == field
     assert give(service, session, VALUES).status_code == 200
 
 
+@BEFORE_THE_STORE
 @pytest.mark.parametrize("path", ["/sessions", "/sessions/{}/groups"])
 @pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
 def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[str, str]) -> None:
     url = service.url + path.format(begin(service))
-    refused(httpx.post(url, content=b"{}", headers=headers, timeout=30), 415)
+    refused(httpx.post(url, content=b"{}", headers=headers, timeout=30, verify=PLAIN), 415)
 
 
+@BEFORE_THE_STORE
 @pytest.mark.parametrize(
     ("parameters", "field"),
     [
@@ -209,18 +244,18 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
 
 
 def test_a_session_speaks_messagepack(service: Running, model: AnytimeModel) -> None:
-    created = httpx.post(f"{service.url}/sessions", content=MSGPACK.encode({"rows": 3}), headers=PACKED)
+    created = httpx.post(f"{service.url}/sessions", content=MSGPACK.encode({"rows": 3}), headers=PACKED, verify=PLAIN)
     assert (created.status_code, created.headers["content-type"]) == (201, MSGPACK.media_type)
     session = msgspec.msgpack.decode(created.content)["id"]
     values = {"speed": np.array([[1.0], [2.0], [3.0]]), "hog": np.array([[1.0, 2.0], [np.nan, 4.0], [5.0, 6.0]])}
     body = MSGPACK.encode({name: packed(each) for name, each in values.items()})
-    took = httpx.post(f"{service.url}/sessions/{session}/groups", content=body, headers=PACKED)
+    took = httpx.post(f"{service.url}/sessions/{session}/groups", content=body, headers=PACKED, verify=PLAIN)
     assert msgspec.msgpack.decode(took.content) == {"prefix": 2, "steps": 3, "replaced": []}
     accepting = {"accept": MSGPACK.media_type}
-    answer = httpx.get(f"{service.url}/sessions/{session}/predict", headers=accepting)
+    answer = httpx.get(f"{service.url}/sessions/{session}/predict", headers=accepting, verify=PLAIN)
     assert answer.headers["content-type"] == MSGPACK.media_type
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
-    plain = httpx.get(f"{service.url}/sessions/{session}/predict")
+    plain = httpx.get(f"{service.url}/sessions/{session}/predict", verify=PLAIN)
     assert (plain.headers["content-type"], timeless(plain.json())) == (JSON.media_type, expected(model, values, rows=3))
 
 
@@ -324,8 +359,8 @@ def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> No
     assert timeless(answer) == expected(wide, late, policy="arrived")
 
 
-def test_a_session_that_is_not_used_expires(model: AnytimeModel) -> None:
-    limits = Settings(port=0, session_ttl_s=0.3)
+def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable[[int], str]) -> None:
+    limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1))
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         session = begin(service)
         assert service.post_to("/sessions").json()["expires_in_s"] == 0.3
@@ -335,8 +370,8 @@ def test_a_session_that_is_not_used_expires(model: AnytimeModel) -> None:
         refused(give(service, session, VALUES), 410)
 
 
-def test_there_are_only_so_many_sessions(model: AnytimeModel) -> None:
-    limits = Settings(port=0, max_sessions=2)
+def test_there_are_only_so_many_sessions(model: AnytimeModel, store: Callable[[int], str]) -> None:
+    limits = Settings(port=0, max_sessions=2, session_store=store(2))
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")

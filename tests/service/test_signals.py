@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as families
+from websockets.exceptions import InvalidStatus
+
+from anytime_service.app import create_app
+from anytime_service.clock import now_ms
+from anytime_service.exposition import Exposition
+from anytime_service.families import Histograms
+from anytime_service.laps import LONGEST_MS, Laps, SessionLaps
+from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.room import memory_limit
+from anytime_service.settings import Settings
 from anytime_service.signals import Signals
-from service.serving import Running, small_model, trained_model
+from service.serving import VALUES, Running, running, small_model, trained_model
+
+LIMITS = Settings(port=0)
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def told(signals: Signals, accept: str = "") -> str:
+    """What a scrape tells."""
+
+    async def write() -> str:
+        content, _ = await signals.exposition.write(accept)
+        return content.decode()
+
+    return asyncio.run(write())
+
+
+def samples(parsed: Any) -> dict[tuple[str, str], float]:
+    """Every number, by name and labels."""
+    return {(each.name, str(sorted(each.labels.items()))): each.value for family in parsed for each in family.samples}
 
 
 def test_what_is_measured_is_told_to_prometheus(service: Running) -> None:
@@ -18,9 +59,29 @@ def test_what_is_measured_is_told_to_prometheus(service: Running) -> None:
         "anytime_prefix",
         "anytime_groups_late_total",
         "anytime_deadline_margin_seconds",
+        "anytime_group_seconds",
         "anytime_open_predictions",
+        "anytime_errors_total",
+        "anytime_reloads_total",
+        "anytime_loop_lag_seconds",
+        "anytime_build_info",
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
     ):
         assert f"\n# HELP {name} " in "\n" + response.text
+    assert service.metric("anytime_model_info", model="brake", version="v1") == 1.0
+    assert service.metric("anytime_loop_lag_seconds_count") > 0
+
+
+def test_openmetrics_is_told_to_those_who_accept_it_and_says_the_same(service: Running) -> None:
+    plain, other = service.scrape(), service.scrape(accept=f"{OPENMETRICS},text/plain;q=0.5")
+    assert other.headers["content-type"].startswith(OPENMETRICS)
+    assert other.text.count("# EOF\n") == 1
+    assert other.text.endswith("# EOF\n")
+    names = {name for name in samples(families(plain.text)) if name[0].startswith("anytime_")}
+    read: Callable[[str], Any] = openmetrics.text_string_to_metric_families
+    assert names == {name for name in samples(read(other.text)) if name[0].startswith("anytime_")}
+    assert len(names) > 50
 
 
 def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_ms() -> None:
@@ -49,6 +110,236 @@ def test_versions_of_a_model_share_their_measures_and_models_do_not() -> None:
 def test_each_service_measures_for_itself() -> None:
     first, second = Signals(), Signals()
     first.of(small_model()).dropped(3)
-    told = b'anytime_groups_late_total{model="brake"} 3.0'
-    assert told in first.exposition()
-    assert told not in second.exposition()
+    late = 'anytime_groups_late_total{model="brake"} 3.0'
+    assert late in told(first)
+    assert late not in told(second)
+
+
+def many() -> Signals:
+    """Signals of many models and groups."""
+    signals = Signals()
+    wide = trained_model("wide", width=3)
+    for number in range(80):
+        named = signals.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
+        for group in wide.places:
+            Laps(named, 0.0).came(group, number + 0.5)
+    return signals
+
+
+def test_slices_of_a_scrape_are_together_what_the_library_writes() -> None:
+    signals = many()
+    whole = samples(families(generate_latest(signals.registry).decode()))
+    sliced = told(signals)
+    kept = {
+        name: value
+        for name, value in whole.items()
+        if name[0].startswith("anytime_") and not name[0].endswith("_created")
+    }
+    assert len(kept) > 8_000
+    assert {name: value for name, value in samples(families(sliced)).items() if name in kept} == kept
+    heads = re.findall(r"^# (?:HELP|TYPE) .*$", sliced, re.MULTILINE)
+    assert len(heads) == len(set(heads))
+    first, last = sliced.index("anytime_group_seconds_bucket"), sliced.rindex("anytime_group_seconds_sum")
+    assert "# " not in sliced[first:last], "a family's lines stand together"
+
+
+def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None:
+    async def turns_meanwhile(signals: Signals) -> tuple[int, float, float]:
+        loop, turns, done = asyncio.get_running_loop(), [now_ms()], False
+
+        def turn() -> None:
+            turns.append(now_ms())
+            if not done:
+                loop.call_soon(turn)
+
+        turn()
+        await signals.exposition.write("")
+        done = True
+        return len(turns), max(b - a for a, b in pairwise(turns)), turns[-1] - turns[0]
+
+    count, longest, whole = asyncio.run(turns_meanwhile(many()))
+    assert count > 50
+    assert longest < whole / 3
+
+
+def test_a_family_that_nothing_was_observed_of_is_told_by_its_name_alone() -> None:
+    registry = CollectorRegistry()
+    Histograms("empty_seconds", "Nothing yet.", ["model"], (0.1, 1.0), registry)
+    text, _ = asyncio.run(Exposition(registry).write(""))
+    assert text == b"# HELP empty_seconds Nothing yet.\n# TYPE empty_seconds histogram\n"
+    with pytest.raises(ValueError, match="Duplicated"):
+        Histograms("empty_seconds", "Again.", [], (0.1,), registry)
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 1.0, 2.0), (-1.0, 0.0, 1.0)])
+def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    own = Histograms("a_seconds", "Times.", ["model"], bounds, ours)
+    library = Histogram("a_seconds", "Times.", ["model"], buckets=bounds, registry=theirs)
+    for value in (-2.0, -1.0, 0.0, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5):
+        own.of("m").observe(value)
+        library.labels("m").observe(value)
+
+    def shown(registry: CollectorRegistry) -> list[tuple[Any, ...]]:
+        [family] = [each for each in registry.collect() if isinstance(each, Metric)]
+        without = ("_created", "_count") if bounds[0] < 0 else "_created"  # a count without a sum is no OpenMetrics
+        return [tuple(each)[:3] for each in family.samples if not each.name.endswith(without)]
+
+    assert shown(ours) == shown(theirs)
+    with pytest.raises(ValueError, match="has labels"):
+        own.of("m", "n")
+
+
+def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:
+    signals = Signals()
+    Laps(signals.of(small_model()), 0.0).came("speed", 1.0, 1e300)
+    assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in told(signals)
+
+
+def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
+    signals = Signals()
+    of_model = signals.of(small_model())
+    laps = SessionLaps(2)
+    for name in ("a", "b", "c"):
+        laps.begin(name, of_model, 0.0)
+    laps.came("b", of_model, ("speed",), 3.0, again=False)
+    laps.came("a", of_model, ("hog",), 5.0, again=False)  # as one that another replica began
+    laps.came("a", of_model, ("hog",), 9.0, again=False)
+    laps.end("b")
+    laps.came("b", of_model, ("lab",), 9.0, again=False)
+    seconds = re.findall(r'^anytime_group_seconds_sum{group="(\w+)",model="brake"} (\S+)$', told(signals), re.MULTILINE)
+    assert seconds == [("speed", "0.003"), ("hog", "0.004")]
+
+
+def test_models_that_go_leave_the_list_and_keep_their_counts() -> None:
+    signals = Signals()
+    model = small_model()
+    signals.serves([model])
+    signals.of(model).dropped(1)
+    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
+    signals.serves([newer, trained_model()])
+    text = told(signals)
+    assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
+        ("brake", "v2"),
+        ("lens", "lens-0"),
+    }
+    assert 'anytime_groups_late_total{model="brake"} 1.0' in text
+
+
+def test_reloads_are_counted_by_their_outcome(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    old = small_model().save(file)
+    with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
+        model = small_model()
+        new = replace(model, prefixes=replace(model.prefixes, intercept=model.prefixes.intercept + 1)).save(file)
+        assert service.post_to("/models/brake/reload").status_code == 200
+        assert service.metric("anytime_model_info", model="brake", version=new.version) == 1.0
+        assert service.metric("anytime_model_info", model="brake", version=old.version) == 0.0
+        file.write_bytes(b"nonsense")
+        assert service.post_to("/models/brake/reload").status_code == 409
+        new.save(file)
+        assert service.post_to("/models/misspelt/reload").status_code == 404, "no failure of ours"
+        counted = {outcome: service.metric("anytime_reloads_total", outcome=outcome) for outcome in ("ok", "failed")}
+        assert counted == {"ok": 1.0, "failed": 1.0}
+
+
+def oip_refused(service: Running) -> None:
+    assert service.post_to("/v2/models/nobody/infer", {"inputs": []}).status_code == 404
+
+
+def message_refused(service: Running) -> None:
+    with service.stream() as stream:
+        stream.say("end", "never begun")
+        stream.problem()
+
+
+def handshake_refused(service: Running) -> None:
+    with pytest.raises(InvalidStatus), service.stream(subprotocols=["mqtt"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("malformed-body", lambda service: service.post([1, 2])),
+        ("unknown-model", lambda service: service.post({"groups": {}}, model="nobody")),
+        ("unknown-model", oip_refused),
+        ("unknown-session", lambda service: service.get("/sessions/none/predict")),
+        ("unusable-values", message_refused),
+        ("unusable-values", lambda service: service.get("/models/brake/plan", budget=-1)),
+        ("subprotocol", handshake_refused),
+        ("http-404", lambda service: service.get("/nowhere")),
+        ("http-405", lambda service: service.post_to("/livez")),
+        ("fault", lambda service: service.get("/fail")),
+    ],
+)
+def test_problems_are_counted_once_by_their_kind(service: Running, kind: str, make: Callable[[Running], Any]) -> None:
+    def counted() -> dict[str, float]:
+        kinds = re.findall(r'^anytime_errors_total{kind="([\w-]+)"} (\S+)$', service.scrape().text, re.MULTILINE)
+        return {name: float(value) for name, value in kinds}
+
+    before = counted()
+    make(service)
+    after = counted()
+    assert {name: after[name] - before.get(name, 0.0) for name in after if after[name] != before.get(name)} == {kind: 1}
+
+
+def test_nothing_that_a_client_sends_becomes_a_label() -> None:
+    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+        before = set(samples(families(service.scrape().text)))
+        service.post({"groups": {"evil": [1]}}, model="evil")
+        service.post({"groups": {"evil": [1]}})
+        service.get("/evil")
+        service.post_to("/sessions/evil/groups", {"evil": [1]})
+        service.post_to("/models/evil/reload")
+        with service.stream() as stream:
+            stream.say("begin", "evil", model="evil")
+            stream.problem()
+            stream.say("begin", 1)
+            stream.say("group", 1, group="evil", values=[1], took_ms=1)
+            stream.problem()
+            stream.say("end", 1)
+            stream.answer(1)
+            stream.say("group", 1, group="evil", values=[1], took_ms=1)
+            stream.say("end", 1)
+            stream.say("begin", 2, deadline_ms=0)
+            stream.answer(2)
+        lines = b'{"group":"speed","values":[1]}\n{"group":"hog","values":[1,2]}\n{"group":"evil","values":[1]}\n'
+        httpx.post(
+            f"{service.url}/predict?budget=5",
+            content=lines,
+            headers={"content-type": "application/x-ndjson"},
+            timeout=9,
+        )
+        text = service.scrape(accept="evil/evil").text
+        assert "evil" not in text
+        new = {name for name, _ in set(samples(families(text))) - before}
+        assert {name.removeprefix("anytime_") for name in new if not name.startswith("anytime_group_seconds")} == {
+            "errors_total"
+        }
+
+
+def test_the_answer_does_not_wait_for_what_is_observed(service: Running) -> None:
+    """What a model of these values answers is the same, whatever is told of times."""
+    with service.stream() as stream:
+        for took in ({}, {"took_ms": 0}, {"took_ms": 12.5}):
+            stream.say("begin", str(took))
+            for name, values in VALUES.items():
+                stream.say("group", str(took), group=name, values=values, **took)
+            assert stream.answer(str(took))["complete"]
+
+
+def test_the_limit_of_memory_is_that_of_the_container_or_else_the_machines(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")
+    assert memory_limit(tmp_path) == 8192
+    newer, older = tmp_path / "sys/fs/cgroup", tmp_path / "sys/fs/cgroup/memory"
+    older.mkdir(parents=True)
+    (newer / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == 8192
+    (newer / "memory.max").write_text("4096\n")
+    assert memory_limit(tmp_path) == 4096
+    (newer / "memory.max").unlink()
+    (older / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(tmp_path) == 8192

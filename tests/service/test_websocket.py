@@ -501,7 +501,7 @@ def test_answers_are_counted_by_their_reason(service: Running) -> None:
         return service.metric("anytime_predictions_total", model="brake", reason=reason)
 
     before = {reason: counted(reason) for reason in ("end", "deadline", "complete", "budget")}
-    late = service.metric("anytime_deadline_lateness_seconds_count", model="brake")
+    late = service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf")
     with service.stream() as stream:
         stream.say("begin", 0)
         stream.say("end", 0)
@@ -515,7 +515,7 @@ def test_answers_are_counted_by_their_reason(service: Running) -> None:
         stream.groups(3, VALUES)
         stream.answer(3)
     assert {reason: counted(reason) - before[reason] for reason in before} == dict.fromkeys(before, 1.0)
-    assert service.metric("anytime_deadline_lateness_seconds_count", model="brake") == late + 1
+    assert service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf") == late + 1
     until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
 
 

@@ -8,7 +8,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from anytime.answer import Answer, Policy
+from anytime.answer import Answer, Overload, Policy
 from anytime.lateness import Lateness
 from anytime.workers import Worker
 from anytime_service.client.calling import asked
@@ -70,6 +70,7 @@ class AsyncClient:
         model: str | None = None,
         rows: int = 1,
         ranking: bool = False,
+        overload: Overload = "refuse",
         worker: Worker = "thread",
     ) -> Answer:
         """Compute groups of `x` in sequence order, send each as it is computed, and answer at the deadline.
@@ -77,7 +78,7 @@ class AsyncClient:
         As `Client.run`.
         """
         begun = time.perf_counter()
-        ask = asked(model, rows, budget, "prefix", ranking=ranking)
+        ask = asked(model, rows, budget, "prefix", ranking=ranking, overload=overload)
         answer, deadline = await self._core.run(begun, extractors, x, deadline_ms, ask, worker)
         self._core.note_lateness(answer, deadline)
         return answer
@@ -92,11 +93,13 @@ class AsyncClient:
         model: str | None = None,
         rows: int | None = None,
         ranking: bool = False,
+        overload: Overload = "refuse",
     ) -> Answer:
         """Answer from groups that are at hand, as `Client.predict`."""
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
-        ask = asked(model, next((each.rows for each in encoded.values()), rows), budget, policy, ranking=ranking)
+        rows = next((each.rows for each in encoded.values()), rows)
+        ask = asked(model, rows, budget, policy, ranking=ranking, overload=overload)
         answer, deadline = await self._core.predict(begun, encoded, deadline_ms, ask)
         self._core.note_lateness(answer, deadline)
         return answer

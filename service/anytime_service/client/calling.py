@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from anytime.answer import Answer, Policy
+from anytime.answer import Answer, Overload, Policy
 from anytime.errors import ValuesError
 from anytime.model import checked_budget
 from anytime_service.client.connection import Connection
@@ -26,6 +26,9 @@ from anytime_service.client.link import Channel, Link, Outcome
 from anytime_service.client.mailbox import Mailbox
 
 __all__ = ["Ask", "Call", "asked", "with_note"]
+
+_REFUSED = (401, 403)
+"""Statuses of who may not ask: the key is wrong, or has gone."""
 
 MOST_BREAKS = 2
 """How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
@@ -40,6 +43,7 @@ class Ask:
     budget: float | None = None
     policy: Policy = "prefix"
     ranking: bool = False
+    overload: Overload = "refuse"
 
 
 class _Told(NamedTuple):
@@ -66,6 +70,7 @@ class Call:
     ----------
     events : of the caller's own, put there by whoever knows; `next` hands them on.
     sent : the groups sent, those being left out that a later beginning was without.
+    refused : why the server did not begin it, if it has too much to do; nothing more is sent then.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Call:
         self._channel: Channel | None = None
         self._update: Answer | None = None
         self.sent: dict[str, _Sent] = {}
+        self.refused: ProblemError | None = None
         self._ended = False
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
@@ -125,12 +131,17 @@ class Call:
         ------
         ConnectionLostError
             The connection broke and there is no other to be had.
+        ProblemError
+            There is none since the key does not hold any more.
         """
         while (event := await self.events.get()) is not None:
             if not isinstance(event, _Told):
                 return event
             if event.channel is not self._channel:  # begun anew since
                 continue
+            if isinstance(event.outcome, ProblemError) and event.outcome.overloaded:
+                self.refused = event.outcome
+                self._leave()
             if not isinstance(event.outcome, ConnectionLostError):
                 return event.outcome
             await self._begin_anew(event.outcome)
@@ -159,6 +170,9 @@ class Call:
 
     def fallback(self, base: Answer) -> Answer:
         """Answer without the server: the last update, or else the base rate; the note says why."""
+        if self.refused is not None:
+            note = f"the server refused: {self.refused.detail}; this is the base rate"
+            return with_note(replace(base, reason="overload"), note)
         if self._channel is not None and self._channel.update is not None:
             self._update = self._channel.update
         if self._broken is None:
@@ -181,7 +195,17 @@ class Call:
         ask, tell = self.ask, self._tell
         told_ms = None if tell is None else tell((self.until - time.perf_counter()) * 1e3)
         updates = tell is not None
-        begin = Begin(0, ask.model, ask.rows, ask.budget, told_ms, ask.policy, updates=updates, ranking=ask.ranking)
+        begin = Begin(
+            0,
+            ask.model,
+            ask.rows,
+            ask.budget,
+            told_ms,
+            ask.policy,
+            updates=updates,
+            ranking=ask.ranking,
+            overload=None if ask.overload == "refuse" else ask.overload,  # a server of before knows no such field
+        )
         self._channel = self._link.begin(begin, self._wake)
         for group in self.sent:
             self._send(group)
@@ -209,6 +233,8 @@ class Call:
             self._link = await self._connection.link(self.until)
             self._open()
         except ClientError as error:
+            if isinstance(error, ProblemError) and error.status in _REFUSED:
+                raise  # no network is to blame for it, and the next call would meet it too
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
 
@@ -216,18 +242,22 @@ class Call:
         self.events.put(_Told(channel, outcome))
 
 
-def asked(model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool) -> Ask:
+def asked(
+    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload = "refuse"
+) -> Ask:
     """Put together what a caller asks for.
 
     Raises
     ------
     ValuesError
-        The budget is negative or not a number, or `rows` not a whole number from 1 on.
+        The budget is negative or not a number, `rows` not a whole number from 1 on, or `overload` not known.
     """
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
         raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
+    if overload not in get_args(Overload):
+        raise ValuesError(f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
     rows = None if rows is None else int(rows)
-    return Ask(model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking))
+    return Ask(model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking), overload)
 
 
 def with_note(answer: Answer, note: str) -> Answer:

@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+OVERLOADED = "urn:anytime:problem:overloaded"
+
+
 class ClientError(AnytimeError):
     """A call that the client cannot make, or that came to nothing."""
 
@@ -73,6 +76,11 @@ class ProblemError(ClientError):
         self.field = field
         self.type = type
         self.retry_after_s = retry_after_s
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether a prediction was refused because the server has too much to do."""
+        return self.type == OVERLOADED and self.field is None
 
     def __str__(self) -> str:
         return f"{self.detail or self.title} ({self.status})"

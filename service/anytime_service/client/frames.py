@@ -29,6 +29,7 @@ class Begin(msgspec.Struct, tag_field="type", tag="begin", omit_defaults=True, f
     policy: str | None = None
     updates: bool = False
     ranking: bool = False
+    overload: str | None = None
 
 
 class Group(msgspec.Struct, tag_field="type", tag="group", omit_defaults=True, frozen=True):

@@ -105,6 +105,8 @@ class _Run:
                 case _Extracted(group, Encoded() as values, took_ms):
                     self._call.send(group, values, took_ms)
                 case ProblemError():
+                    if event.overloaded:
+                        return None
                     self._refused(event)
                 case _Finished():
                     self._finished = True

@@ -9,7 +9,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from anytime.answer import Answer, Policy
+from anytime.answer import Answer, Overload, Policy
 from anytime.lateness import Lateness
 from anytime.workers import Worker
 from anytime_service.client.calling import asked
@@ -96,6 +96,7 @@ class Client:
         model: str | None = None,
         rows: int = 1,
         ranking: bool = False,
+        overload: Overload = "refuse",
         worker: Worker = "thread",
     ) -> Answer:
         """Compute groups of `x` in sequence order, send each as it is computed, and answer at the deadline.
@@ -110,6 +111,9 @@ class Client:
         model : its name; not needed if the server has one.
         rows : how many rows `x` is.
         ranking : whether the answer tells the rows in order of their scores.
+        overload : what is wanted of a server that is asked for more than it can answer in time. "prior": the base rate
+            from it, at once; "refuse": its refusal, upon which this answers the base rate by itself. Either way
+            `reason` is "overload" and `note` says why.
         worker : "thread", or "process" for extractors that hold the interpreter, crash or hang; see `anytime.Runner`.
             Workers are kept for the next calls with the same extractors.
 
@@ -131,7 +135,7 @@ class Client:
             It refuses the prediction.
         """
         begun = time.perf_counter()
-        ask = asked(model, rows, budget, "prefix", ranking=ranking)
+        ask = asked(model, rows, budget, "prefix", ranking=ranking, overload=overload)
         answer, deadline = self._portal.call(self._core.run, begun, extractors, x, deadline_ms, ask, worker)
         self._core.note_lateness(answer, deadline)
         return answer
@@ -146,6 +150,7 @@ class Client:
         model: str | None = None,
         rows: int | None = None,
         ranking: bool = False,
+        overload: Overload = "refuse",
     ) -> Answer:
         """Answer from groups that are at hand.
 
@@ -159,6 +164,8 @@ class Client:
         model : its name; not needed if the server has one.
         rows : how many rows there are; counted if not told.
         ranking : whether the answer tells the rows in order of their scores.
+        overload : what is wanted of a server that is asked for more than it can answer in time: "refuse", a
+            ProblemError that is `overloaded`, or "prior", the base rate at once, with `reason` "overload".
 
         Raises
         ------
@@ -173,7 +180,8 @@ class Client:
         """
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
-        ask = asked(model, next((each.rows for each in encoded.values()), rows), budget, policy, ranking=ranking)
+        rows = next((each.rows for each in encoded.values()), rows)
+        ask = asked(model, rows, budget, policy, ranking=ranking, overload=overload)
         answer, deadline = self._portal.call(self._core.predict, begun, encoded, deadline_ms, ask)
         self._core.note_lateness(answer, deadline)
         return answer

@@ -17,7 +17,7 @@ from anytime_service.handler import Ask, Handler, Live
 from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.forms import JSON
 from anytime_service.wire.inferences import check_outputs, encode_inference, infer_problem
-from anytime_service.wire.tensors import InferParameters, InferRequest, Tensor, read_infer, tensors_of
+from anytime_service.wire.tensors import InferParameters, InferRequest, Tensor, overload_of, read_infer, tensors_of
 
 __all__ = ["BINARY", "JSON_BYTES", "Inference", "refusal"]
 
@@ -36,10 +36,18 @@ class Inference:
     ask : what the head asks for.
     begun : when it was read.
     lengths : bytes that are JSON, and bytes of the whole body, where the head tells.
+    admitted : whether it may be begun; if not, the JSON may still ask for the base rate.
     """
 
     def __init__(
-        self, handler: Handler, exchange: Exchange, ask: Ask, begun: float, lengths: tuple[int | None, int | None]
+        self,
+        handler: Handler,
+        exchange: Exchange,
+        ask: Ask,
+        begun: float,
+        lengths: tuple[int | None, int | None],
+        *,
+        admitted: bool,
     ) -> None:
         self._handler = handler
         self._exchange = exchange
@@ -52,7 +60,8 @@ class Inference:
         self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
         self._model = handler.registry.get(ask.model)
-        self._live = self._opened(ask)
+        self._admitted = admitted
+        self._live = self._opened(ask, admitted=admitted or ask.overload != "prior")
 
     def drop(self) -> None:
         """Forget the request."""
@@ -62,6 +71,7 @@ class Inference:
         """Take the body as it comes."""
         async for chunk in self._exchange.body():
             self._kept += chunk
+            self._exchange.keeps(len(self._kept))
             if self._json_bytes is not None:
                 self._advance(self._json_bytes)
         if self._exchange.ended and not self._live.answered:
@@ -88,6 +98,9 @@ class Inference:
 
     def _begin(self, content: bytes) -> None:
         """Ask anew, as the JSON says; whatever is wrong with it is told whatever it asks for."""
+        if not self._admitted and overload_of(content) != "prior":
+            self._handler.shed("refused")
+            raise self._handler.overloaded()
         request, settings = read_infer(content), self._handler.settings
         tensors = tensors_of(self._model, request, settings.max_rows)
         check_outputs(self._model, request)
@@ -98,7 +111,7 @@ class Inference:
         self._places = {tensor.group: tensor.place for tensor in tensors}
         self._request = request
         self._live.drop()
-        self._live = self._opened(ask)
+        self._live = self._opened(ask, admitted=self._admitted)
 
     def _take(self) -> None:
         """Hand on what has come, together if it came together."""
@@ -128,10 +141,10 @@ class Inference:
         del self._kept[:size]
         return content
 
-    def _opened(self, ask: Ask) -> Live:
+    def _opened(self, ask: Ask, *, admitted: bool) -> Live:
         # The model stays the one that the tensors were checked against, though another may have been loaded since.
         shared = self._model.open(ask.rows)
-        return self._handler.open(ask, self._begun, self._tell, self._fail, shared=shared)
+        return self._handler.open(ask, self._begun, self._tell, self._fail, shared=shared, admitted=admitted)
 
     def _tell(self, answer: Answer) -> None:
         try:
@@ -170,4 +183,5 @@ def _asked(head: Ask, request: InferRequest, tensors: tuple[Tensor, ...]) -> Ask
         deadline_ms=min(deadlines, default=None),
         policy=told.policy or head.policy,
         ranking=ranked or (head.ranking if told.ranking is None else told.ranking),
+        overload=told.overload or head.overload,
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from anytime_service.clock import now_ms
-from anytime_service.errors import FieldError
+from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.exchange import Exchange
 from anytime_service.handler import Live
 from anytime_service.wire.bodies import read_line, read_took
@@ -56,10 +56,11 @@ class Lines:
     def _split(self, chunk: bytes) -> list[bytes]:
         """Lines that are whole with this chunk."""
         self._rest += chunk
-        if b"\n" not in chunk:
-            return []
-        *lines, tail = bytes(self._rest).split(b"\n")
-        self._rest = bytearray(tail)
+        lines: list[bytes] = []
+        if b"\n" in chunk:
+            *lines, tail = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(tail)
+        self._exchange.keeps(len(self._rest))
         return lines
 
     def _take(self, content: bytes) -> None:
@@ -76,12 +77,20 @@ class Lines:
     def _missed(self, chunk: bytes) -> None:
         """Look at what comes after the answer."""
         if self._late_left:
-            for line in self._split(chunk):
+            try:
+                lines = self._split(chunk)
+            except OverloadedError:  # no room for what is not needed for the answer
+                self._late_left = 0
+                self._rest.clear()
+                return
+            for line in lines:
                 self._miss(line)
+            if self._exchange.ended:
+                self._miss(bytes(self._rest))
 
     def _miss(self, content: bytes) -> None:
         if self._late_left and content.strip():
             self._late_left -= 1
             line = read_took(content)
             if line is not None:
-                self._live.laps.missed(line.group, now_ms(), line.took_ms)
+                self._live.trail.laps.missed(line.group, now_ms(), line.took_ms)

@@ -18,6 +18,7 @@ from anytime_service.handler import Ask, Handler
 from anytime_service.head import ASKING, headers_of, read_head
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.settings import Settings
+from anytime_service.shedding import decided
 from anytime_service.transports.inference import BINARY, JSON_BYTES, Inference, refusal
 from anytime_service.transports.oip_operations import OIP_OPERATIONS
 from anytime_service.wire.forms import JSON
@@ -36,7 +37,7 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.held)
         with ExitStack() as stack:
             try:
                 await self.answer(scope, exchange, stack)
@@ -106,7 +107,11 @@ class Infer(_Endpoint):
         begun = now_ms()
         ask = _asked_by_head(scope, self.handler.settings)
         exchange.may_be_interrupted()
-        inference = Inference(self.handler, exchange, ask, begun, _lengths(headers_of(scope)))
+        admitted = decided(scope)[0]
+        if admitted is None:
+            admitted = self.handler.admission.admits(begun)
+        lengths = _lengths(headers_of(scope))
+        inference = Inference(self.handler, exchange, ask, begun, lengths, admitted=admitted)
         stack.callback(inference.drop)
         await inference.read()
 

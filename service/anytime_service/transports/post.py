@@ -15,6 +15,7 @@ from anytime_service.exchange import Exchange
 from anytime_service.handler import Handler, Live
 from anytime_service.head import Head, read_head
 from anytime_service.openapi import PREDICT_OPERATION
+from anytime_service.shedding import decided
 from anytime_service.transports.lines import Lines
 from anytime_service.transports.replies import answering, problem_reply
 from anytime_service.wire.bodies import arrays, read_request
@@ -34,16 +35,17 @@ class PostPrediction:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         begun = now_ms()
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.held)
+        admitted, keep = decided(scope)
         live: Live | None = None
         try:
             head = read_head(scope, self.handler.settings)
-            live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form))
-            if not live.answered:
-                if head.lines:
-                    await Lines(exchange, live, self.handler.settings.max_rows).read()
-                else:
-                    await self._whole(exchange, live, head)
+            told = answering(exchange, head.reply_form, keep)
+            live = self.handler.open(head.ask, begun, *told, admitted=admitted)
+            if head.lines:  # answered or not: lines that come too late are looked at too
+                await Lines(exchange, live, self.handler.settings.max_rows).read()
+            elif not live.answered:
+                await self._whole(exchange, live, head)
         except Exception as error:
             exchange.reply(problem_reply(error))
         finally:

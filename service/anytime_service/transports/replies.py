@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
+<<<<<<< HEAD
 from starlette.types import Send
+=======
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+>>>>>>> admission
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime_service.errors import BodyTooLargeError, OverloadedError
+from anytime_service.errors import (
+    BodyTooLargeError,
+    MissingVersionError,
+    OverloadedError,
+    SessionsUnreachableError,
+    SlowRequestError,
+)
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.problems import MEDIA_TYPE, Problem, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
+<<<<<<< HEAD
 __all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake"]
 
 RETRY_AFTER_S = 1
+
+_PASSING = (OverloadedError, SessionsUnreachableError, MissingVersionError)
+"""What may be over in a second, or elsewhere."""
+=======
+__all__ = ["answering", "problem_reply", "response"]
+>>>>>>> admission
 
 _log = logging.getLogger("anytime_service")
 
@@ -28,14 +45,14 @@ def problem_reply(error: Exception, told: Callable[[Problem], Problem] | None = 
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
-    headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if isinstance(error, OverloadedError) else ()
-    # A body that is too large will not run out under the limit either.
+    headers = ((b"retry-after", b"%d" % _retry_after_s(error)),) if isinstance(error, _PASSING) else ()
+    # A body that is too large, or too slow, will not run out under the limit either.
     return Reply(
         problem.status,
         MEDIA_TYPE,
         msgspec.json.encode(problem if told is None else told(problem)),
         headers,
-        isinstance(error, BodyTooLargeError),
+        isinstance(error, BodyTooLargeError | SlowRequestError),
     )
 
 
@@ -46,13 +63,23 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
     await send({"type": "websocket.http.response.body", "body": reply.content})
 
 
-def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
-    """Two callables, for timers too: one sends an answer as the response, the other an error."""
+def answering(
+    exchange: Exchange, form: Form, keep: Callable[[Reply], None] | None = None
+) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
+    """Two callables, for timers too: one sends an answer as the response, the other an error.
+
+    Parameters
+    ----------
+    keep : takes the base rate that was told because too much was asked for.
+    """
     exchange.may_be_interrupted()
 
     def tell(answer: Answer) -> None:
         try:
-            exchange.reply(Reply(200, form.media_type, encode_answer(form, answer)))
+            reply = Reply(200, form.media_type, encode_answer(form, answer))
+            exchange.reply(reply)
+            if keep is not None and answer.reason == "overload":
+                keep(reply)
         except AnytimeError as error:
             fail(error)
 
@@ -60,3 +87,20 @@ def answering(exchange: Exchange, form: Form) -> tuple[Callable[[Answer], None],
         exchange.reply(problem_reply(error))
 
     return tell, fail
+
+
+<<<<<<< HEAD
+def _retry_after_s(error: Exception) -> int:
+    return error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
+=======
+def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Write a reply as HTTP/1.1."""
+    lines = [STATUS_LINE[reply.status]]
+    for name, value in (*default, *reply.headers):
+        lines += [name, b": ", value, b"\r\n"]
+    if reply.close:
+        lines.append(b"connection: close\r\n")
+    lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
+    lines.append(reply.content)
+    return b"".join(lines)
+>>>>>>> admission

@@ -11,9 +11,10 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.handler import Handler, Live
-from anytime_service.head import ASKING, body_form, headers_of, read_head, reply_form
+from anytime_service.head import ASKING, Head, body_form, headers_of, read_head, reply_form
 from anytime_service.openapi import SESSION_OPERATIONS
-from anytime_service.sessions.memory import MemorySessions, Session
+from anytime_service.sessions.store import Session, SessionStore
+from anytime_service.shedding import decided
 from anytime_service.transports.replies import answering, problem_reply
 from anytime_service.wire.bodies import SessionCreated, SessionRequest, SessionTook, arrays, read_groups, read_session
 from anytime_service.wire.forms import JSON
@@ -24,13 +25,14 @@ __all__ = ["CreateSession", "DeleteSession", "PredictNamedSession", "PredictSess
 class _Route:
     """What the routes of sessions have in common: errors are told, and the request is read to its end."""
 
-    def __init__(self, handler: Handler, sessions: MemorySessions) -> None:
+    def __init__(self, handler: Handler, sessions: SessionStore) -> None:
         self.handler = handler
         self.sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes)
+        handler = self.handler
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, handler.held, handler.bodies)
         live: Live | None = None
         try:
             live = await self.answer(scope, exchange)
@@ -63,13 +65,13 @@ class CreateSession(_Route):
         if request.rows is not None and request.rows > most:
             raise FieldError("rows", f"rows is {request.rows}; expected 1 to {most}")
         self.handler.check_room()
-        session = self.sessions.create(self.handler.registry.get(request.model), request.rows)
-        model = session.model
-        created = SessionCreated(session.id, model.name, model.version, self.sessions.ttl_s)
+        model = self.handler.registry.get(request.model)
+        name = await self.sessions.create(model, request.rows)
+        created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
         reply = reply_form(headers, form)
-        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session.id}".encode()),)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
-        self.handler.session_laps.begin(session.id, self.handler.signals.of(model), now_ms())
+        self.handler.session_laps.begin(name, self.handler.signals.of(model), now_ms())
 
 
 class SessionGroups(_Route):
@@ -84,17 +86,15 @@ class SessionGroups(_Route):
         content = await exchange.whole()
         if not exchange.ended:
             return
-        session = self.sessions.get(scope["path_params"]["id"])
+        name = scope["path_params"]["id"]
+        session = await self.sessions.get(name)
         groups = read_groups(form, content)
-        session.take(arrays(form, session.model, groups, self.handler.settings.max_rows))
-        prediction = session.prediction
-        took = SessionTook(
-            prediction.prefix, session.model.steps, [name for name in groups if name in prediction.replaced]
-        )
+        prefix, replaced = await session.take(arrays(form, session.model, groups, self.handler.settings.max_rows))
+        took = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
         signals, again = self.handler.signals.of(session.model), bool(took.replaced)
-        self.handler.session_laps.came(session.id, signals, tuple(groups), exchange.ended_ms, again=again)
+        self.handler.session_laps.came(name, signals, tuple(groups), exchange.ended_ms, again=again)
 
 
 class PredictSession(_Route):
@@ -110,24 +110,35 @@ class PredictSession(_Route):
         name = named or head.session
         if name is None:
             raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
-        session = self.sessions.get(name)
-        live = self.handler.open(head.ask, begun, *answering(exchange, head.reply_form), shared=session.prediction)
+        told = head.ask.deadline_ms
+        due = None if told is None else begun + min(told, self.handler.settings.max_deadline_ms)
+        async with self.sessions.read(name, due) as session:
+            live = self._open(session, head, begun, exchange, admitted=decided(scope)[0])
         try:
-            await self._wait(session, live, exchange, told=head.ask.deadline_ms is not None)
+            async for _ in exchange.body():
+                pass
         except BaseException:
             live.drop()
             raise
         return live
 
-    async def _wait(self, session: Session, live: Live, exchange: Exchange, *, told: bool) -> None:
+    def _open(self, session: Session, head: Head, begun: float, exchange: Exchange, *, admitted: bool | None) -> Live:
+        """Open a prediction that waits, if a deadline was told, or is answered at once."""
+        tell, fail = answering(exchange, head.reply_form)
+        live = self.handler.open(
+            head.ask,
+            begun,
+            lambda answer: tell(session.noted(answer)),
+            fail,
+            shared=session.prediction,
+            admitted=admitted,
+        )
         if not live.answered:
-            if told:
-                session.waiting.add(live)
-                live.on_end = lambda: session.waiting.discard(live)
-            else:
+            if head.ask.deadline_ms is None:
                 live.end()
-        async for _ in exchange.body():
-            pass
+            else:
+                session.join(live)
+        return live
 
 
 class PredictNamedSession(PredictSession):
@@ -144,6 +155,6 @@ class DeleteSession(_Route):
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
         """End the session."""
         name = scope["path_params"]["id"]
-        self.sessions.delete(name)
+        await self.sessions.delete(name)
         self.handler.session_laps.end(name)
         exchange.reply(Reply(204, JSON.media_type, b""))

@@ -26,7 +26,7 @@ from anytime_service.slicing import ABORT
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
-from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, id_of, read_frame
+from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, bears_on, id_of, read_frame
 from anytime_service.wire.values import array_of
 
 __all__ = ["AT_A_TIME", "MOST_OPEN", "REMEMBERED", "SUBPROTOCOL", "Stream", "UpgradeRequired"]
@@ -37,7 +37,10 @@ MOST_OPEN = 1024
 """Predictions that may be open on one connection."""
 
 REMEMBERED = 4096
-"""Answered ids that a connection remembers, so that groups that come too late are known for what they are."""
+"""Answered ids that a connection remembers, and as many refused ones, so that it knows groups that come too late."""
+
+GOING_AWAY = 1001
+"""Code with which a connection is closed that asks for nothing."""
 
 AT_A_TIME = 16
 """Messages read before others have their turn."""
@@ -69,6 +72,7 @@ class Stream:
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         connection = _Connection(self.handler, send, scope.get(KEY))
         self.connections.add(connection)
+        connection.watch()
         try:
             await connection.serve(receive)
         finally:
@@ -107,11 +111,24 @@ class _Connection:
         self.handler = handler
         self.key = key
         self.dismissed = False
-        self.outbox = Outbox(send, self._give_up)
+        self.outbox = Outbox(send, self._give_up, handler.held)
         self.open: dict[str | int, Live] = {}
         self.answered: OrderedDict[str | int, Laps] = OrderedDict()
+        self.refused: OrderedDict[str | int, None] = OrderedDict()
+        self.used_ms = now_ms()
+        self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
         self.given_up = False
+
+    def watch(self) -> None:
+        """Close the connection once it has asked for nothing for long enough."""
+        left_s = self.handler.settings.idle_timeout_s - (now_ms() - self.used_ms) / 1000.0
+        if self.open:
+            left_s = self.handler.settings.idle_timeout_s
+        if left_s > 0:
+            self._idle = asyncio.get_running_loop().call_later(left_s, self.watch)
+        else:
+            self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "nothing was asked for"}, 0)
 
     async def serve(self, receive: Receive) -> None:
         """Take messages until the connection closes."""
@@ -141,13 +158,17 @@ class _Connection:
 
     def close(self) -> None:
         """Forget what is open: nobody is there to be answered."""
+        if self._idle is not None:
+            self._idle.cancel()
         for live in self.open.values():
             live.drop()
         self.outbox.close()
 
     def take(self, form: Form, content: bytes | str) -> None:
         """Take one message; whatever is wrong with it is told, and changes nothing."""
-        begun = now_ms()
+        begun = self.used_ms = now_ms()
+        if self.refused and self._is_of_refused(form, content):
+            return
         frame: Frame | None = None
         try:
             frame = read_frame(form, content)
@@ -158,6 +179,8 @@ class _Connection:
             else:
                 self._group(frame)
         except AnytimeError as error:
+            if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
+                self._remember_refused(frame.id)
             self._tell_error(form, id_of(form, content) if frame is None else frame.id, error)
         except Exception as error:
             _log.exception("a message failed")
@@ -170,8 +193,16 @@ class _Connection:
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
         if len(self.open) >= MOST_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
+        self.refused.pop(name, None)
         ask = Ask(
-            frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking, frame.traceparent
+            frame.model,
+            frame.rows,
+            frame.budget,
+            frame.deadline_ms,
+            frame.policy,
+            frame.ranking,
+            frame.overload,
+            frame.traceparent,
         )
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
@@ -216,9 +247,19 @@ class _Connection:
         self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
-        self.answered[name] = live.laps  # no more of it: its values may be large
+        self.answered[name] = live.trail.laps  # no more of it: its values may be large
         if len(self.answered) > REMEMBERED:
             self.answered.popitem(last=False)
+
+    def _remember_refused(self, name: str | int) -> None:
+        self.refused[name] = None
+        if len(self.refused) > REMEMBERED:
+            self.refused.popitem(last=False)
+
+    def _is_of_refused(self, form: Form, content: bytes | str) -> bool:
+        """Whether a message is of a prediction that was not begun; its client did not know when it sent it."""
+        kind, name = bears_on(form, content)
+        return name in self.refused and kind != "begin"
 
     def _update(self, form: Form, name: str | int, answer: Answer) -> None:
         if not self.outbox.slow:

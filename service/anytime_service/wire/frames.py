@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from anytime.answer import Policy
+from anytime.answer import Overload, Policy
 from anytime_service.errors import MalformedBodyError
 from anytime_service.problems import Problem
 from anytime_service.wire.forms import JSON, MSGPACK, Form, of_group, read
@@ -21,6 +21,7 @@ __all__ = [
     "GroupFrame",
     "Id",
     "PackedGroupFrame",
+    "bears_on",
     "id_of",
     "read_frame",
 ]
@@ -36,8 +37,9 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     """Begin a prediction.
 
     `deadline_ms` counts from when this is read; `rows`, if left out, is counted from the first values; `updates` asks
-    for better answers as they come; `ranking` for the order of the rows by descending score. `traceparent` is the
-    caller's span (W3C Trace Context), of use where the service sends spans.
+    for better answers as they come; `ranking` for the order of the rows by descending score; `overload` for the base
+    rate instead of an error where more is asked for than can be answered in time. `traceparent` is the caller's span
+    (W3C Trace Context), of use where the service sends spans.
     """
 
     id: Id
@@ -48,6 +50,7 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     policy: Policy = "prefix"
     updates: bool = False
     ranking: bool = False
+    overload: Overload = "refuse"
     traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 
@@ -88,12 +91,18 @@ class _Named(msgspec.Struct, frozen=True):
     group: str | None = None
 
 
+class _Peeked(msgspec.Struct, frozen=True):
+    type: str | None = None
+    id: Id | None = None
+
+
 Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | EndFrame
 
 _FRAMES: dict[str, Any] = {
     JSON.name: msgspec.json.Decoder(BeginFrame | GroupFrame | EndFrame),
     MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame | EndFrame),
 }
+_PEEKS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Peeked), MSGPACK.name: msgspec.msgpack.Decoder(_Peeked)}
 _NAMES: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Named), MSGPACK.name: msgspec.msgpack.Decoder(_Named)}
 
 
@@ -115,6 +124,15 @@ def read_frame(form: Form, content: bytes | str) -> Frame:
 def id_of(form: Form, content: bytes | str) -> str | int | None:
     """Id of a message that could not be read, so that the error can say whose it is; None where there is none."""
     return _named(form, content).id
+
+
+def bears_on(form: Form, content: bytes | str) -> tuple[str | None, str | int | None]:
+    """Type and id of a message, all else being skipped; None for what cannot be read."""
+    try:
+        peeked: _Peeked = _PEEKS[form.name].decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, None
+    return peeked.type, peeked.id
 
 
 def _named(form: Form, content: bytes | str) -> _Named:

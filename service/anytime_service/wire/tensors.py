@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from anytime.answer import Policy
+from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError
@@ -30,6 +30,7 @@ __all__ = [
     "InferParameters",
     "InferRequest",
     "Tensor",
+    "overload_of",
     "read_infer",
     "tensors_of",
 ]
@@ -105,6 +106,7 @@ class InferParameters(_Parameters, frozen=True):
     timeout: _Amount | None = None
     policy: Policy | None = None
     ranking: bool | None = None
+    overload: Overload | None = None
     rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
     binary_data_output: bool | None = None
 
@@ -129,7 +131,16 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[InferOutput] | None = None
 
 
+class _Overload(msgspec.Struct, frozen=True):
+    overload: Any = None
+
+
+class _Parametrised(msgspec.Struct, frozen=True):
+    parameters: _Overload | None = None
+
+
 _REQUEST = msgspec.json.Decoder(InferRequest)
+_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes) -> InferRequest:
@@ -142,6 +153,18 @@ def read_infer(content: bytes) -> InferRequest:
     """
     request: InferRequest = read(JSON, _REQUEST, content)
     return request
+
+
+def overload_of(content: bytes) -> Any:
+    """What the JSON of a request has for the parameter `overload`, None for nothing; all else is skipped.
+
+    Raises
+    ------
+    MalformedBodyError
+        It is not JSON, or not of this shape; the message names the place.
+    """
+    told: _Parametrised = read(JSON, _PARAMETRISED, content)
+    return None if told.parameters is None else told.parameters.overload
 
 
 @dataclass(frozen=True, slots=True)

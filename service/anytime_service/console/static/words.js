@@ -81,6 +81,7 @@ const REASONS = {
   complete: "every step is used",
   deadline: "the longest deadline of the service struck; the next group asks again",
   draining: "the service is stopping",
+  overload: "more is asked of the service than it can answer in time",
 };
 
 /** What an answer rests on. */

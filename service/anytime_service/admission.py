@@ -1,0 +1,175 @@
+"""Admission: how late an answer begun now would leave, and whether it is begun.
+
+An event loop looks at what has come once each time round, a *lap*. So an answer leaves late by about a lap, and by the
+work of requests that were let in and have not had their turn. Where this prediction exceeds what the operator allows,
+nothing is begun. That bounds lateness, but a prediction also brings work for as long as it is open: a loop that lets in
+whatever fits at the moment is swamped by the groups of it later, refuses everything, runs dry, and swings. So near
+saturation predictions are let in at the rate that the loop can carry:
+
+- Work that comes during one lap is done in the next. If work takes the share u of the time, laps tend to last
+  `floor / (1 - u)`, where `floor` is an empty lap; so u is read off the laps, also where the loop never sleeps.
+- With n predictions open on average, about `n / u` saturate the loop. So many may be open, less what leaves laps short;
+  by Little's law they are begun at that number divided by how long they last. A bucket of tokens spreads them evenly.
+
+This is a sans-I/O machine: time comes in with every event, in milliseconds. `pulse` measures the laps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+__all__ = ["PERIOD_MS", "Admission"]
+
+PERIOD_MS = 2.0
+"""Time from one measured lap to the next, while anything is asked for."""
+
+AIM = 1 / 8
+"""Share of the allowed lateness that laps are kept to when more is offered than can be carried."""
+
+QUICK_MS, STEADY_MS = 4.0, 10.0
+"""Time constants of the lap, and of the means that the number of open predictions is judged by."""
+
+AT_MOST = 0.5
+"""Weight that one lap may have: a single pause of the machine says little about what is asked for."""
+
+HOLD_MS = 100.0
+"""So long after laps were last long, or something was refused, the rate is held."""
+
+FEW = 8
+"""So few open predictions do not swamp the loop later."""
+
+SLACK, BURST_MS, SPREAD = 1.1, 4.0, 1.05
+"""Open predictions above what is aimed at; time for which tokens are saved up; and their rate above the mean."""
+
+REST_MS = 1000.0
+"""Laps are measured no longer when nothing has been asked for, and nothing open, for so long."""
+
+
+class Admission:
+    """Decides, prediction by prediction, whether it is begun.
+
+    Parameters
+    ----------
+    max_lateness_ms : the most that an answer begun now may be expected to be late.
+    opened : tells how many predictions are open.
+    wake : called when something is asked for while laps are not measured.
+
+    Attributes
+    ----------
+    waiting : requests that were let in and have not had their turn.
+    """
+
+    def __init__(
+        self, max_lateness_ms: float, opened: Callable[[], int], wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self.waiting = 0
+        self._most_ms = max_lateness_ms
+        self._aim_ms = max_lateness_ms * AIM
+        self._opened = opened
+        self._wake = wake
+        self._awake = False
+        self._asked_ms = -math.inf
+        self._lapped_ms = 0.0
+        self._last_ms = self._lap_ms = 0.0
+        self._floor_ms = 0.0
+        self._log_lap = 0.0
+        self._run_ms = 0.1
+        self._turned_ms = 0.0
+        self._open = 0.0
+        self._life_ms = 0.0
+        self._room: float | None = None
+        self._steady = 0.0
+        self._tokens = 0.0
+        self._filled_ms = 0.0
+        self._held_ms = -math.inf
+        self._shed = False
+
+    @property
+    def busy(self) -> float:
+        """Share of the time that work takes, 0 to 1."""
+        return 0.0 if self._floor_ms == 0.0 else 1.0 - self._floor_ms / math.exp(self._log_lap)
+
+    def predicted_ms(self, now_ms: float) -> float:
+        """How late an answer begun now would leave."""
+        return self._lap_at(now_ms) * self.busy + self.waiting * self._run_ms
+
+    def admits(self, now_ms: float) -> bool:
+        """Whether a prediction asked for now is begun; to be asked once for each."""
+        self._asked_ms = now_ms
+        if not self._awake:
+            self._awake, self._lapped_ms, self._last_ms = True, now_ms, 0.0
+            self._wake()
+        fits = self.predicted_ms(now_ms) <= self._most_ms and (self._room is None or self._carries(now_ms, self._room))
+        if not fits:
+            self._shed = True
+        return fits
+
+    def retry_after_s(self, now_ms: float) -> int:
+        """Whole seconds after which to ask again, 1 at least: in so long all that waits now is done."""
+        return max(1, math.ceil(self.predicted_ms(now_ms) / 1000.0))
+
+    def lapped(self, now_ms: float, took_ms: float) -> bool:
+        """Hear how long a lap took that has just ended; whether another is to be measured."""
+        gap_ms = max(now_ms - self._lapped_ms, 1e-3)
+        self._lapped_ms, self._last_ms = now_ms, took_ms
+        if self._floor_ms == 0.0:
+            self._floor_ms, self._log_lap = took_ms, math.log(took_ms)
+        elif took_ms < 4 * self._floor_ms:  # an idle machine may also become slower
+            self._floor_ms = min(took_ms, self._floor_ms + 1e-3 * (took_ms - self._floor_ms))
+        self._lap_ms += (took_ms - self._lap_ms) * min(1 - math.exp(-gap_ms / QUICK_MS), AT_MOST)
+        weight = min(1 - math.exp(-gap_ms / STEADY_MS), AT_MOST)
+        self._log_lap = max(self._log_lap + weight * (math.log(took_ms) - self._log_lap), math.log(self._floor_ms))
+        opened = self._opened()
+        self._open += weight * (opened - self._open)
+        self._hold(now_ms, gap_ms)
+        self._awake = opened > 0 or now_ms - self._asked_ms < REST_MS
+        return self._awake
+
+    def ended(self, life_ms: float) -> None:
+        """Hear how long a prediction was open."""
+        self._life_ms += (life_ms - self._life_ms) * 0.02 if self._life_ms else life_ms
+
+    def had_turn(self, now_ms: float) -> None:
+        """Hear that a request which had waited has had its turn; those that follow each other tell how long that is."""
+        if self._turned_ms:
+            self._run_ms += (min(now_ms - self._turned_ms, self._most_ms) - self._run_ms) * 0.05
+        self.waiting -= 1
+        self._turned_ms = now_ms if self.waiting else 0.0
+
+    def _lap_at(self, now_ms: float) -> float:
+        """Length of the last lap, or of the one under way if that is longer already."""
+        return max(self._last_ms, now_ms - self._lapped_ms - PERIOD_MS) if self._awake else 0.0
+
+    def _hold(self, now_ms: float, gap_ms: float) -> None:
+        """Set room and rate by what the loop was seen to carry; or let everything in, after a while without need."""
+        if self._lap_ms > self._aim_ms or (self._shed and self._room is not None):
+            self._held_ms = now_ms
+        self._shed = False
+        if now_ms - self._held_ms > HOLD_MS:
+            self._room = None
+            return
+        aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)
+        slower = min(max(1.0 + 0.1 * (1.0 - self._lap_ms / self._aim_ms), 0.5), 1.0)
+        room = self._open * aim * slower / max(self.busy, 0.05)
+        # Slowly, over as long as predictions last: what is begun in waves ends in waves.
+        part = min(gap_ms / max(self._life_ms, 20.0), 1.0)
+        self._steady = room if self._room is None else self._steady + part * (room - self._steady)
+        self._room = room
+
+    def _carries(self, now_ms: float, room: float) -> bool:
+        """Whether the loop can carry another prediction for as long as it lasts."""
+        opened = self._opened()
+        if opened <= FEW:
+            return True
+        if opened >= SLACK * room:
+            return False
+        if not self._life_ms:
+            return True
+        rate = SPREAD * self._steady / self._life_ms
+        self._tokens = min(self._tokens + (now_ms - self._filled_ms) * rate, 1.0 + rate * BURST_MS)
+        self._filled_ms = now_ms
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True

@@ -1,0 +1,109 @@
+"""What the connections of one server share: how many there may be, how long they are waited for, and what they hold."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Collection
+from typing import Protocol
+
+from anytime_service.errors import OverloadedError
+from anytime_service.exchange import LINGER_S
+from anytime_service.held import Held
+from anytime_service.patience import Patience
+from anytime_service.settings import Settings
+from anytime_service.shedding import Shedding
+from anytime_service.turns import Turns
+
+__all__ = ["RESERVED", "Connection", "Connections", "room_for"]
+
+RESERVED = 16
+"""Connections above the limit that may only ask how the service is; of more, the oldest goes."""
+
+OTHER_FILES = 64
+"""Descriptors for everything that is no connection."""
+
+
+class Connection(Protocol):
+    """What is asked of one connection."""
+
+    def overdue(self) -> None:
+        """Take no more: what was waited for has not come in time."""
+
+    def refuse(self, error: Exception) -> None:
+        """Tell why nothing is served here, and close."""
+
+    def cut(self) -> None:
+        """Close at once."""
+
+
+class Connections:
+    """The limits of a server, and the connections that they are kept for.
+
+    Parameters
+    ----------
+    settings : limits of size and time.
+    held : bytes that clients have the server hold.
+    shedding : what to do with predictions when too many are asked for; None lets all pass.
+
+    Attributes
+    ----------
+    heads : connections whose next request has not come, or not wholly.
+    tails : those whose request goes on after its response.
+    lasts : those that were told that they are closed.
+    writes : those that do not take what is sent.
+    """
+
+    def __init__(self, settings: Settings, held: Held, shedding: Shedding | None = None) -> None:
+        self.settings = settings
+        self.held = held
+        self.shedding = shedding
+        self.most = settings.max_connections
+        self.turns = Turns()
+        self.heads: Patience[Connection] = Patience(settings.header_timeout_s, lambda each: each.overdue())
+        self.tails: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
+        self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
+        self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
+        self._guests: dict[Connection, None] = {}
+
+    def came(self, connection: Connection, every: Collection[object]) -> bool:
+        """Take note of a new connection, one of `every`; whether it may ask for anything."""
+        self.heads.begin(connection)
+        if len(every) - len(self._guests) <= self.most:
+            return True
+        self._guests[connection] = None
+        if len(self._guests) > RESERVED:
+            oldest = next(iter(self._guests))
+            self.left(oldest)
+            oldest.refuse(self.full())
+        return False
+
+    def has_room(self, connection: Connection, every: Collection[object]) -> bool:
+        """Whether a connection that might only ask how the service is may ask for anything by now."""
+        if len(every) - len(self._guests) >= self.most:
+            return False
+        self._guests.pop(connection, None)
+        return True
+
+    def left(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._guests.pop(connection, None)
+        for waiting in (self.heads, self.tails, self.lasts, self.writes):
+            waiting.end(connection)
+
+    def full(self) -> OverloadedError:
+        """Why a connection is not served."""
+        if self.shedding is not None:
+            self.shedding.count("connections")
+        return OverloadedError(f"there are {self.most} connections already; ask again in a second, or another replica")
+
+
+def room_for(connections: int) -> int:
+    """Raise this process's limit of open files as far as it may be; how many connections there is room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + RESERVED + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return connections
+    return max(soft - RESERVED - OTHER_FILES, 1)

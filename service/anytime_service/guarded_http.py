@@ -1,0 +1,218 @@
+"""uvicorn's protocol for HTTP within limits: of what a client may send, and of how long it may take.
+
+An HTTP connection goes through stages. In each somebody is waited for, but not for ever:
+
+===== ======================================= =================================================================
+stage                                         ends
+===== ======================================= =================================================================
+HEAD  the head of a request is awaited        when it has come, or with 408 after the header timeout
+BUSY  the request is being answered           with the response; deadlines and `exchange` see that it does
+TAIL  its body goes on after the response     with the body, after `LINGER_S`, or with more bytes than a body has
+IDLE  nothing has come since the response     with the next byte, or after the idle timeout
+LAST  the client was told that this is all    when the client closes, after `LINGER_S`, or with `SWALLOWED` bytes
+===== ======================================= =================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from anytime_service.connections import Connections
+from anytime_service.errors import HeadTooLargeError, MalformedBodyError, SlowRequestError
+from anytime_service.transports.replies import problem_reply, response
+
+__all__ = ["PROBES", "GuardedHttpProtocol"]
+
+PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
+"""What may be asked for although there are too many connections."""
+
+SWALLOWED = 1024 * 1024
+"""Bytes that may come after the last response, so that the client has time to read it."""
+
+_HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
+
+
+class GuardedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol for HTTP, of which no client takes more than is its due.
+
+    Parameters
+    ----------
+    shared : what all connections of the server share.
+    """
+
+    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.shared = shared
+        self._stage = _HEAD
+        self._in_head = False
+        self._begun_here = False
+        self._head_bytes = 0
+        self._after_bytes = 0
+        self._slice: bytes = b""
+        self._welcome = True
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection."""
+        super().connection_made(transport)
+        self._welcome = self.shared.came(self, self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self.shared.left(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has been read, and see that the rest comes in time."""
+        if self._stage == _LAST:
+            self._swallow(len(data))
+            return
+        if self._stage == _IDLE:
+            self._stage = _HEAD
+        self._slice, self._begun_here = data, False
+        super().data_received(data)
+        if self._in_head and not self._begun_here:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.shared.settings.max_header_bytes:
+                self.refuse(self._too_large())
+        if self._stage == _HEAD:
+            self.shared.heads.begin(self)
+        elif self._stage == _TAIL:
+            self.shared.tails.begin(self)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take what was sent."""
+        self.shared.writes.begin(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self.shared.writes.end(self)
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._in_head = self._begun_here = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Answer the request, unless there is a reason not to."""
+        self._in_head = False
+        if self._stage == _LAST:
+            return
+        if self._stage == _HEAD:
+            self.shared.heads.end(self)
+            self._stage = _BUSY
+        if self._is_too_large():
+            self.refuse(self._too_large())
+        elif not (self._welcome or self._may_ask()):
+            self.refuse(self.shared.full())
+        else:
+            self.answer_head()
+
+    def answer_head(self) -> None:
+        """Answer a request whose head has come, and which may be answered."""
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        if self._stage == _TAIL:
+            self._after_bytes += len(body)
+            if self._after_bytes > self.shared.settings.max_body_bytes:
+                self.cut()
+        elif self._stage != _LAST:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if self._stage == _TAIL:
+            self.shared.tails.end(self)
+            self._rest()
+        elif self._stage != _LAST:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """See to what comes after a response: the next request, or the rest of this one."""
+        ended, next_here = not self.cycle.more_body, bool(self.pipeline)
+        super().on_response_complete()
+        if self._stage == _LAST or next_here:
+            return
+        if not ended:
+            self.outlive()
+            self.shared.tails.begin(self)
+        elif self._in_head:
+            self._stage = _HEAD
+            self.shared.heads.begin(self)
+        else:
+            self._stage = _IDLE
+
+    def handle_websocket_upgrade(self) -> None:
+        """Become a WebSocket."""
+        if self._stage != _LAST:
+            super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell that what came is no HTTP."""
+        if self._stage != _LAST:
+            self.refuse(MalformedBodyError(f"{msg[:1].lower()}{msg[1:].rstrip('.')}; expected HTTP/1.1"))
+
+    def overdue(self) -> None:
+        """Take no more, as no whole head has come in time."""
+        if self._in_head:
+            limit_s = self.shared.settings.header_timeout_s
+            self.refuse(SlowRequestError(f"the head of the request has not come within {limit_s:g} s"))
+        else:
+            self.transport.close()
+
+    def refuse(self, error: Exception) -> None:
+        """Tell why nothing is served here, and close."""
+        if self.transport.is_closing() or self._stage == _LAST:
+            return
+        answering = self._stage == _BUSY and self.cycle is not None and not self.cycle.response_complete
+        self._stage, self._after_bytes = _LAST, 0
+        self.shared.left(self)
+        self._unset_keepalive_if_required()
+        if answering:  # the request before this one has the word, and the connection closes after it
+            self.pipeline.clear()
+            self.cycle.keep_alive = False
+            return
+        self.transport.write(response(problem_reply(error)._replace(close=True), self.server_state.default_headers))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.shared.lasts.begin(self)
+
+    def cut(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def outlive(self) -> None:
+        """Let the body run out after a response that was sent before it had come."""
+        self._stage, self._after_bytes = _TAIL, 0
+
+    def _rest(self) -> None:
+        """Wait for the next request."""
+        self._stage = _IDLE
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _swallow(self, size: int) -> None:
+        self._after_bytes += size
+        if self._after_bytes > SWALLOWED:
+            self.cut()
+
+    def _may_ask(self) -> bool:
+        """Whether a connection above the limit may ask for this: there is room by now, or it is a probe."""
+        self._welcome = self.shared.has_room(self, self.connections)
+        return self._welcome or self.url.partition(b"?")[0] in PROBES
+
+    def _is_too_large(self) -> bool:
+        most = self.shared.settings.max_header_bytes
+        if self._head_bytes + len(self._slice) <= most:  # whatever else is in it
+            return False
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
+
+    def _too_large(self) -> HeadTooLargeError:
+        most = self.shared.settings.max_header_bytes
+        return HeadTooLargeError(f"the head of the request has more than {most} bytes, which is as many as are taken")

@@ -1,0 +1,114 @@
+"""uvicorn's protocol for WebSockets within limits: of what is held of a message, and of what is not taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+from anytime_service.connections import Connections
+from anytime_service.errors import OverloadedError
+
+__all__ = ["GuardedWebSocketProtocol"]
+
+TRY_AGAIN_LATER = 1013
+"""Code with which a connection is closed for want of memory."""
+
+MOST_REASON = 120
+"""Bytes of a reason, which a frame that closes has room for."""
+
+
+class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets; a message that has not come to its end counts as held.
+
+    Parameters
+    ----------
+    shared : what all connections of the server share.
+
+    Attributes
+    ----------
+    aside : frames so far that were no whole message: pieces of one, pings and pongs.
+    """
+
+    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.shared = shared
+        self.aside = 0
+        self._partial = 0
+        self._whole = bytearray()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self.shared.left(self)
+        self._hold(0)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has been read."""
+        super().data_received(data)
+        partial = len(self.conn.reader.buffer)
+        if self.frames:  # of a message in pieces the first, until the second comes
+            partial += max(len(self.frames[0]), len(self._whole))
+        if partial != self._partial:
+            self._hold(partial)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take what was sent."""
+        self.shared.writes.begin(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self.shared.writes.end(self)
+        super().resume_writing()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Put a message together in one place: in a list, pieces of a byte would take fifty times their size."""
+        self.aside += 1
+        self._whole = self._whole or bytearray(self.frames[0])
+        self._whole += event.data
+        if event.fin:
+            self.frames = [bytes(self._whole)]
+            self._whole = bytearray()
+            self.send_receive_event_to_app()
+
+    def handle_ping(self) -> None:
+        """Answer a ping, unless the client does not take the answers to those before."""
+        self.aside += 1
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Take the answer to a ping."""
+        self.aside += 1
+        super().handle_pong(event)
+
+    def overdue(self) -> None:
+        """Take no more; nothing of a WebSocket is waited for here."""
+        self.cut()
+
+    def refuse(self, error: Exception) -> None:
+        """Tell why nothing is served here, and close."""
+        if not (self.close_sent or self.transport.is_closing()):
+            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MOST_REASON])
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        self.transport.close()
+
+    def cut(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def _hold(self, partial: int) -> None:
+        more = partial - self._partial
+        try:
+            if more > 0:
+                self.shared.held.check(more)
+        except OverloadedError as error:
+            self.refuse(error)
+            return
+        self.shared.held.bytes += more
+        self._partial = partial

@@ -1,0 +1,44 @@
+"""Laps of an event loop: how long it takes to come round once, measured a few hundred times a second.
+
+A lap is measured between two callbacks that follow each other by one turn. Meanwhile the loop does not sleep, so that
+what is measured is work alone: all that had come, and was due, at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anytime_service.admission import PERIOD_MS
+from anytime_service.clock import now_ms
+
+__all__ = ["Pulse"]
+
+
+class Pulse:
+    """Measures laps for as long as it is told to go on.
+
+    Parameters
+    ----------
+    lapped : called with the time and with how long a lap took; tells whether to measure another.
+    """
+
+    def __init__(self, lapped: Callable[[float, float], bool]) -> None:
+        self._lapped = lapped
+        self._begun_ms = 0.0
+
+    def start(self) -> None:
+        """Begin; in the event loop."""
+        asyncio.get_running_loop().call_later(PERIOD_MS / 1000.0, self._beat)
+
+    def _beat(self) -> None:
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._begun_ms = now_ms()
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        now = now_ms()
+        if self._lapped(now, now - self._begun_ms):
+            self.start()

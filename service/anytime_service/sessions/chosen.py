@@ -1,0 +1,52 @@
+"""The store of sessions that an operator has chosen."""
+
+from __future__ import annotations
+
+from anytime.errors import AnytimeError
+from anytime_service.handler import Handler
+from anytime_service.sessions.address import MEMORY
+from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import SessionStore
+
+__all__ = ["chosen_store"]
+
+
+def chosen_store(handler: Handler) -> SessionStore:
+    """Make the store that the settings name, and have it measured.
+
+    Raises
+    ------
+    AnytimeError
+        What it needs is not installed, or its address has parameters that cannot be.
+    """
+    settings = handler.settings
+    store: SessionStore
+    if settings.session_store == MEMORY:
+        store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
+    else:
+        store = _redis(handler)
+    handler.signals.sessions.set_function(lambda: len(store))
+    handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))
+    return store
+
+
+def _redis(handler: Handler) -> SessionStore:
+    try:
+        from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an extra: most need none)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "redis":
+            raise
+        raise AnytimeError(
+            "ANYTIME_SESSION_STORE names a Redis, for which redis is needed; pip install 'anytime-linear[redis]'"
+        ) from error
+    from anytime_service.sessions.kept_models import KeptModels  # noqa: PLC0415
+
+    settings = handler.settings
+    models = KeptModels(lambda: handler.registry, settings.session_ttl_s + settings.max_deadline_ms / 1000.0)
+    return RedisSessions(
+        settings.session_store,
+        settings.session_store_timeout_ms,
+        settings.max_sessions,
+        settings.session_ttl_s,
+        models,
+    )

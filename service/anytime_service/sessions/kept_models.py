@@ -1,0 +1,75 @@
+"""Models that sessions of a shared store were begun with, by name and version: no session is answered by another."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from anytime.model import AnytimeModel
+from anytime_service.clock import now_ms
+from anytime_service.errors import MissingVersionError
+from anytime_service.registry import ModelRegistry
+
+__all__ = ["MOST_KEPT", "KeptModels"]
+
+MOST_KEPT = 8
+"""Models kept though they are served no more; the one whose sessions were used last goes last."""
+
+
+class KeptModels:
+    """The models that are served, and those of before a reload for as long as their sessions are used here.
+
+    Parameters
+    ----------
+    registry : tells what is served now.
+    keep_s : how long after the last use of its sessions a model is kept.
+    """
+
+    def __init__(self, registry: Callable[[], ModelRegistry], keep_s: float) -> None:
+        self._registry = registry
+        self._keep_ms = keep_s * 1000.0
+        self._seen = registry()
+        self._kept: OrderedDict[tuple[str, str], tuple[AnytimeModel, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Tell how many are kept though they are served no more."""
+        return len(self._kept)
+
+    def find(self, name: str, version: str) -> AnytimeModel:
+        """Find a model in one version.
+
+        Raises
+        ------
+        MissingVersionError
+            It is not here.
+        """
+        self.notice()
+        found = _found(self._seen, name, version)
+        if found is not None:
+            return found
+        if (name, version) not in self._kept:
+            raise MissingVersionError(
+                f"the session was begun with model {name[:200]!r} in version {version[:40]!r}, which this replica has "
+                "not; ask another replica, load that version here too, or begin another session"
+            )
+        model, _ = self._kept.pop((name, version))
+        self._kept[name, version] = model, now_ms()
+        return model
+
+    def notice(self) -> None:
+        """See whether other models are served, and forget those that no session uses any more."""
+        here, now = self._registry(), now_ms()
+        if here is not self._seen:
+            for model in (model for versions in self._seen.models.values() for model in versions):
+                if _found(here, model.name, model.version) is None:
+                    self._kept[model.name, model.version] = model, now
+            self._seen = here
+        while self._kept:
+            name, (_, used_ms) = next(iter(self._kept.items()))  # the least recently used first
+            if len(self._kept) <= MOST_KEPT and now - used_ms <= self._keep_ms:
+                break
+            del self._kept[name]
+
+
+def _found(registry: ModelRegistry, name: str, version: str) -> AnytimeModel | None:
+    return next((model for model in registry.models.get(name, ()) if model.version == version), None)

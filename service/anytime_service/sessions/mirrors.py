@@ -1,0 +1,221 @@
+"""Sessions of a shared store as they are followed here, for as long as somebody here waits for one.
+
+A mirror begins before its session is read. Messages that come meanwhile are held, and what the reading has already is
+passed over by its revision: nothing is missed, nothing taken twice, in whichever order reading and messages come. A
+revision that is skipped, and a time without messages, have the session read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from anytime.model import AnytimeModel
+from anytime.prediction import Prediction
+from anytime_service.errors import DamagedSessionError
+from anytime_service.handler import Live
+from anytime_service.sessions.packing import Message, Snapshot, read_message, unpacked
+from anytime_service.sessions.store import Session, gone
+
+__all__ = ["BEHIND", "LOST", "MOST_HELD", "Mirror", "Mirrors", "prediction_of"]
+
+MOST_HELD = 64
+"""Messages about one session that are held while it is read; with more it is read again."""
+
+BEHIND = "the session store could not be reached for a while; groups posted meanwhile may not be in this answer"
+LOST = "the session store has lost this session; groups posted last may not be in this answer"
+
+_log = logging.getLogger("anytime_service")
+
+
+@dataclass(eq=False, kw_only=True)
+class _Mirrored(Session):
+    """A session that says when somebody has left it."""
+
+    left: Callable[[str], None]
+
+    def leave(self, live: Live) -> None:
+        """Forget a prediction."""
+        super().leave(live)
+        self.left(self.id)
+
+
+class Mirror:
+    """One session as it is followed here.
+
+    Parameters
+    ----------
+    again : called with its name when it has to be read again.
+    left : called with its name when somebody has left it.
+
+    Attributes
+    ----------
+    session : None until it has been read.
+    readers : how many are reading it, for somebody who will wait.
+    behind : whether messages may have been missed.
+    """
+
+    def __init__(self, name: str, again: Callable[[str], None], left: Callable[[str], None], *, behind: bool) -> None:
+        self.name = name
+        self.session: Session | None = None
+        self.readers = 0
+        self.behind = behind
+        self._again = again
+        self._left = left
+        self._ended = False
+        self._revision = 0
+        self._held: dict[int, Message] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits, or is about to."""
+        return not self.readers and (self.session is None or not self.session.waiting)
+
+    def show(self, snapshot: Snapshot, model: AnytimeModel) -> Session:
+        """Take what has been read.
+
+        Raises
+        ------
+        DamagedSessionError
+            It cannot be used; the mirror stays as it was.
+        GoneSessionError
+            The session has ended since.
+        """
+        if self._ended:
+            raise gone()
+        if self.session is None:
+            self.session = _Mirrored(self.name, prediction_of(self.name, snapshot, model), left=self._left)
+            self._revision = snapshot.revision
+            self.mark(behind=self.behind)
+        elif snapshot.revision > self._revision:
+            self._move_on(self.session, snapshot)
+        self._catch_up(self.session)
+        return self.session
+
+    def hear(self, message: Message) -> None:
+        """Take groups, or hold them until what came before is here; raises DamagedSessionError."""
+        self._held[message.revision] = message
+        if self.session is not None:
+            self._catch_up(self.session)
+        elif len(self._held) > MOST_HELD:
+            self._held.clear()
+            self._again(self.name)
+
+    def mark(self, *, behind: bool) -> None:
+        """Say whether messages may have been missed."""
+        self.behind = behind
+        if self.session is not None:
+            self.session.note = BEHIND if behind else None
+
+    def end(self, note: str | None = None) -> None:
+        """Answer those who wait: nothing more will come."""
+        self._ended = True
+        if self.session is not None:
+            self.session.note = note or self.session.note
+            self.session.end()
+
+    def fail(self, error: Exception) -> None:
+        """Tell those who wait why there is no answer."""
+        if self.session is not None:
+            self.session.fail(error)
+
+    def _move_on(self, session: Session, snapshot: Snapshot) -> None:
+        """Take what has come since."""
+        newer = {name: kept for name, kept in snapshot.groups.items() if kept.revision > self._revision}
+        arrays = unpacked(self.name, session.prediction, {name: kept.content for name, kept in newer.items()})
+        session.prediction.replaced.update((name, None) for name, kept in newer.items() if kept.again)
+        self._revision = snapshot.revision
+        session.put(arrays)
+
+    def _catch_up(self, session: Session) -> None:
+        """Take what is held and follows; what has been skipped has to be read."""
+        for revision in [revision for revision in self._held if revision <= self._revision]:
+            del self._held[revision]
+        while (message := self._held.pop(self._revision + 1, None)) is not None:
+            arrays = unpacked(self.name, session.prediction, message.groups)
+            self._revision = message.revision
+            self.mark(behind=False)  # it follows what is here, so nothing was missed
+            session.put(arrays)
+        if self._held:
+            self._again(self.name)
+        if len(self._held) > MOST_HELD:
+            self._held.clear()
+
+
+class Mirrors:
+    """Every session that is followed here.
+
+    Parameters
+    ----------
+    again : called with the name of a session that has to be read again; it may be told more than once.
+    """
+
+    def __init__(self, again: Callable[[str], None]) -> None:
+        self._again = again
+        self._all: dict[str, Mirror] = {}
+        self._hearing = False
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def find(self, name: str) -> Mirror | None:
+        """Find the mirror of a session that is followed."""
+        return self._all.get(name)
+
+    @contextmanager
+    def followed(self, name: str) -> Iterator[Mirror]:
+        """Follow a session: during the block, and after it for as long as somebody waits."""
+        mirror = self._all.get(name)
+        if mirror is None:
+            mirror = self._all[name] = Mirror(name, self._again, self._drop_idle, behind=not self._hearing)
+        mirror.readers += 1
+        try:
+            yield mirror
+        finally:
+            mirror.readers -= 1
+            self._drop_idle(name)
+
+    def hear(self, content: bytes) -> None:
+        """Hand a message on; where it is damaged, those whom it concerns are told."""
+        try:
+            message = read_message(content)
+        except DamagedSessionError as error:
+            _log.warning("%s", error)
+            return
+        mirror = self._all.get(message.session)
+        if mirror is None:
+            return  # whoever waited has been answered
+        if not message.revision:
+            mirror.end()
+            return
+        try:
+            mirror.hear(message)
+        except DamagedSessionError as error:
+            _log.warning("%s", error)
+            mirror.fail(error)
+
+    def mark_all(self, *, hearing: bool) -> None:
+        """Say that messages come, upon which every session has to be read again, or that they do not."""
+        self._hearing = hearing
+        for mirror in tuple(self._all.values()):
+            if hearing:
+                self._again(mirror.name)
+            else:
+                mirror.mark(behind=True)
+
+    def _drop_idle(self, name: str) -> None:
+        mirror = self._all.get(name)
+        if mirror is not None and mirror.idle:
+            del self._all[name]
+
+
+def prediction_of(name: str, snapshot: Snapshot, model: AnytimeModel) -> Prediction:
+    """Make a prediction of what has been read of a session; raises DamagedSessionError."""
+    prediction = model.open(snapshot.rows)
+    arrays = unpacked(name, prediction, {group: kept.content for group, kept in snapshot.groups.items()})
+    for group, array in arrays.items():
+        prediction.take(group, array)
+    prediction.replaced.update((group, None) for group, kept in snapshot.groups.items() if kept.again)
+    return prediction

@@ -1,0 +1,279 @@
+"""Sessions kept in Redis, so that any replica takes a group and any answers; see `scripts` for what is kept how."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, NamedTuple
+
+from anytime.model import AnytimeModel
+from anytime_service.clock import now_ms
+from anytime_service.errors import (
+    DamagedSessionError,
+    FieldError,
+    GoneSessionError,
+    MissingVersionError,
+    OverloadedError,
+    UnknownSessionError,
+)
+from anytime_service.sessions.kept_models import KeptModels
+from anytime_service.sessions.link import Link
+from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
+from anytime_service.sessions.packing import Snapshot, checked_format, packed, pieces, read_snapshot
+from anytime_service.sessions.scripts import (
+    CHECK,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    ENDED_KEY,
+    FORMAT,
+    READ,
+    SESSIONS_KEY,
+    TAKE,
+    keys_of,
+)
+from anytime_service.sessions.store import OpenSession, Session, Took, checked_groups, gone, unknown
+
+__all__ = ["LEAST_MS", "MOST_KNOWN", "RedisSession", "RedisSessions"]
+
+LEAST_MS = 20.0
+"""Time that reading a session has, however soon its deadline: an answer late by a round trip is better than none."""
+
+MOST_KNOWN = 10_000
+"""Sessions whose models are remembered, so that handing over groups takes one round trip."""
+
+_READING = 4
+"""Sessions that are read again at once."""
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_log = logging.getLogger("anytime_service")
+
+
+class _Known(NamedTuple):
+    """What never changes of a session; `rows` is None where it was not known yet."""
+
+    name: str
+    version: str
+    rows: int | None
+
+
+class RedisSession:
+    """A session that groups can be handed to, see `OpenSession`."""
+
+    def __init__(self, store: RedisSessions, name: str, model: AnytimeModel, rows: int | None) -> None:
+        self.id = name
+        self.model = model
+        self._store = store
+        self._rows = rows
+
+    async def take(self, values: Mapping[str, Any]) -> Took:
+        """Take groups; they are checked before they go to Redis, and none goes if one is refused."""
+        arrays = checked_groups(self.model.open(self._rows), values)
+        rows = len(next(iter(arrays.values()))) if arrays else 0
+        pairs = [each for name, array in arrays.items() for each in (name, packed(self.id, name, array))]
+        status, *told = await self._store.ask(TAKE, self.id, rows, *pairs)
+        if status == b"rows":
+            checked_groups(self.model.open(int(told[0])), values)  # which tells what is wrong
+            raise FieldError("groups", f"groups have {rows} rows; expected {int(told[0])}, as before")
+        if arrays and self._rows is None:
+            self._store.learn_rows(self.id, self.model, rows)
+        again, fields = map(pieces, told)
+        return Took(_completed(self.model, fields), {name.decode() for name in again})
+
+
+class RedisSessions:
+    """Sessions by id, see `SessionStore`.
+
+    Parameters
+    ----------
+    url, timeout_ms : where Redis is, and how long a request waits for it.
+    most : sessions there may be at once, on all replicas together.
+    ttl_s : how long after its last use a session is kept.
+    models : finds the model that a session was begun with.
+    """
+
+    kind: Literal["memory", "redis"] = "redis"
+
+    def __init__(self, url: str, timeout_ms: float, most: int, ttl_s: float, models: KeptModels) -> None:
+        self.most = most
+        self.ttl_s = ttl_s
+        self._ttl_ms = max(int(ttl_s * 1000), 1)
+        self._models = models
+        self._replica = secrets.token_urlsafe(9)
+        self._count = 0
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._unread: dict[str, None] = {}
+        self._some_unread = asyncio.Event()
+        self._mirrors = Mirrors(self._read_again)
+        self._link = Link(
+            url,
+            timeout_ms,
+            f"anytime:replica:{self._replica}",
+            hear=self._mirrors.hear,
+            check=self._check,
+            beside=self._keep_reading,
+            heard_of=lambda there: self._mirrors.mark_all(hearing=there),
+        )
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def trouble(self) -> str | None:
+        """Why Redis cannot be reached."""
+        return self._link.trouble
+
+    @property
+    def followed(self) -> int:
+        """How many sessions are followed here because somebody waits for them."""
+        return len(self._mirrors)
+
+    async def start(self) -> None:
+        """Connect, or turn out to be unable to; goes on trying."""
+        await self._link.start()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._link.close()
+
+    async def create(self, model: AnytimeModel, rows: int | None) -> str:
+        """Begin a session; its id. Raises OverloadedError where there are too many on all replicas together."""
+        name = secrets.token_urlsafe(16)
+        about = (self.most, FORMAT, model.name, model.version, rows or 0)
+        status, count = await self._link.call(CREATE, keys_of(name), (name, self._ttl_ms, *about))
+        self._count = int(count)
+        if status == b"full":
+            raise OverloadedError(f"there are {self._count} sessions; delete those that are done with")
+        self._know(name, _Known(model.name, model.version, rows))
+        return name
+
+    async def get(self, name: str) -> OpenSession:
+        """Find a session; only the first time that this replica hears of it does Redis have to tell its model."""
+        known = self._known.get(name)
+        if known is None:
+            _, form, model, version, rows = await self.ask(DESCRIBE, name)
+            checked_format(name, form)
+            known = self._know(name, _about(name, model, version, rows))
+        return RedisSession(self, name, self._models.find(known.name, known.version), known.rows)
+
+    @asynccontextmanager
+    async def read(self, name: str, due_ms: float | None = None) -> AsyncIterator[Session]:
+        """Find a session with all its groups, see `SessionStore.read`."""
+        left_ms = None if due_ms is None else due_ms - now_ms()
+        if left_ms is None or left_ms <= 0:
+            snapshot, model = await self._snapshot(name, 0.0)
+            yield Session(name, prediction_of(name, snapshot, model))
+            return
+        with self._mirrors.followed(name) as mirror:
+            snapshot, model = await self._snapshot(name, left_ms)
+            yield mirror.show(snapshot, model)
+
+    async def delete(self, name: str) -> None:
+        """End a session; those who wait are answered, on every replica."""
+        await self.ask(DELETE, name)
+        self._known.pop(name, None)
+
+    async def ask(self, script: str, name: str, *arguments: Any, most_ms: float | None = None) -> Sequence[Any]:
+        """Run a script about one session; its status and what it told.
+
+        Raises
+        ------
+        GoneSessionError, UnknownSessionError, DamagedSessionError, SessionsUnreachableError
+            As `SessionStore.get`.
+        """
+        if _ID.fullmatch(name) is None:
+            raise unknown(name)
+        told: Sequence[Any] = await self._link.call(script, keys_of(name), (name, self._ttl_ms, *arguments), most_ms)
+        if told[0] in (b"gone", b"unknown"):
+            self._known.pop(name, None)
+            raise gone() if told[0] == b"gone" else unknown(name)
+        if told[0] == b"damaged":
+            raise DamagedSessionError(
+                f"session {name!r} cannot be used: its fields in Redis are not those of a session"
+            )
+        return told
+
+    def learn_rows(self, name: str, model: AnytimeModel, rows: int) -> None:
+        """Remember how many rows a session has, now that its first values have come."""
+        self._know(name, _Known(model.name, model.version, rows))
+
+    async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, AnytimeModel]:
+        """Read a session, for somebody who waits that long or, with 0, for nobody."""
+        most_ms = max(wait_ms, LEAST_MS) if wait_ms else None
+        _, content = await self.ask(READ, name, math.ceil(wait_ms), self._replica, most_ms=most_ms)
+        snapshot = read_snapshot(name, content)
+        self._know(name, _Known(snapshot.name, snapshot.version, snapshot.rows))
+        return snapshot, self._models.find(snapshot.name, snapshot.version)
+
+    async def _check(self) -> None:
+        self._models.notice()
+        self._count = int(await self._link.run(CHECK, (SESSIONS_KEY, ENDED_KEY), ()))
+
+    def _know(self, name: str, known: _Known) -> _Known:
+        self._known[name] = known
+        self._known.move_to_end(name)
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return known
+
+    def _read_again(self, name: str) -> None:
+        self._unread[name] = None
+        self._some_unread.set()
+
+    async def _keep_reading(self) -> None:
+        """Read what has to be read again, some at once."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_READING):
+                tasks.create_task(self._read_unread())
+
+    async def _read_unread(self) -> None:
+        while True:
+            while not self._unread:
+                self._some_unread.clear()
+                await self._some_unread.wait()
+            name, _ = self._unread.popitem()
+            await self._catch_up(name)
+
+    async def _catch_up(self, name: str) -> None:
+        """Read a session again for those who wait."""
+        mirror = self._mirrors.find(name)
+        if mirror is None:
+            return
+        waiting = () if mirror.session is None else mirror.session.waiting
+        due_ms = max((live.opened.deadline_at or 0.0 for live in waiting), default=0.0)
+        try:
+            snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), LEAST_MS))
+            mirror.mark(behind=False)
+            mirror.show(snapshot, model)
+        except (GoneSessionError, UnknownSessionError) as error:
+            mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
+        except (DamagedSessionError, MissingVersionError) as error:
+            _log.warning("%s", error)
+            mirror.fail(error)
+
+
+def _about(session: str, name: bytes, version: bytes, rows: bytes) -> _Known:
+    try:
+        return _Known(name.decode(), version.decode(), int(rows) or None)
+    except (AttributeError, ValueError) as error:
+        raise DamagedSessionError(
+            f"session {session!r} cannot be used: its fields in Redis are not those of a session"
+        ) from error
+
+
+def _completed(model: AnytimeModel, fields: Sequence[bytes]) -> int:
+    """Longest prefix that the groups among the fields of a session complete."""
+    lacking = list(model.lacking)
+    for field in fields:
+        if field.startswith(b"g:"):
+            place = model.places.get(field[2:].decode(errors="replace"))
+            if place is not None:
+                lacking[place.step] -= 1
+    return next((prefix for prefix in range(model.steps) if lacking[prefix + 1]), model.steps)

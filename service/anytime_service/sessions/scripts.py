@@ -1,0 +1,186 @@
+"""What Redis does in one step, as scripts: each is found, checked and changed as a whole, by Redis' own clock.
+
+======================== ============ ======================================================================
+key                      kind         what it has
+======================== ============ ======================================================================
+anytime:session:{id}     hash         `format`, `name` and `version` of the model, `rows` (0: not known yet),
+                                      `revision` (counts the posts), and `g:NAME` for each group that came
+anytime:waiting:{id}     hash         replicas on which somebody waits: name, and until when
+anytime:sessions         sorted set   sessions by when they expire; some have expired already
+anytime:ended            sorted set   the last that have ended, by when
+======================== ============ ======================================================================
+
+The hash of a session expires by itself. Its id stays among `sessions` until the next sweep makes it one of `ended`, so
+one that has expired is told from one that never was without a third key for each. Sweeps are part of beginning a
+session and of the check that every replica makes once a second.
+
+A group is kept as `<revision><came again>` (4 bytes each), before what `packing` packs. Whoever waits for a session is
+written down in the same step that reads it, and a post is sent to those written down, so nothing comes between: no
+subscription for each session, and nothing is sent where nobody waits. A message is pieces, each after its length (4
+bytes): revision, id, then name and what is packed of each group; revision 0 says that the session has ended. Replies
+with many parts are such pieces too, since the client takes long for each part of a reply.
+
+The first change of a script is one that Redis refuses when it is out of memory, so it is refused as a whole.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CHECK", "CREATE", "DELETE", "DESCRIBE", "ENDED_KEY", "FORMAT", "READ", "SESSIONS_KEY", "TAKE", "keys_of"]
+
+FORMAT = "1"
+"""Version of all this."""
+
+SESSIONS_KEY = "anytime:sessions"
+ENDED_KEY = "anytime:ended"
+
+_BASE = """
+local function now()
+  local told = redis.call('TIME')
+  return told[1] * 1000 + math.floor(told[2] / 1000)
+end
+local function number(value) return string.format('%.0f', value) end
+local function pieces(values, first)
+  local parts = {}
+  for i = first or 1, #values do parts[#parts + 1] = struct.pack('<I4', #values[i]) .. values[i] end
+  return table.concat(parts)
+end
+local function remember(ended, id, when)
+  redis.call('ZADD', ended, number(when), id)
+  redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
+  redis.call('PEXPIRE', ended, 86400000)
+end
+local function sweep(sessions, ended)
+  local moment = now()
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment), 'LIMIT', 0, 1000)) do
+    redis.call('ZREM', sessions, id)
+    remember(ended, id, moment)
+  end
+  return moment
+end
+"""
+
+_ONE = (
+    _BASE
+    + """
+local session, waiting, sessions, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, ttl = ARGV[1], tonumber(ARGV[2])
+local function missing()
+  if redis.call('ZSCORE', sessions, id) or redis.call('ZSCORE', ended, id) then return {'gone'} end
+  return {'unknown'}
+end
+local function used(least)
+  local left = math.max(redis.call('PTTL', session), least)
+  redis.call('PEXPIRE', session, number(left))
+  redis.call('ZADD', sessions, number(now() + left), id)
+end
+local function publish(revision, first)
+  local those = redis.call('HGETALL', waiting)
+  if #those == 0 then return end
+  local message = pieces({number(revision), id}) .. pieces(ARGV, first)
+  local moment = now()
+  for i = 1, #those, 2 do
+    if tonumber(those[i + 1]) < moment then redis.call('HDEL', waiting, those[i])
+    else redis.call('PUBLISH', 'anytime:replica:' .. those[i], message) end
+  end
+end
+"""
+)
+
+CREATE = (
+    _BASE
+    + """
+local session, sessions, ended = KEYS[1], KEYS[3], KEYS[4]
+local id, ttl, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local moment = sweep(sessions, ended)
+local count = redis.call('ZCOUNT', sessions, '(' .. number(moment), '+inf')
+if count >= most then return {'full', count} end
+redis.call('HSET', session, 'format', ARGV[4], 'name', ARGV[5], 'version', ARGV[6], 'rows', ARGV[7], 'revision', 0)
+redis.call('PEXPIRE', session, ARGV[2])
+redis.call('ZADD', sessions, number(moment + ttl), id)
+return {'ok', count + 1}
+"""
+)
+"""Begin a session, unless there are `most`. Arguments: id, ttl, most, format, name, version, rows."""
+
+DESCRIBE = (
+    _ONE
+    + """
+local found = redis.call('HMGET', session, 'format', 'name', 'version', 'rows')
+if not found[1] then return missing() end
+used(ttl)
+return {'ok', unpack(found)}
+"""
+)
+"""Tell format, name, version and rows of a session. Arguments: id, ttl."""
+
+TAKE = (
+    _ONE
+    + """
+local rows = tonumber(ARGV[3])
+local found = redis.call('HMGET', session, 'revision', 'rows')
+if not found[1] then return missing() end
+local revision, known = tonumber(found[1]), tonumber(found[2])
+if not revision or not known then return {'damaged'} end
+if rows > 0 and known > 0 and rows ~= known then return {'rows', known} end
+local again = {}
+if #ARGV > 3 then
+  revision = revision + 1
+  redis.call('HSET', session, 'revision', revision, 'rows', rows)
+  for i = 4, #ARGV, 2 do
+    local name = 'g:' .. ARGV[i]
+    local came = redis.call('HEXISTS', session, name)
+    if came == 1 then again[#again + 1] = ARGV[i] end
+    redis.call('HSET', session, name, struct.pack('<I4I4', revision, came) .. ARGV[i + 1])
+  end
+  publish(revision, 4)
+end
+used(ttl)
+return {'ok', pieces(again), pieces(redis.call('HKEYS', session))}
+"""
+)
+"""Take groups, all or none. Arguments: id, ttl, rows (0 where there are no groups), then name and values of each."""
+
+READ = (
+    _ONE
+    + """
+local found = redis.call('HGETALL', session)
+if #found == 0 then return missing() end
+local wait = tonumber(ARGV[3])
+if wait > 0 then
+  local till = math.max(now() + wait, tonumber(redis.call('HGET', waiting, ARGV[4]) or 0))
+  redis.call('HSET', waiting, ARGV[4], number(till))
+  redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
+end
+used(math.max(ttl, wait))
+return {'ok', pieces(found)}
+"""
+)
+"""Tell all of a session, and write down who waits for it. Arguments: id, ttl, wait (0: nobody waits), replica."""
+
+DELETE = (
+    _ONE
+    + """
+if redis.call('EXISTS', session) == 0 then return missing() end
+publish(0, #ARGV + 1)
+redis.call('DEL', session, waiting)
+redis.call('ZREM', sessions, id)
+remember(ended, id, now())
+return {'ok'}
+"""
+)
+"""End a session. Arguments: id, ttl."""
+
+CHECK = (
+    _BASE
+    + """
+sweep(KEYS[1], KEYS[2])
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -100001)
+return redis.call('ZCARD', KEYS[1])
+"""
+)
+"""Sweep, and tell how many sessions there are; always a change, which a Redis that cannot change anything refuses."""
+
+
+def keys_of(name: str) -> tuple[str, str, str, str]:
+    """Keys that the scripts about one session take."""
+    return f"anytime:session:{{{name}}}", f"anytime:waiting:{{{name}}}", SESSIONS_KEY, ENDED_KEY

@@ -1,0 +1,124 @@
+"""Predictions that are not begun, told so before anything is done for them.
+
+With twice as many requests as can be answered, refusing the second half must not take what answering the first half
+needs. So it is decided when the head of a request has been read and before there is a task for it, and told in bytes
+that are at hand, for a small part of what an answer costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from starlette.types import Scope
+
+from anytime_service.clock import now_ms
+from anytime_service.exchange import Reply
+from anytime_service.handler import Handler
+from anytime_service.registry import ModelRegistry
+from anytime_service.transports.inference import refusal
+from anytime_service.transports.replies import problem_reply, response
+
+__all__ = ["ADMITTED", "KEEP", "Shedding", "asks_for_prediction", "decided"]
+
+ADMITTED = "anytime_service.admitted"
+"""In the state of a request's scope: whether its prediction is begun, where that has been decided."""
+
+KEEP = "anytime_service.keep"
+"""In the state of a request's scope: takes the reply that the next request with this head is told at once."""
+
+Headers = Iterable[tuple[bytes, bytes]]
+DefaultHeaders = list[tuple[bytes, bytes]]
+
+MOST_KEPT = 256
+"""Heads for which the base rate is at hand; beyond them all are forgotten."""
+
+_TELLING = frozenset(
+    (
+        b"accept",
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"grpc-timeout",
+        b"request-timeout-ms",
+    )
+)
+"""Headers that a base rate may depend on, or whether there is one."""
+
+
+class Shedding:
+    """What is told instead of an answer.
+
+    Parameters
+    ----------
+    handler : whose predictions they are.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.admission = handler.admission
+        self._kept: dict[tuple[bytes, ...], Reply] = {}
+        self._registry: ModelRegistry | None = None
+        self._told: dict[tuple[bool, int], bytes] = {}
+        self._default: DefaultHeaders | None = None
+
+    def count(self, why: str, how: str = "refused") -> None:
+        """Count what was not begun."""
+        self.handler.signals.shed.labels(how, why).inc()
+
+    def had_turn(self) -> None:
+        """Hear that a request which was let in has had its turn."""
+        self.admission.had_turn(now_ms())
+
+    def refusal(self, default: DefaultHeaders, *, inference: bool = False) -> bytes:
+        """Response to a request whose prediction is not begun.
+
+        Parameters
+        ----------
+        default : headers that every response has; the same list for as long as they are the same.
+        inference : whether it is one of the Open Inference Protocol.
+        """
+        self.handler.shed("refused")
+        if default is not self._default:
+            self._default = default
+            self._told.clear()
+        seconds = self.admission.retry_after_s(now_ms())
+        told = self._told.get((inference, seconds))
+        if told is None:
+            error = self.handler.overloaded(seconds)
+            told = response(refusal(error) if inference else problem_reply(error), default)
+            self._told[inference, seconds] = told
+        return told
+
+    def prior(self, url: bytes, headers: Headers, default: DefaultHeaders) -> bytes | Callable[[Reply], None]:
+        """Response with the base rate, if it is at hand for this head; else what its endpoint hands its reply to."""
+        if self._registry is not self.handler.registry:
+            self._registry = self.handler.registry
+            self._kept.clear()
+        key = (url, *(part for header in headers if header[0] in _TELLING for part in header))
+        reply = self._kept.get(key)
+        if reply is None:
+            return lambda made: self._keep(key, made)
+        self.handler.shed("prior")
+        return response(reply, default)
+
+    def _keep(self, key: tuple[bytes, ...], reply: Reply) -> None:
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        self._kept[key] = reply
+
+
+def asks_for_prediction(method: bytes, url: bytes) -> bool:
+    """Whether a request would begin a prediction."""
+    if method == b"POST":
+        path = url.partition(b"?")[0]
+        return path == b"/predict" or (path.startswith(b"/v2/models/") and path.endswith(b"/infer"))
+    if method == b"GET":
+        path = url.partition(b"?")[0]
+        return path == b"/predict" or (path.startswith(b"/sessions/") and path.endswith(b"/predict"))
+    return False
+
+
+def decided(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
+    """What has been decided of a request: whether its prediction is begun, and who keeps the base rate told instead."""
+    state = scope.get("state") or {}
+    return state.get(ADMITTED), state.get(KEEP)

@@ -1,0 +1,110 @@
+"""A collector of spans that stands in for a real one, for the tests: OTLP over HTTP, decoded as the standard has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from service.serving import until
+
+__all__ = ["Collected", "Collector", "collecting"]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A span as it came."""
+
+    name: str
+    trace: str
+    id: str
+    parent: str
+    attributes: dict[str, Any]
+    links: list[tuple[str, str]]
+    took_ms: float
+    service: str
+
+
+@dataclass
+class Collector:
+    """What came, and where it is to be sent; while it `hangs` nothing is answered."""
+
+    url: str
+    spans: list[Collected] = field(default_factory=list)
+    released: Event = field(default_factory=Event)
+    asked: Event = field(default_factory=Event)
+
+    def named(self, name: str, count: int = 1) -> list[Collected]:
+        """Wait for spans of a name."""
+        until(lambda: sum(span.name == name for span in list(self.spans)) >= count)
+        return [span for span in list(self.spans) if span.name == name]
+
+
+@contextmanager
+def collecting(*, hangs: bool = False) -> Iterator[Collector]:
+    """Run a collector until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["content-length"]))
+            collector.asked.set()
+            if hangs:
+                collector.released.wait(60)
+            assert self.path == "/v1/traces"
+            collector.spans += _read(ExportTraceServiceRequest.FromString(content))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    collector = Collector(f"http://127.0.0.1:{server.server_port}")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield collector
+    finally:
+        collector.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def _read(request: ExportTraceServiceRequest) -> list[Collected]:
+    return [
+        _collected(span, _values(group.resource.attributes)["service.name"])
+        for group in request.resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _collected(span: Span, service: str) -> Collected:
+    return Collected(
+        name=span.name,
+        trace=span.trace_id.hex(),
+        id=span.span_id.hex(),
+        parent=span.parent_span_id.hex(),
+        attributes=_values(span.attributes),
+        links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
+        took_ms=(span.end_time_unix_nano - span.start_time_unix_nano) / 1e6,
+        service=service,
+    )
+
+
+def _values(attributes: Any) -> dict[str, Any]:
+    def value(told: AnyValue) -> Any:
+        return getattr(told, str(told.WhichOneof("value")))
+
+    pairs: list[KeyValue] = list(attributes)
+    return {pair.key: value(pair.value) for pair in pairs}

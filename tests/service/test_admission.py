@@ -1,0 +1,146 @@
+"""What is begun, and what is not: the decision by itself, in a model of an event loop without a clock."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+
+import pytest
+
+from anytime_service.admission import Admission
+from anytime_service.pulse import Pulse
+from service.loop_model import POST, STREAM, LoopModel, Work
+from service.loops import LOOPS, run
+
+KINDS = {"post": (POST, 20.0), "stream": (STREAM, 20.0), "short": (STREAM, 5.0), "long": (STREAM, 100.0)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("load", [1.5, 3.0])
+def test_beyond_capacity_nearly_as_many_are_answered_in_time_as_the_cost_of_refusing_leaves(
+    kind: str, load: float
+) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda _: load, deadline_ms).run(600 + 6 * deadline_ms)
+    begin, end = 250 + 4 * deadline_ms, 600 + 6 * deadline_ms
+    share = work.refuse / work.whole
+    possible = (1 - load * share) / (1 - share)
+    assert told.good(begin, end) * work.whole > 0.9 * possible
+    late = sum(begin <= at < end and late > 2.0 for at, late in told.answered)
+    assert late < 0.02 * len(told.answered)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_begun_does_not_swing(kind: str) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda _: 2.0, deadline_ms, seed=1).run(500 + 6 * deadline_ms)
+    width = 25.0
+    begin = 200 + 5 * deadline_ms
+    windows = [told.good(begin + i * width, begin + (i + 1) * width) * work.whole for i in range(int(200 / width))]
+    assert min(windows) > 0.6
+    assert max(windows) < 1.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_fits_is_let_in(kind: str) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda _: 0.7, deadline_ms).run(500 + 2 * deadline_ms)
+    assert len(told.refused) < 0.02 * len(told.answered)
+    assert all(late <= 2.0 for _, late in told.answered)
+
+
+@pytest.mark.parametrize("kind", ["post", "stream"])
+def test_a_surge_is_met_within_50_ms_and_forgotten_within_50(kind: str) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda at: 3.0 if 200 <= at < 400 else 0.4, deadline_ms).run(700)
+    assert told.shed(100, 200) == 0
+    assert told.shed(250, 400) * work.whole > 1.5
+    lateness = [late for at, late in told.answered if 250 + deadline_ms <= at < 400]
+    assert sum(late > 2.0 for late in lateness) < 0.1 * len(lateness)
+    assert told.shed(450, 700) * work.whole < 0.01
+
+
+@pytest.mark.parametrize("kind", ["post", "stream"])
+def test_pauses_of_the_machine_are_not_taken_for_load(kind: str) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda _: 0.4, deadline_ms, pauses=(100.0, 10.0)).run(1_000)
+    assert len(told.refused) < 0.1 * len(told.answered)
+
+
+def test_predictions_that_become_heavier_are_begun_less_often_and_none_is_late_for_long() -> None:
+    model = LoopModel(POST, lambda _: 1.5)
+    model.run(200)
+    model.work = Work(begin=0.013, group=0.0, groups=0, answer=1.2, refuse=0.013)
+    told = model.run(700)
+    lateness = [late + model.deadline_ms for at, late in told.answered if at > 300]
+    assert len(lateness) > 0.7 * 400 / model.work.whole
+    assert max(lateness) < 15.0
+
+
+def test_what_waits_for_its_turn_counts_by_how_long_its_like_took() -> None:
+    admission = Admission(5.0, lambda: 0)
+    assert admission.admits(0.0)
+    now = 0.0
+    for _ in range(200):  # two at a time, of which the second takes 2 ms
+        admission.waiting += 2
+        admission.had_turn(now)
+        now += 2.0
+        admission.had_turn(now)
+    admission.lapped(now, 0.01)
+    assert admission.predicted_ms(now) < 0.1
+    admission.waiting = 2
+    assert 3.5 < admission.predicted_ms(now) <= 4.0
+    assert admission.admits(now)
+    admission.waiting = 3
+    assert not admission.admits(now)
+    admission.waiting = 1_000
+    assert admission.retry_after_s(now) == 2
+    admission.waiting = 0
+    assert admission.retry_after_s(now) == 1
+
+
+def test_laps_are_measured_only_while_something_is_asked_for() -> None:
+    woken: list[None] = []
+    opened = 0
+    admission = Admission(5.0, lambda: opened, lambda: woken.append(None))
+    assert admission.predicted_ms(1e6) == 0.0
+    admission.admits(0.0)
+    admission.admits(1.0)
+    assert len(woken) == 1
+    assert admission.lapped(500.0, 0.01)
+    opened = 1
+    assert admission.lapped(5_000.0, 0.01), "while something is open"
+    opened = 0
+    assert not admission.lapped(5_002.0, 0.01)
+    assert admission.predicted_ms(1e6) == 0.0
+    admission.admits(1e6)
+    assert len(woken) == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
+    laps: list[float] = []
+
+    def work() -> None:
+        begun = perf_counter()
+        while perf_counter() - begun < 0.02:
+            pass
+        if len(laps) < 8:
+            asyncio.get_running_loop().call_soon(work)
+
+    def lapped(_now_ms: float, took_ms: float) -> bool:
+        laps.append(took_ms)
+        return len(laps) < 8
+
+    async def main() -> None:
+        Pulse(lapped).start()
+        while len(laps) < 4:
+            await asyncio.sleep(0.005)
+        work()
+        while len(laps) < 8:
+            await asyncio.sleep(0.005)
+
+    run(main(), loop)
+    assert min(laps[:4]) < 10.0
+    assert min(laps[5:]) >= 20.0
+    assert len(laps) == 8

@@ -1,0 +1,115 @@
+"""The client and keys, against the service itself: a refused key is told, and never taken for a late network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from anytime_service.client import Client, ProblemError
+from anytime_service.client.address import Address, authorization
+from anytime_service.client.control import Control
+from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
+from service.serving import BASE_RATE, VALUES, Running, until
+
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {
+    "speed": lambda _: VALUES["speed"],
+    "hog": lambda _: VALUES["hog"],
+    "lab": lambda _: VALUES["lab"],
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Running]:
+    with keyed() as service:
+        yield service
+
+
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "predict": lambda client: client.predict(VALUES),
+    "predict by a deadline": lambda client: client.predict(VALUES, deadline_ms=50),
+    "run": lambda client: client.run(EXTRACTORS, None, deadline_ms=50),
+    "warm_up": lambda client: client.warm_up(),
+    "models": lambda client: client.models(),
+    "model": lambda client: client.model("brake"),
+    "plan": lambda client: client.plan("brake"),
+    "session": lambda client: client.session().__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(("key", "told"), [(None, "a key is needed"), (WRONG, "does not hold")])
+def test_a_refused_key_is_a_problem_of_every_call_at_once(
+    guarded: Running, call: Callable[[Client], Any], key: str | None, told: str
+) -> None:
+    with Client(guarded.url, api_key=key) as client:
+        for _ in range(2):
+            begun = monotonic()
+            with pytest.raises(ProblemError, match=told) as refused:
+                call(client)
+            assert (refused.value.status, refused.value.type) == (401, "urn:anytime:problem:key-needed")
+            assert monotonic() - begun < 10, "no reconnecting until some time-out"
+            assert WRONG not in str(refused.value)
+
+
+def test_who_has_a_key_is_answered_on_both_ways(guarded: Running) -> None:
+    for key in (PREDICTING, HASHED, MANAGING):
+        with Client(guarded.url, api_key=key) as client:
+            assert client.predict(VALUES).complete
+            assert client.run(EXTRACTORS, None, deadline_ms=2_000).complete
+            assert client.models()[0].name == "brake"
+            with client.session() as session:
+                session.add("speed", VALUES["speed"])
+                assert session.predict().prefix == 1
+
+
+def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) -> None:
+    async def reload(key: str) -> None:
+        control = Control(Address.of(guarded.url), authorization(key), timeout_s=10)
+        try:
+            await control.request("POST", "/models/brake/reload")
+        finally:
+            await control.close()
+
+    with pytest.raises(ProblemError, match="one to predict with") as refused:
+        asyncio.run(reload(PREDICTING))
+    assert refused.value.status == 403
+    with pytest.raises(ProblemError) as loaded:
+        asyncio.run(reload(MANAGING))
+    assert loaded.value.status == 409, "the model has no file"
+
+
+def test_a_key_that_goes_while_a_run_is_under_way_is_not_hidden_by_its_last_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    file = tmp_path / "keys"
+    file.write_text(PREDICTING)
+
+    def rotate(_: Any) -> Any:
+        file.write_text(MANAGING)
+        sleep(1)
+        return VALUES["hog"]
+
+    with (
+        keyed(f"admin:{HASHED.replace('=', '').replace('/', '')}", api_keys_file=file) as service,
+        Client(service.url, api_key=PREDICTING) as client,
+    ):
+        assert client.run(EXTRACTORS, None, deadline_ms=0).prediction == BASE_RATE
+        answer = client.run(EXTRACTORS | {"hog": rotate}, None, deadline_ms=1_900)
+        assert answer.reason == "draining", "what was open is answered with what had come"
+        with pytest.raises(ProblemError, match="does not hold"):
+            client.predict(VALUES, deadline_ms=500)
+        file.write_text(PREDICTING)
+
+        def answers() -> bool:
+            try:
+                return client.predict(VALUES).complete
+            except ProblemError:
+                return False
+
+        until(answers)

@@ -1,0 +1,113 @@
+"""The console where keys are needed: it asks for one, and uses it on both ways to the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.browser import CHROMIUM, Visit, browsing, regression
+from service.doors import HASHED, KEYS, PREDICTING, WRONG
+from service.serving import Running, running
+
+pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
+from playwright.sync_api import BrowserContext, expect
+
+if CHROMIUM is None:
+    pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys"
+
+
+@pytest.fixture(scope="module")
+def console(file: Path) -> Iterator[Running]:
+    file.write_text(f"{HASHED}\n")
+    settings = Settings(port=0, api_keys=KEYS.split(",")[0], api_keys_file=file)
+    with running(create_app(ModelRegistry.of([regression()]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    with browsing() as context:
+        yield context
+
+
+@pytest.fixture
+def visit(console: Running, browser: BrowserContext) -> Iterator[Visit]:
+    page = browser.new_page()
+    page.goto(console.url)
+    yield Visit(page, console.url)
+    page.close()
+
+
+def tell(visit: Visit, key: str) -> None:
+    """Type a key, by keyboard alone."""
+    field = visit.page.get_by_label("Key", exact=True)
+    expect(field).to_be_focused()
+    visit.page.keyboard.type(key)
+    visit.page.keyboard.press("Enter")
+
+
+def begun(visit: Visit) -> None:
+    visit.facts.filter(has_text="nothing is sent yet").wait_for()
+
+
+@pytest.mark.parametrize("key", [PREDICTING, HASHED])
+def test_the_page_asks_for_a_key_and_works_with_it(visit: Visit, key: str) -> None:
+    asked = visit.page.get_by_role("heading", name="This service asks for a key")
+    expect(asked).to_be_visible()
+    expect(visit.play).to_be_hidden()
+    expect(visit.page.locator("#key-problem")).to_be_empty()
+    assert visit.page.get_by_label("Key", exact=True).get_attribute("type") == "password"
+    tell(visit, key)
+    begun(visit)
+    expect(asked).to_be_hidden()
+    visit.tick("speed")
+    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    assert key not in visit.page.url
+    expect(visit.page.get_by_role("link", name="Routes of this service")).to_be_hidden()
+    visit.page.reload()
+    begun(visit)
+
+
+def test_the_key_is_of_its_tab_alone(visit: Visit, browser: BrowserContext) -> None:
+    tell(visit, PREDICTING)
+    begun(visit)
+    assert browser.cookies() == []
+    assert visit.page.evaluate("localStorage.length") == 0
+    assert PREDICTING not in visit.page.content()
+    other = browser.new_page()
+    other.goto(visit.url)
+    expect(other.get_by_label("Key", exact=True)).to_be_focused()
+    other.close()
+
+
+@pytest.mark.parametrize("wrong", [WRONG, "ключ", "two words"])
+def test_a_wrong_key_is_said_to_be_wrong_and_another_can_be_told(visit: Visit, wrong: str) -> None:
+    tell(visit, wrong)
+    expect(visit.page.get_by_role("alert")).to_have_text("This key does not hold, or no longer does.")
+    field = visit.page.get_by_label("Key", exact=True)
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert visit.page.evaluate("sessionStorage.length") == 0
+    tell(visit, PREDICTING)
+    begun(visit)
+
+
+def test_a_key_that_is_replaced_is_asked_for_again(visit: Visit, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    tell(visit, HASHED)
+    begun(visit)
+    file.write_text(f"{PREDICTING}0\n")
+    expect(visit.page.get_by_role("alert")).to_have_text("This key does not hold, or no longer does.")
+    tell(visit, f"{PREDICTING}0")
+    begun(visit)
+    visit.tick("speed", "hog")
+    expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")

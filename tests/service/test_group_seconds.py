@@ -1,0 +1,160 @@
+"""What computing groups took, as the service learns it on each binding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from time import sleep
+from typing import Any
+
+import httpx
+import pytest
+
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.wire.forms import JSON, MSGPACK, Form
+from service.serving import VALUES, Running, running, small_model, until
+
+LIMITS = Settings(port=0)
+PAUSE_S = 0.03
+
+
+@pytest.fixture
+def fresh() -> Iterator[Running]:
+    """A service that has measured nothing yet."""
+    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+        yield service
+
+
+def count(service: Running, group: str = "speed") -> float:
+    return service.metric("anytime_group_seconds_count", model="brake", group=group)
+
+
+def seconds(service: Running, group: str = "speed") -> float:
+    return service.metric("anytime_group_seconds_sum", model="brake", group=group)
+
+
+def line(group: str, **fields: Any) -> bytes:
+    return json.dumps({"group": group, "values": VALUES[group], **fields}).encode() + b"\n"
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_what_a_client_tells_counts_and_else_the_time_since_what_came_before(fresh: Running, form: Form) -> None:
+    with fresh.stream(form) as stream:
+        stream.say("begin", 1)
+        sleep(PAUSE_S)
+        stream.say("group", 1, group="speed", values=VALUES["speed"])
+        stream.say("group", 1, group="hog", values=VALUES["hog"], took_ms=7.5)
+        sleep(PAUSE_S)
+        stream.say("group", 1, group="lab", values=VALUES["lab"])
+        stream.answer(1)
+    assert [count(fresh, name) for name in VALUES] == [1, 1, 1]
+    assert seconds(fresh, "hog") == pytest.approx(0.0075)
+    assert PAUSE_S * 0.9 < seconds(fresh, "speed") < 5
+    assert PAUSE_S * 0.9 < seconds(fresh, "lab") < 5
+    assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.01") == 1
+    assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.005") == 0
+
+
+def test_groups_that_come_too_late_teach_their_cost_too(fresh: Running) -> None:
+    with fresh.stream() as stream:
+        stream.say("begin", 1, deadline_ms=1)
+        stream.answer(1)
+        stream.say("group", 1, group="speed", values=VALUES["speed"], took_ms=40)
+        sleep(PAUSE_S)
+        stream.say("group", 1, group="hog", values=VALUES["hog"])
+        stream.say("begin", 2, budget=1)
+        stream.say("group", 2, group="speed", values=VALUES["speed"], took_ms=2)
+        stream.answer(2)
+        stream.say("group", 2, group="lab", values=VALUES["lab"], took_ms=3)
+        stream.say("begin", 3, deadline_ms=0)
+        stream.answer(3)
+    assert [count(fresh, name) for name in VALUES] == [2, 1, 1]
+    assert seconds(fresh) == pytest.approx(0.042)
+    assert seconds(fresh, "hog") >= PAUSE_S * 0.9
+    assert fresh.metric("anytime_groups_late_total", model="brake") == 3
+
+
+def test_a_group_sent_again_teaches_only_what_the_client_tells_of_it(fresh: Running) -> None:
+    with fresh.stream() as stream:
+        stream.say("begin", 1)
+        stream.say("group", 1, group="speed", values=[1.0], took_ms=4)
+        stream.say("group", 1, group="speed", values=[2.0])
+        stream.say("group", 1, group="speed", values=[3.0], took_ms=6)
+        stream.say("end", 1)
+        stream.answer(1)
+    assert count(fresh) == 2
+    assert seconds(fresh) == pytest.approx(0.01)
+
+
+def test_a_group_that_is_refused_teaches_nothing(fresh: Running) -> None:
+    with fresh.stream() as stream:
+        stream.say("begin", 1)
+        stream.say("group", 1, group="speed", values=[1.0, 2.0], took_ms=4)
+        stream.problem()
+        stream.say("group", 1, group="speed", values=[1.0], took_ms=-4)
+        stream.problem()
+        stream.say("end", 1)
+        stream.answer(1)
+    assert count(fresh) == 0
+
+
+def test_lines_teach_their_costs_those_after_the_answer_too(fresh: Running) -> None:
+    with fresh.connect() as connection:
+        connection.head("budget=1", content_type="application/x-ndjson")
+        content = line("speed", took_ms=2) + line("hog", took_ms=9)
+        connection.send(chunk(content[:-5]))
+        assert connection.response()[2]["reason"] == "budget"
+        connection.send(chunk(content[-5:] + line("lab", took_ms=5)[:-1]) + b"0\r\n\r\n")
+        until(lambda: count(fresh, "lab") == 1)
+        connection.head("deadline_ms=1", content_type="application/x-ndjson")
+        connection.send(chunk(line("speed")[:9]))
+        assert connection.response()[2]["reason"] == "deadline"
+        sleep(PAUSE_S)
+        connection.send(chunk(line("speed")[9:] + b"nonsense\n") + b"0\r\n\r\n")
+        until(lambda: count(fresh) == 2)
+    assert seconds(fresh, "hog") == pytest.approx(0.009)
+    assert seconds(fresh, "lab") == pytest.approx(0.005)
+    assert seconds(fresh) >= 0.002 + PAUSE_S * 0.9
+    assert fresh.metric("anytime_groups_late_total", model="brake") == 3
+
+
+def test_a_flood_of_late_lines_teaches_no_more_than_the_model_has_groups(fresh: Running) -> None:
+    content = line("speed", took_ms=1) * 2_000
+    with fresh.connect() as connection:
+        connection.head("deadline_ms=0", content_type="application/x-ndjson")
+        assert connection.response()[0] == 200
+        connection.send(chunk(content) + b"0\r\n\r\n")
+        connection.head("deadline_ms=0", 0)
+        assert connection.response()[0] == 200
+    assert count(fresh) == len(VALUES)
+
+
+def test_a_session_teaches_by_groups_that_come_one_at_a_time(fresh: Running) -> None:
+    where = fresh.post_to("/sessions").json()["id"]
+
+    def hand_over(*names: str) -> None:
+        assert fresh.post_to(f"/sessions/{where}/groups", {name: VALUES[name] for name in names}).status_code == 200
+
+    sleep(PAUSE_S)
+    hand_over("speed")
+    hand_over("speed")
+    assert count(fresh) == 1, "sent again, it may not have been computed again"
+    assert seconds(fresh) >= PAUSE_S * 0.9
+    hand_over("hog", "lab")
+    assert (count(fresh, "hog"), count(fresh, "lab")) == (0, 0), "of two together no time can be told for each"
+    httpx.delete(f"{fresh.url}/sessions/{where}")
+    assert fresh.post_to(f"/sessions/{where}/groups", {"hog": VALUES["hog"]}).status_code == 410
+    assert count(fresh, "hog") == 0
+
+
+def test_a_body_that_comes_whole_tells_no_times(fresh: Running) -> None:
+    assert fresh.post({"groups": {"speed": VALUES["speed"]}}).status_code == 200
+    body = {"inputs": [{"name": "hog", "datatype": "FP64", "shape": [1, 2], "data": VALUES["hog"]}]}
+    assert fresh.post_to("/v2/models/brake/infer", body).status_code == 200
+    assert [count(fresh, name) for name in VALUES] == [0, 0, 0]

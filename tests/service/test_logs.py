@@ -1,0 +1,308 @@
+"""What the service logs: forms, levels, request ids, and what never gets into a log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from anytime_service.access import shown_query
+from anytime_service.app import create_app
+from anytime_service.correlation import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
+from anytime_service.logs import JsonLines, TextLines, log_config
+from anytime_service.openapi import AnytimeAPI
+from anytime_service.problems import problem_of
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.signals import Signals
+from service.commands import command
+from service.serving import VALUES, Running, running, small_model, until
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
+OURS = re.compile(r"[0-9a-f]{12}-[0-9a-f]+")
+
+
+@contextmanager
+def written(settings: Settings) -> Iterator[io.StringIO]:
+    """What loggers of the service write in the form that is set."""
+    sink = io.StringIO()
+    handler = logging.StreamHandler(sink)
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines("%(levelprefix)s %(message)s"))
+    ours, server = logging.getLogger("anytime_service"), logging.getLogger("uvicorn.error")
+    before = ours.level
+    ours.setLevel(settings.log_level.upper())
+    for logger in (ours, server):
+        logger.addHandler(handler)
+    try:
+        yield sink
+    finally:
+        for logger in (ours, server):
+            logger.removeHandler(handler)
+        ours.setLevel(before)
+
+
+@contextmanager
+def logging_service(**told: Any) -> Iterator[tuple[Running, io.StringIO]]:
+    """A service that logs as is told, and what it logs."""
+    settings = Settings(port=0, **told)
+    app = create_app(ModelRegistry.of([small_model()]), settings)
+
+    async def fail() -> None:
+        raise RuntimeError("it broke")
+
+    app.add_api_route("/fail", fail, include_in_schema=False)
+    with running(app, settings) as service, written(settings) as sink:
+        yield service, sink
+
+
+def lines(sink: io.StringIO) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in sink.getvalue().splitlines()]
+    return [line for line in told if line["logger"] != "uvicorn.error" or line["level"] != "info"]
+
+
+def correlation(headers: list[tuple[bytes, bytes]] | None = None) -> Correlation:
+    return Correlation("the-request", headers or [], Signals().errors)
+
+
+@pytest.mark.parametrize(
+    "told", ["a", "order-66/step_2", "x" * 128, "{'$?'}", "0af7651916cd43dd8448eb211c80319c"], ids=str
+)
+def test_a_request_id_that_is_sane_is_kept(service: Running, told: str) -> None:
+    assert httpx.get(f"{service.url}/livez", headers={"x-request-id": told}).headers["x-request-id"] == told
+
+
+@pytest.mark.parametrize("told", ["", "x" * 129, "two words", "tab\tbed", "caf\xe9"], ids=ascii)
+def test_a_request_id_that_is_not_is_replaced(service: Running, told: str) -> None:
+    response = httpx.get(f"{service.url}/livez", headers=[(b"x-request-id", told.encode("latin-1"))])
+    assert OURS.fullmatch(response.headers["x-request-id"])
+
+
+def test_every_response_has_an_id_of_its_own(service: Running) -> None:
+    responses = [
+        service.get("/livez"),
+        service.post({"groups": VALUES}),
+        service.post([1, 2]),
+        service.post_to("/sessions"),
+        service.post_to("/sessions/none/groups", {}),
+        service.get("/nowhere"),
+        service.get("/metrics"),
+        service.get("/v2"),
+        service.get("/"),
+        service.get("/fail"),
+    ]
+    ids = [response.headers.get_list("x-request-id") for response in responses]
+    assert all(len(each) == 1 and OURS.fullmatch(each[0]) for each in ids)
+    assert len({each[0] for each in ids}) == len(ids)
+    early = service.connect()
+    with early:
+        early.head("deadline_ms=1", x_request_id="early")
+        assert early.response()[1]["x-request-id"] == "early"
+
+
+def test_handshakes_tell_the_id_too(service: Running) -> None:
+    with service.stream(additional_headers={"X-Request-Id": "of-the-stream"}) as stream:
+        assert stream.wire.response is not None
+        assert stream.wire.response.headers["x-request-id"] == "of-the-stream"
+    with pytest.raises(InvalidStatus) as refused, service.stream(subprotocols=["mqtt"]):
+        pass
+    assert OURS.fullmatch(refused.value.response.headers["x-request-id"])
+
+
+def test_a_failure_tells_the_id_by_which_the_log_knows_it() -> None:
+    with logging_service(log_format="json") as (service, sink):
+        response = httpx.get(f"{service.url}/fail", headers={"x-request-id": "broken-1"})
+        assert (response.status_code, response.json()["request_id"]) == (500, "broken-1")
+        assert "request_id" not in service.get("/nowhere").json()
+        [line] = lines(sink)
+    assert (line["level"], line["request_id"]) == ("error", "broken-1")
+    assert line["exception"].endswith("RuntimeError: it broke")
+    with on_behalf_of(correlation()):
+        assert problem_of(RuntimeError("anything")).request_id == "the-request"
+    assert problem_of(RuntimeError("anything")).request_id is None
+
+
+def test_a_line_of_json_says_what_when_and_of_which_request() -> None:
+    record = logging.LogRecord(
+        "anytime_service", logging.WARNING, __file__, 1, "of %s\nand more \ud800", ("two",), None
+    )
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert told["message"] == "of two\nand more \ud800"
+    assert (told["level"], told["logger"]) == ("warning", "anytime_service")
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(told["ts"])).total_seconds()) < 60
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["ts"])
+    assert set(told) == {"ts", "level", "logger", "message"}
+    with on_behalf_of(correlation([(b"traceparent", TRACEPARENT.encode())])):
+        told = json.loads(JsonLines().format(record))
+    assert (told["request_id"], told["trace_id"], told["span_id"]) == ("the-request", TRACE, SPAN)
+
+
+def test_an_exception_is_a_field_of_its_line() -> None:
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", None, sys.exc_info())
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    assert json.loads(line)["exception"].startswith("Traceback (most recent call last):\n")
+    assert json.loads(line)["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_line_of_text_ends_with_its_request() -> None:
+    record = logging.LogRecord("anytime_service", logging.INFO, __file__, 1, "served", None, None)
+    lines_of_text = TextLines("%(levelprefix)s %(message)s", use_colors=False)
+    assert lines_of_text.format(record) == "INFO:     served"
+    with on_behalf_of(correlation()):
+        assert lines_of_text.format(record) == "INFO:     served [the-request]"
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (TRACEPARENT, (TRACE, SPAN)),
+        (f"01-{TRACE}-{SPAN}-00-of-the-future", (TRACE, SPAN)),
+        (f"00-{TRACE}-{SPAN}-01-more", None),
+        (f"ff-{TRACE}-{SPAN}-01", None),
+        (f"00-{'0' * 32}-{SPAN}-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (TRACEPARENT.upper(), None),
+        (TRACEPARENT[:-1], None),
+        ("", None),
+    ],
+)
+def test_traces_are_read_as_the_standard_has_them(told: str, found: tuple[str, str] | None) -> None:
+    assert trace_of(told) == found
+    headers = [(b"traceparent", told.encode())]
+    assert correlation(headers).trace() == found
+    assert correlation(headers * 2).trace() is None, "two are none"
+
+
+def test_ids_are_unlike_those_of_another_process() -> None:
+    first, second = new_ids(), new_ids()
+    assert len({next(ids) for ids in (first, second) for _ in range(1000)}) == 2000
+
+
+def test_access_is_logged_only_where_that_is_wanted() -> None:
+    with logging_service() as (service, sink):
+        service.post({"groups": VALUES})
+        assert not sink.getvalue()
+    with logging_service(access_log=True, log_format="json", log_level="warning") as (service, sink):
+        url = f"{service.url}/predict?deadline_ms=50&policy=prefix"
+        headers = {"x-request-id": "r-1", "traceparent": TRACEPARENT}
+        response = httpx.post(url, json={"groups": VALUES}, headers=headers)
+        until(lambda: bool(sink.getvalue()))
+        [line] = lines(sink)
+    assert (line["method"], line["path"], line["query"]) == ("POST", "/predict", "deadline_ms=50&policy=prefix")
+    assert (line["status"], line["bytes"]) == (200, len(response.content))
+    assert 0 < line["duration_ms"] < 20_000
+    assert (line["request_id"], line["trace_id"], line["logger"]) == ("r-1", TRACE, "anytime_service.access")
+
+
+def test_a_connection_is_one_line_when_it_has_ended() -> None:
+    with logging_service(access_log=True, log_format="json") as (service, sink):
+        with service.stream(additional_headers={"x-request-id": "w-1"}) as stream:
+            stream.say("begin", 1, deadline_ms=0)
+            stream.answer(1)
+            assert not sink.getvalue()
+        until(lambda: bool(sink.getvalue()))
+        [line] = lines(sink)
+        assert (line["method"], line["path"], line["status"]) == ("WEBSOCKET", "/stream", 101)
+        assert line["request_id"] == "w-1"
+        assert line["bytes"] > 100
+        with pytest.raises(InvalidStatus), service.stream(subprotocols=["mqtt"]):
+            pass
+        until(lambda: len(lines(sink)) == 2)
+        assert lines(sink)[1]["status"] == 400
+
+
+def test_an_early_answer_is_timed_by_when_it_left_and_a_client_that_left_has_no_status() -> None:
+    with logging_service(access_log=True, log_format="json") as (service, sink):
+        with service.connect() as connection:
+            connection.head("deadline_ms=10")
+            connection.response()
+            assert not sink.getvalue(), "its body has not ended"
+        until(lambda: len(lines(sink)) == 1)
+        with service.connect() as connection:
+            connection.head()
+            until(lambda: service.metric("anytime_open_predictions") == 1)
+        until(lambda: any(line["status"] is None for line in lines(sink)))
+        assert lines(sink)[0]["status"] == 200
+
+
+def test_an_answer_is_a_line_for_those_who_debug_without_what_was_predicted() -> None:
+    with logging_service(log_level="debug", log_format="json") as (service, sink):
+        with service.stream(additional_headers={"x-request-id": "w-1"}) as stream:
+            stream.say("begin", 1, deadline_ms=5)
+            answer = stream.answer(1)
+        until(lambda: bool(sink.getvalue()))
+        [line] = lines(sink)
+    assert (line["model"], line["reason"], line["prefix"], line["steps"]) == ("brake", "deadline", 0, 3)
+    assert (line["level"], line["request_id"]) == ("debug", "w-1"), "though it left from an alarm"
+    assert line["late_ms"] is not None
+    assert str(answer["prediction"]) not in [str(value) for value in line.values()]
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        (b"deadline_ms=5&budget=1.5", "deadline_ms=5&budget=1.5"),
+        (b"session=Zm9v&deadline_ms=5", "session=%2A%2A%2A&deadline_ms=5"),
+        (b"api_key=secret", "api_key=%2A%2A%2A"),
+        (b"model=a%0Ab", "model=a%0Ab"),
+        (b"", ""),
+    ],
+)
+def test_queries_are_shown_without_what_may_be_a_secret(query: bytes, shown: str) -> None:
+    assert shown_query(query) == shown
+
+
+def test_the_levels_of_others_are_never_those_at_which_they_tell_whole_messages() -> None:
+    for level in ("debug", "info"):
+        loggers = log_config(Settings(log_level=level))["loggers"]
+        assert loggers["uvicorn.error"]["level"] == loggers["uvicorn"]["level"] == "INFO"
+        assert loggers["anytime_service"]["level"] == level.upper()
+    assert log_config(Settings(log_level="error"))["loggers"]["uvicorn.error"]["level"] == "ERROR"
+
+
+def test_a_process_logs_json_alone_and_never_a_secret(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    told = {"ANYTIME_LOG_FORMAT": "JSON", "ANYTIME_LOG_LEVEL": "debug", "ANYTIME_ACCESS_LOG": "true"}
+    secret, value = "s3cr3t-key", 123456.75
+    headers = {"Authorization": f"Bearer {secret}", "X-Request-Id": "of-the-test"}
+    with command(tmp_path / "m.safetensors", **told) as (served, service):
+        groups = {**VALUES, "speed": [value]}
+        httpx.post(f"{service.url}/predict?key={secret}", json={"groups": groups}, headers=headers)
+        httpx.post(f"{service.url}/predict?deadline_ms=40", json={"groups": groups}, headers=headers)
+        subprotocols: Any = ["anytime.v1", f"anytime.key.{secret}"]
+        with service.stream(subprotocols=subprotocols, additional_headers=headers) as stream:
+            stream.say("begin", 1)
+            stream.groups(1, groups)
+            stream.say("group", 1, group="speed", values=[value, value])
+            stream.hear()
+        served.process.send_signal(signal.SIGTERM)
+        said = served.stopped()
+    told_lines = [json.loads(line) for line in said.splitlines()]
+    assert {line["logger"] for line in told_lines} >= {"anytime_service", "anytime_service.access", "uvicorn.error"}
+    assert sum(line.get("request_id") == "of-the-test" for line in told_lines) >= 4
+    assert secret not in said
+    assert str(value) not in said
+
+
+def test_the_application_may_be_used_without_an_entrance() -> None:
+    app = AnytimeAPI(title="bare", version="1")
+    assert app.build_middleware_stack() is not None
+    assert CURRENT.get() is None

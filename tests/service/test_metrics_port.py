@@ -1,0 +1,99 @@
+"""Metrics and probes on a port of their own."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+
+from anytime_service import cli
+from anytime_service.app import create_app
+from anytime_service.errors import AddressError
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
+from anytime_service.server import bind, bind_side
+from anytime_service.settings import Settings
+from service.commands import command
+from service.serving import Running, running, small_model
+
+LIMITS = Settings(port=0, metrics_port=0)
+
+
+def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
+    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+        assert service.metrics_port not in (None, service.port)
+        elsewhere = service.get("/metrics")
+        assert (elsewhere.status_code, elsewhere.headers["content-type"]) == (404, MEDIA_TYPE)
+        assert "/metrics" not in service.get("/openapi.json").json()["paths"]
+        service.post({"groups": {}})
+        assert service.metric("anytime_predictions_total", model="brake", reason="end") == 1
+        for path in ("/livez", "/readyz"):
+            assert (service.get(path).json(), service.scrape(path).json()) == ({"status": "ok"}, {"status": "ok"})
+        for path in ("/models", "/predict", "/docs", "/", "/openapi.json"):
+            response = service.scrape(path)
+            assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE), path
+        assert service.scrape().headers["x-request-id"]
+        assert service.scrape().headers["date"]
+
+
+def test_without_a_model_the_probe_is_told_so_on_both_ports() -> None:
+    with running(create_app(ModelRegistry.of([]), LIMITS), LIMITS) as service:
+        for response in (service.get("/readyz"), service.scrape("/readyz")):
+            assert (response.status_code, response.json()["detail"]) == (503, "no model is loaded")
+
+
+def test_the_address_is_that_of_the_service_unless_another_is_set() -> None:
+    with bind_side(Settings(metrics_port=0)) as side:
+        assert side is not None
+        assert side.getsockname()[0] == "127.0.0.1"
+    with bind_side(Settings(metrics_port=0, host="127.0.0.2")) as side:
+        assert side is not None
+        assert side.getsockname()[0] == "127.0.0.2"
+    with bind_side(Settings(metrics_port=0, host="127.0.0.2", metrics_host="127.0.0.3")) as side:
+        assert side is not None
+        assert side.getsockname()[0] == "127.0.0.3"
+    with bind_side(Settings()) as side:
+        assert side is None
+
+
+def test_a_metrics_port_in_use_is_one_line_and_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    with bind(Settings(port=0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("ANYTIME_METRICS_PORT", str(port))
+        with pytest.raises(typer.Exit) as stopped:
+            cli.serve([tmp_path], port=0)
+        with pytest.raises(AddressError), bind_side(Settings(metrics_port=port)):
+            pass
+    assert stopped.value.exit_code == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{port} for metrics: address already in use" in told
+    assert "ANYTIME_METRICS_PORT" in told
+
+
+def test_metrics_are_told_while_the_service_stops(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    with command(tmp_path / "m.safetensors", ANYTIME_METRICS_PORT="0") as (served, started):
+        service = Running(started.port, int(served.said(r"metrics on http://\S+:(\d+)")[1]))
+        with service.connect() as connection, httpx.Client(base_url=f"http://127.0.0.1:{service.metrics_port}") as kept:
+            connection.head(content_type="application/x-ndjson")
+            assert kept.get("/readyz").status_code == 200
+            served.process.send_signal(signal.SIGTERM)
+            assert connection.response()[2]["reason"] == "draining"
+            # The body has not ended, so that the service goes on for a while.
+            response = kept.get("/readyz")
+            assert (response.status_code, response.json()["detail"]) == (503, "the service is stopping")
+            assert kept.get("/livez").status_code == 200
+            assert service.metric("anytime_predictions_total", model="brake", reason="draining") == 1
+        errors = served.stopped()
+        with pytest.raises(httpx.ConnectError):
+            service.scrape()
+    assert served.process.returncode in (0, -signal.SIGTERM)
+    assert "Traceback" not in errors
+    assert "ERROR" not in errors

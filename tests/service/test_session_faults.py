@@ -1,0 +1,292 @@
+"""What becomes of requests when Redis is away, hangs, or comes back without what it had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.problems import MEDIA_TYPE
+from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.mirrors import BEHIND, LOST
+from anytime_service.settings import Settings
+from service.redis_server import RedisServer, redis_server
+from service.serving import VALUES, Running, expected, logged, running, timeless, until
+
+TIMEOUT_MS = 300
+SPEED = {"speed": VALUES["speed"]}
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+@contextmanager
+def replicas(model: AnytimeModel, redis: RedisServer, count: int = 1, user: str = "") -> Iterator[list[Running]]:
+    """Services that share their sessions, in threads."""
+    settings = Settings(port=0, session_store=redis.url(user=user), session_store_timeout_ms=TIMEOUT_MS)
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(running(create_app(ModelRegistry.of([model]), settings), settings))
+            for _ in range(count)
+        ]
+
+
+def begin(replica: Running) -> str:
+    name: str = replica.post_to("/sessions").json()["id"]
+    return name
+
+
+def give(replica: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
+    return replica.post_to(f"/sessions/{session}/groups", groups)
+
+
+def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: Any) -> Future[httpx.Response]:
+    before = replica.metric("anytime_open_predictions")
+    waiting = threads.submit(replica.get, f"/sessions/{session}/predict", **asked)
+    until(lambda: replica.metric("anytime_open_predictions") > before or waiting.done())
+    return waiting
+
+
+def requests(replica: Running, session: str) -> list[Callable[[], httpx.Response]]:
+    """Every request that is about a session."""
+    return [
+        lambda: replica.post_to("/sessions"),
+        lambda: give(replica, session, VALUES),
+        lambda: replica.get(f"/sessions/{session}/predict"),
+        lambda: replica.get(f"/sessions/{session}/predict", deadline_ms=5_000),
+        lambda: replica.delete(f"/sessions/{session}"),
+    ]
+
+
+def refused(response: httpx.Response) -> str:
+    assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE), response.text
+    assert response.headers["retry-after"] == "1"
+    problem = response.json()
+    assert problem["type"].endswith("sessions-unreachable")
+    detail: str = problem["detail"]
+    assert detail.startswith("sessions cannot be reached: ")
+    assert "retry" in detail
+    return detail
+
+
+def all_else_is_well(replica: Running, model: AnytimeModel) -> None:
+    assert timeless(replica.post({"groups": VALUES}).json()) == expected(model, VALUES)
+    with replica.stream() as stream:
+        stream.say("begin", 1)
+        stream.groups(1, VALUES)
+        assert timeless(stream.answer(1)) == expected(model, VALUES)
+
+
+def well(replica: Running) -> bool:
+    return bool(replica.get("/readyz").json() == {"status": "ok", "sessions": "redis"})
+
+
+def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
+    model: AnytimeModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    redis = RedisServer()
+    try:
+        with replicas(model, redis) as (replica,):
+            assert replica.get("/livez").status_code == 200
+            ready = replica.get("/readyz")
+            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+            assert ready.json()["sessions"] == "unreachable: there is no connection to it"
+            required = replica.get("/readyz", sessions="required")
+            assert (required.status_code, required.headers["content-type"]) == (503, MEDIA_TYPE)
+            assert replica.metric("anytime_session_store_up") == 0
+            for request in requests(replica, "x" * 22):
+                refused(request())
+            all_else_is_well(replica, model)
+            redis.start()
+            until(lambda: well(replica))
+            assert replica.get("/readyz", sessions="required").status_code == 200
+            assert replica.metric("anytime_session_store_up") == 1
+            session = begin(replica)
+            assert give(replica, session, VALUES).json()["prefix"] == 3
+            away, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
+            assert f"cannot be reached at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
+            assert "can be reached again" in again
+    finally:
+        redis.close()
+
+
+def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_what_came(
+    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+) -> None:
+    with replicas(model, redis, 2) as (a, b), a.stream() as stream, logged() as records:
+        session = begin(a)
+        give(b, session, SPEED)
+        waiting = [wait(threads, each, session, deadline_ms=1_500) for each in (a, b)]
+        stream.say("begin", "open", deadline_ms=1_500)
+        stream.groups("open", SPEED)
+        redis.kill()
+        for request in requests(b, session):
+            begun = perf_counter()
+            refused(request())
+            assert perf_counter() - begun < 2.0
+        all_else_is_well(a, model)
+        for each in waiting:
+            answer = each.result(20).json()
+            assert (answer["reason"], answer["note"]) == ("deadline", BEHIND)
+            assert timeless(answer) | {"note": None} == expected(model, SPEED)
+        by_stream = stream.answer("open")
+        assert (by_stream["reason"], timeless(by_stream)) == ("deadline", expected(model, SPEED))
+        assert a.get("/readyz").json()["status"] == "degraded"
+        lines = [record.getMessage() for record in records]
+        assert len(lines) == 2, "one of each replica"
+        assert all("sessions cannot be reached" in line for line in lines)
+
+
+def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
+    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+) -> None:
+    with replicas(model, redis, 2) as (a, b):
+        session = begin(a)
+        give(b, session, SPEED)
+        waiting = wait(threads, b, session, deadline_ms=9_000)
+        redis.kill()
+        redis.start()
+        until(lambda: well(a) and well(b))
+        answer = waiting.result(20).json()
+        assert (answer["reason"], answer["note"], answer["elapsed_ms"] < 8_000) == ("end", LOST, True)
+        assert timeless(answer) | {"note": None} == expected(model, SPEED), "nothing more could have come"
+        for request in requests(a, session)[1:]:
+            response = request()
+            assert (response.status_code, response.json()["field"]) == (404, "session")
+        session = begin(b)
+        waiting = wait(threads, a, session, deadline_ms=9_000)
+        give(b, session, VALUES)
+        assert timeless(waiting.result(20).json()) == expected(model, VALUES)
+
+
+def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
+    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+) -> None:
+    with replicas(model, redis, 2) as (a, b), a.stream() as stream:
+        session = begin(a)
+        give(b, session, SPEED)
+        waiting = wait(threads, b, session, deadline_ms=9_000)
+        redis.hang()
+        held = [threads.submit(request) for request in requests(a, session)]
+        for name in range(5):  # while those wait for Redis
+            stream.say("begin", name, deadline_ms=40)
+            answer = stream.answer(name)
+            assert (answer["reason"], answer["elapsed_ms"] < TIMEOUT_MS) == ("deadline", True)
+        for each in held:
+            response = each.result(20)
+            refused(response)
+            assert response.elapsed.total_seconds() < 3.0
+        until(lambda: a.get("/readyz").json()["status"] == "degraded")
+        begun = perf_counter()
+        assert f"no answer within {TIMEOUT_MS} ms" in refused(give(a, session, VALUES))
+        assert perf_counter() - begun < 1.0, "it is known by now"
+        all_else_is_well(a, model)
+        redis.go_on()
+        until(lambda: well(a) and well(b))
+        give(a, session, VALUES)
+        answer = waiting.result(20).json()
+        assert (answer["reason"], answer["note"]) == ("complete", None), "all was read again"
+        assert answer["prediction"] == expected(model, VALUES)["prediction"]
+
+
+def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeModel, redis: RedisServer) -> None:
+    with replicas(model, redis) as (replica,), logged() as records:
+        session, other = begin(replica), begin(replica)
+        give(replica, session, SPEED)
+        redis.ask("CONFIG", "SET", "maxmemory", "1")
+        begun, given, *_ = requests(replica, session)
+        for request in (begun, given):
+            assert "it is out of memory" in refused(request())
+        assert "it is out of memory" in records[0].getMessage()
+        assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
+        assert replica.delete(f"/sessions/{other}").status_code == 204
+        redis.ask("CONFIG", "SET", "maxmemory", "0")
+        assert give(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, "as before"
+        assert replica.get(f"/sessions/{other}/predict").status_code == 410
+
+
+def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: AnytimeModel, redis: RedisServer) -> None:
+    with replicas(model, redis) as (replica,):
+        session = begin(replica)
+        redis.ask("REPLICAOF", "127.0.0.1", "1")
+        until(lambda: replica.get("/readyz").json()["status"] == "degraded")
+        assert "it is a read-only copy" in refused(give(replica, session, VALUES))
+        redis.ask("REPLICAOF", "NO", "ONE")
+        until(lambda: well(replica))
+        assert give(replica, session, VALUES).json()["prefix"] == 3
+
+
+def test_a_password_opens_redis_and_is_never_shown(model: AnytimeModel, capfd: pytest.CaptureFixture[str]) -> None:
+    with redis_server("--requirepass", "hunter2") as redis:
+        with replicas(model, redis, user=":hunter2@") as (replica,):
+            assert well(replica)
+            assert begin(replica)
+        for wrong in ("", ":hunter3@"):
+            with replicas(model, redis, user=wrong) as (replica,):
+                ready = replica.get("/readyz").json()
+                assert ready["sessions"] == "unreachable: it refuses the user or the password"
+                assert "refuses" in refused(replica.post_to("/sessions"))
+        told = capfd.readouterr().err
+        assert told.count("it refuses the user or the password") == 2
+        assert "hunter" not in told
+
+
+def test_the_user_of_the_operating_page_may_do_what_is_needed(model: AnytimeModel, redis: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "deploy" / "README.md").read_text(encoding="utf-8")
+    (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
+    redis.ask("ACL", "SETUSER", *rights.split())
+    redis.ask("SCRIPT", "FLUSH")
+    with ThreadPoolExecutor(1) as threads, replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
+        session, other = begin(a), begin(b)
+        waiting = wait(threads, a, session, deadline_ms=9_000)
+        assert give(b, session, VALUES).json()["prefix"] == 3
+        assert waiting.result(20).json()["reason"] == "complete"
+        assert a.delete(f"/sessions/{other}").status_code == 204
+        assert a.get(f"/sessions/{other}/predict").status_code == 410
+        assert well(a)
+
+
+def test_a_socket_of_this_machine_leads_to_redis_too(model: AnytimeModel, tmp_path: Any) -> None:
+    with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
+        settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
+        with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
+            assert give(replica, begin(replica), VALUES).json()["prefix"] == 3
+        assert redis.ask("DBSIZE", database=5)
+
+
+def test_in_the_midst_of_a_rollout_a_replica_without_the_version_says_so(
+    model: AnytimeModel, shared_redis: RedisServer
+) -> None:
+    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
+    with replicas(model, shared_redis) as (old,), replicas(newer, shared_redis) as (new,):
+        session = begin(old)
+        give(old, session, SPEED)
+        for response in (
+            new.get(f"/sessions/{session}/predict"),
+            new.get(f"/sessions/{session}/predict", deadline_ms=500),
+            give(new, session, VALUES),
+        ):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert response.json()["type"].endswith("missing-version")
+            assert "'brake' in version 'v1'" in response.json()["detail"]
+        assert timeless(old.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
+        assert new.delete(f"/sessions/{session}").status_code == 204

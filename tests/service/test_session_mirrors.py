@@ -1,0 +1,149 @@
+"""Following a session: whatever order reading and messages come in, nothing is missed and nothing taken twice."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anytime.prediction import Prediction
+from anytime_service.errors import DamagedSessionError, GoneSessionError
+from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
+from anytime_service.sessions.packing import Kept, Snapshot, packed, read_message
+from service.serving import VALUES, small_model
+
+MODEL = small_model()
+NAME = "a-session"
+
+
+def message(revision: int, groups: dict[str, list[float]]) -> bytes:
+    """What a post sends to those who wait."""
+    told = [each for name, values in groups.items() for each in (name.encode(), packed_of(name, values))]
+    return b"".join(struct.pack("<I", len(each)) + each for each in (b"%d" % revision, NAME.encode(), *told))
+
+
+def packed_of(name: str, values: list[float]) -> bytes:
+    return packed(NAME, name, np.array([values]))
+
+
+class Posts:
+    """A session as the store has it: a log of posts, of one group each."""
+
+    def __init__(self, posts: list[tuple[str, float]]) -> None:
+        self.posts = [(name, [value] * len(VALUES[name])) for name, value in posts]
+
+    def message(self, revision: int) -> bytes:
+        name, values = self.posts[revision - 1]
+        return message(revision, {name: values})
+
+    def snapshot(self, revision: int) -> Snapshot:
+        groups: dict[str, Kept] = {}
+        for number, (name, values) in enumerate(self.posts[:revision], start=1):
+            groups[name] = Kept(number, name in groups, packed_of(name, values))
+        return Snapshot(MODEL.name, MODEL.version, 1 if groups else None, revision, groups)
+
+    def prediction(self) -> Prediction:
+        prediction = MODEL.open(None)
+        for name, values in self.posts:
+            prediction.add(name, values)
+        return prediction
+
+
+posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.0, 0.5, 2.0])), min_size=1, max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(posts, st.data())
+def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
+    told: list[tuple[str, float]], data: st.DataObject
+) -> None:
+    store = Posts(told)
+    mirrors = Mirrors(lambda _: None)
+    last = len(store.posts)
+    reads = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=3), label="revisions that are read")
+    shown = sorted((data.draw(st.integers(read, last), label="when it is here"), read) for read in reads)
+    dropped = data.draw(st.sets(st.integers(1, last)), label="messages that never come")
+    with mirrors.followed(NAME) as mirror:
+        for revision in range(last + 1):
+            if revision and revision not in dropped:
+                for _ in range(data.draw(st.integers(1, 2), label="times that it comes")):
+                    mirrors.hear(store.message(revision))
+            for _, read in [each for each in shown if each[0] == revision]:
+                mirror.show(store.snapshot(read), MODEL)
+        if dropped:  # as when the subscription was lost
+            mirror.show(store.snapshot(last), MODEL)
+        assert mirror.session is not None
+        assert mirror.session.prediction.answer() == store.prediction().answer()
+
+
+def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None:
+    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
+    unread: list[str] = []
+    mirrors = Mirrors(unread.append)
+    mirrors.mark_all(hearing=True)
+    with mirrors.followed(NAME) as mirror:
+        session = mirror.show(store.snapshot(1), MODEL)
+        mirrors.hear(store.message(3))
+        assert (unread, session.prediction.received) == ([NAME], ("speed",))
+        mirror.show(store.snapshot(2), MODEL)
+        assert session.prediction.received == ("speed", "hog", "lab"), "what waited is taken without another reading"
+        assert session.prediction.replaced == {}
+
+
+def test_more_messages_than_are_held_have_the_session_read_again() -> None:
+    count = MOST_HELD + 1
+    store = Posts([("speed", float(number)) for number in range(count)])
+    unread: list[str] = []
+    mirrors = Mirrors(unread.append)
+    with mirrors.followed(NAME) as mirror:
+        for revision in range(1, count + 1):
+            mirrors.hear(store.message(revision))
+        assert unread == [NAME]
+        assert mirror.show(store.snapshot(count), MODEL).prediction.answer() == store.prediction().answer()
+
+
+def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_again() -> None:
+    unread: list[str] = []
+    mirrors = Mirrors(unread.append)
+    mirrors.mark_all(hearing=True)
+    with mirrors.followed(NAME) as mirror:
+        session = mirror.show(Posts([]).snapshot(0), MODEL)
+        answer = session.prediction.answer()
+        assert session.noted(answer).note is None
+        mirrors.mark_all(hearing=False)
+        assert session.noted(answer).note == BEHIND
+        mirrors.mark_all(hearing=True)
+        assert unread == [NAME]
+        assert session.noted(answer).note == BEHIND, "it has not been read yet"
+        mirror.mark(behind=False)
+        assert session.noted(answer).note is None
+
+
+def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
+    mirrors = Mirrors(lambda _: None)
+    with mirrors.followed(NAME) as mirror:
+        mirrors.hear(message(0, {}))
+        with pytest.raises(GoneSessionError):
+            mirror.show(Posts([]).snapshot(0), MODEL)
+
+
+def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
+    mirrors = Mirrors(lambda _: None)
+    with mirrors.followed(NAME) as mirror:
+        mirror.show(Posts([]).snapshot(0), MODEL)
+        assert len(mirrors) == 1
+    assert len(mirrors) == 0
+    mirrors.hear(message(1, {"speed": [1.0]}))
+    assert len(mirrors) == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40],
+)
+def test_what_is_no_message_is_an_error(content: bytes) -> None:
+    with pytest.raises(DamagedSessionError):
+        read_message(content)

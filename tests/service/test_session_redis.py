@@ -1,0 +1,518 @@
+"""Sessions in Redis, without HTTP: several stores beside each other are the replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anytime.answer import Answer
+from anytime.model import AnytimeModel
+from anytime_service.clock import now_ms
+from anytime_service.errors import (
+    DamagedSessionError,
+    FieldError,
+    GoneSessionError,
+    MissingVersionError,
+    OverloadedError,
+    SessionsUnreachableError,
+    UnknownSessionError,
+)
+from anytime_service.handler import Ask, Handler, Live
+from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.kept_models import MOST_KEPT, KeptModels
+from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.packing import packed
+from anytime_service.sessions.redis import RedisSessions
+from anytime_service.sessions.scripts import ENDED_KEY, SESSIONS_KEY, keys_of
+from anytime_service.sessions.store import SessionStore
+from anytime_service.settings import Settings
+from service.loops import run
+from service.redis_server import RedisServer
+from service.serving import VALUES, small_model
+
+MODEL = small_model()
+DATABASE = 3
+
+
+class Replica:
+    """A store, and who waits at it."""
+
+    def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
+        self.handler = Handler(ModelRegistry.of([MODEL]), Settings())
+        self.models = KeptModels(lambda: self.handler.registry, keep_s=60)
+        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
+        self.answers: list[Answer] = []
+        self.failures: list[Exception] = []
+
+    async def wait(self, name: str, deadline_ms: float = 5_000.0) -> Live:
+        begun = now_ms()
+        async with self.store.read(name, begun + deadline_ms) as session:
+            ask = Ask(deadline_ms=deadline_ms)
+            live = self.handler.open(ask, begun, self.answers.append, self.failures.append, shared=session.prediction)
+            if not live.answered:
+                session.join(live)
+        return live
+
+
+@pytest.fixture
+def replicas(shared_redis: RedisServer) -> Callable[..., Any]:
+    """Makes several replicas that share an empty database."""
+
+    @asynccontextmanager
+    async def several(count: int = 2, **options: Any) -> AsyncIterator[list[Replica]]:
+        shared_redis.ask("FLUSHDB", database=DATABASE)
+        made = [Replica(shared_redis, **options) for _ in range(count)]
+        for replica in made:
+            await replica.store.start()
+            assert replica.store.trouble is None
+        try:
+            yield made
+        finally:
+            for replica in made:
+                await replica.store.close()
+
+    return several
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def answered(store: SessionStore, name: str) -> Answer:
+    async with store.read(name) as session:
+        return session.prediction.answer()
+
+
+async def give(store: SessionStore, name: str, groups: dict[str, Any]) -> tuple[int, set[str]]:
+    prefix, replaced = await (await store.get(name)).take(groups)
+    return prefix, {group for group in groups if group in replaced}
+
+
+async def outcome_of(store: SessionStore, name: str, groups: dict[str, Any]) -> Any:
+    """What handing over groups leads to: what was taken, or why it was refused."""
+    try:
+        return await give(store, name, groups)
+    except FieldError as refused:
+        return refused.field, str(refused)
+
+
+def values_of(value: float, rows: int) -> Callable[[str], list[list[float]]]:
+    return lambda name: [[value + row] * len(VALUES[name]) for row in range(rows)]
+
+
+posts = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.sets(st.sampled_from(sorted(VALUES)), max_size=3),
+        st.sampled_from([-1.0, 0.5, 2.0]),
+        st.sampled_from([1, 1, 1, 2]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(posts, st.integers(0, 8), st.sampled_from([None, 1, 2]))
+def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
+    replicas: Callable[..., Any], told: list[tuple[int, set[str], float, int]], when: int, rows: int | None
+) -> None:
+    async def main() -> None:
+        memory = MemorySessions(10, ttl_s=60)
+        alone = await memory.create(MODEL, rows)
+        async with replicas() as both:
+            name = await both[0].store.create(MODEL, rows)
+            so_far = await answered(memory, alone)
+            waiting = False
+            due: Answer | None = None  # what who waits is answered before the end
+            for number, (place, groups, value, count) in enumerate([*told, (0, set(), 0.0, 1)]):
+                if number == min(when, len(told)):
+                    await both[1].wait(name)
+                    waiting, due = True, so_far if so_far.complete else None
+                values = {group: values_of(value, count)(group) for group in sorted(groups)}
+                outcome = await outcome_of(memory, alone, values)
+                assert await outcome_of(both[place].store, name, values) == outcome
+                so_far = await answered(memory, alone)
+                due = so_far if waiting and due is None and so_far.complete else due
+            for replica in both:
+                assert await answered(replica.store, name) == so_far
+            await both[0].store.delete(name)
+            await until(lambda: bool(both[1].answers))
+            (answer,) = both[1].answers
+            assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
+            assert not both[1].store.followed
+        await memory.close()
+
+    run(main())
+
+
+def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await give(b.store, name, VALUES)
+            await b.store.delete(name)
+            for replica in (a, b):
+                for attempt in range(2):
+                    for ask in (
+                        lambda store: give(store, name, VALUES),
+                        lambda store: answered(store, name),
+                        lambda store: store.delete(name),
+                    ):
+                        with pytest.raises(GoneSessionError):
+                            await ask(replica.store)
+                    for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
+                        with pytest.raises(UnknownSessionError) as error:
+                            await give(replica.store, other, VALUES)
+                        assert len(str(error.value)) < 200, attempt
+            assert len(a.store._known) == len(b.store._known) == 0
+
+    run(main())
+
+
+def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async def main() -> None:
+        async with replicas(ttl_s=0.4) as (a, b):
+            used, forgotten = await a.store.create(MODEL, 1), await a.store.create(MODEL, 1)
+            for _ in range(4):
+                await asyncio.sleep(0.12)
+                await give(b.store, used, {"speed": [1.0]})
+            assert (await answered(a.store, used)).groups == ("speed",)
+            for replica in (a, b):
+                with pytest.raises(GoneSessionError):
+                    await give(replica.store, forgotten, VALUES)
+            live = await b.wait(used, 700.0)
+            await asyncio.sleep(0.5)
+            assert not live.answered
+            assert await give(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "somebody waits for it"
+            await until(lambda: bool(b.answers))
+            assert b.answers[0].groups == ("speed", "hog")
+            await asyncio.sleep(0.5)
+            with pytest.raises(GoneSessionError):
+                await answered(a.store, used)
+            # Only names are left, once the next check has swept.
+            await until(lambda: shared_redis.ask("KEYS", "*", database=DATABASE) == [ENDED_KEY.encode()])
+            await until(lambda: len(a.store) == 0)
+
+    run(main())
+
+
+def test_there_are_only_so_many_on_all_replicas_together(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas(most=5) as (a, b):
+            begun = await asyncio.gather(
+                *((a, b)[i % 2].store.create(MODEL, 1) for i in range(12)), return_exceptions=True
+            )
+            names = [each for each in begun if isinstance(each, str)]
+            refused = [each for each in begun if isinstance(each, OverloadedError)]
+            assert (len(names), len(refused)) == (5, 7)
+            assert "there are 5 sessions" in str(refused[0])
+            await b.store.delete(names[0])
+            await a.store.create(MODEL, 1)
+            with pytest.raises(OverloadedError):
+                await b.store.create(MODEL, 1)
+
+    run(main())
+
+
+def test_expired_sessions_make_room(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
+            for _ in range(2):
+                await a.store.create(MODEL, 1)
+            await asyncio.sleep(0.15)
+            await a.store.create(MODEL, 1)
+
+    run(main())
+
+
+def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await give(a.store, name, {"speed": [[1.0], [2.0]]})
+            before = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
+            for groups in (
+                {"hog": [[1.0, 2.0]]},  # of one row, where there are two
+                {"speed": [[1.0], [2.0]], "hog": [[1.0, np.inf], [1.0, 1.0]]},
+                {"speed": [[1.0], [2.0]], "none": [[1.0], [1.0]]},
+                {"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]},
+            ):
+                for replica in (a, b):
+                    with pytest.raises(FieldError):
+                        await give(replica.store, name, groups)
+            assert shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE) == before
+
+    run(main())
+
+
+def kept(name: str, group: str, values: list[list[float]]) -> bytes:
+    """A group as it is kept in a session."""
+    return b"\1\0\0\0\0\0\0\0" + packed(name, group, np.array(values))
+
+
+DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
+    "cut off": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:-1]),
+    "cut off in its head": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:12]),
+    "a bit that turned": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:-1] + b"\0"),
+    "of another width": lambda name: ("g:speed", kept(name, "speed", [[1.0, 2.0]])),
+    "of another group": lambda name: ("g:hog", kept(name, "lab", [[1.0, 2.0]])),
+    "of another session": lambda _: ("g:speed", kept("another", "speed", [[1.0]])),
+    "of more rows": lambda name: ("g:speed", kept(name, "speed", [[1.0], [2.0]])),
+    "too large": lambda name: ("g:speed", kept(name, "speed", [[np.inf]])),
+    "not written by us": lambda _: ("g:speed", b"\x80\x04\x95 a pickle"),
+    "a group that is not": lambda name: ("g:none", kept(name, "none", [[1.0]])),
+    "a session of other rows": lambda _: ("rows", b"7"),
+    "rows that are no number": lambda _: ("rows", b"many"),
+    "no revision": lambda _: ("revision", b"x"),
+    "of another release": lambda _: ("format", b"2"),
+    "a model that is no text": lambda _: ("name", b"\xff"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_somebody_else_wrote_is_an_error_and_never_a_number(
+    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await give(a.store, name, {"speed": [1.0]})
+            shared_redis.ask("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
+            for replica in (a, b):
+                with pytest.raises(DamagedSessionError, match="begin another"):
+                    await answered(replica.store, name)
+                with pytest.raises(DamagedSessionError):
+                    await replica.wait(name)
+                assert not replica.store.followed
+
+    run(main())
+
+
+def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, None)
+            shared_redis.ask("SET", keys_of(name)[0], "something", database=DATABASE)
+            for ask in (answered(a.store, name), give(a.store, name, VALUES)):
+                with pytest.raises(DamagedSessionError):
+                    await ask
+            assert a.store.trouble is None
+
+    run(main())
+
+
+def test_who_waits_is_told_of_damage_and_not_of_a_number(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await b.wait(name)
+            await give(a.store, name, {"speed": [1.0]})
+            await until(lambda: bool(next(iter(b.handler.live)).opened.received))
+            # A post that no replica would have made.
+            shared_redis.ask("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
+            await give(a.store, name, {"lab": [1.0]})
+            await until(lambda: bool(b.failures))
+            assert isinstance(b.failures[0], DamagedSessionError)
+            assert (b.answers, b.store.followed, len(b.handler.live)) == ([], 0, 0)
+
+    run(main())
+
+
+def test_a_message_of_somebody_else_is_passed_over(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await b.wait(name)
+            shared_redis.ask("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")
+            await give(a.store, name, VALUES)
+            await until(lambda: bool(b.answers))
+            assert (b.answers[0].reason, b.answers[0].prefix) == ("complete", 3)
+
+    run(main())
+
+
+def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            names = [await a.store.create(MODEL, None) for _ in range(10)]
+            for name in names:
+                await b.wait(name, 20_000.0)
+            shared_redis.ask("CLIENT", "KILL", "TYPE", "pubsub")
+            for name in names:
+                await give(a.store, name, VALUES)
+            await until(lambda: len(b.answers) == len(names))
+            assert {(answer.reason, answer.prefix) for answer in b.answers} == {("complete", 3)}
+            assert b.store.trouble is None
+
+    run(main())
+
+
+def test_a_post_is_sent_only_where_somebody_waits(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas(count=3) as (a, b, c):
+            name = await a.store.create(MODEL, None)
+            await b.wait(name)
+            waiting = shared_redis.ask("HKEYS", keys_of(name)[1], database=DATABASE)
+            assert waiting == [b.store._replica.encode()]
+            assert (a.store.followed, b.store.followed, c.store.followed) == (0, 1, 0)
+            await give(c.store, name, VALUES)
+            await until(lambda: bool(b.answers))
+            assert b.store.followed == 0
+
+    run(main())
+
+
+def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replicas: Callable[..., Any]) -> None:
+    newer = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": "v2"}))
+
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            b.handler.registry = ModelRegistry.of([newer])
+            b.models = b.store._models = KeptModels(lambda: b.handler.registry, keep_s=60)
+            for ask in (give(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
+                with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
+                    await ask
+            a.handler.registry = ModelRegistry.of([newer])
+            assert await give(a.store, name, VALUES) == (3, set()), "it served that version when the session began"
+            assert (await answered(a.store, name)).version == "v1"
+            assert not b.store.followed
+
+    run(main())
+
+
+def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> None:
+    def version(number: int) -> AnytimeModel:
+        return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
+
+    registry = ModelRegistry.of([version(0)])
+    kept = KeptModels(lambda: registry, keep_s=3600)
+    for number in range(1, MOST_KEPT + 3):
+        registry = ModelRegistry.of([version(number)])
+        kept.notice()
+        assert kept.find("brake", "v0").version == "v0", "used each time"
+    assert len(kept) == MOST_KEPT
+    with pytest.raises(MissingVersionError):
+        kept.find("brake", "v1")
+    brief = KeptModels(lambda: registry, keep_s=0.0)
+    before, registry = registry, ModelRegistry.of([MODEL])
+    brief.notice()
+    brief.notice()
+    assert len(brief) == 0, str(before)
+
+
+def test_what_is_remembered_here_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime_service.sessions.redis.MOST_KNOWN", 3)
+
+    async def main() -> None:
+        async with replicas() as (a, b):
+            names = [await a.store.create(MODEL, None) for _ in range(6)]
+            for name in names:
+                await give(b.store, name, VALUES)
+            assert len(a.store._known) == len(b.store._known) == 3
+            assert await give(a.store, names[0], {}) == (3, set())
+
+    run(main())
+
+
+def test_only_so_many_connections_are_opened(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, None)
+            await asyncio.gather(*(give(a.store, name, VALUES) for _ in range(200)))
+            clients = shared_redis.ask("CLIENT", "LIST").decode().splitlines()
+            ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
+            assert 1 < len(ours) <= 17
+
+    run(main())
+
+
+def test_without_anybody_who_starts_it_the_first_request_does(shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        replica = Replica(shared_redis)
+        name = await replica.store.create(MODEL, 1)
+        assert await give(replica.store, name, VALUES) == (3, set())
+        await replica.store.close()
+        await replica.store.close()
+        again: Awaitable[Answer] = answered(replica.store, name)
+        assert (await again).prefix == 3, "it starts again"
+        await replica.store.close()
+
+    run(main())
+
+
+def test_a_read_ends_at_its_deadline_though_redis_is_slow(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, 1)
+            shared_redis.hang()
+            try:
+                begun = now_ms()
+                with pytest.raises(SessionsUnreachableError, match="no answer within 100 ms"):
+                    await a.wait(name, 100.0)
+                assert 90 < now_ms() - begun < 1_500
+            finally:
+                shared_redis.go_on()
+            await until(lambda: a.store.trouble is None)
+            assert not a.store.followed
+
+    run(main())
+
+
+def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
+    replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, 1)
+            await give(a.store, name, {"speed": [1.0]})
+            for least_ms in (0.0, 2_000.0):
+                monkeypatch.setattr("anytime_service.sessions.redis.LEAST_MS", least_ms)
+                shared_redis.ask("CLIENT", "PAUSE", "100", "ALL")
+                if least_ms:
+                    await a.wait(name, 5.0)
+                else:
+                    with pytest.raises(SessionsUnreachableError):
+                        await a.wait(name, 5.0)
+            await until(lambda: bool(a.answers))
+            assert (a.answers[0].reason, a.answers[0].groups) == ("deadline", ("speed",))
+
+    run(main())
+
+
+def test_what_is_kept_has_the_form_that_is_documented(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with replicas(count=1) as (a,):
+            name = await a.store.create(MODEL, None)
+            await give(a.store, name, {"speed": [2.0]})
+            fields = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
+            assert fields == {
+                b"format": b"1",
+                b"name": b"brake",
+                b"version": b"v1",
+                b"rows": b"1",
+                b"revision": b"1",
+                b"g:speed": kept(name, "speed", [[2.0]]),
+            }
+            assert 50_000 < shared_redis.ask("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
+            assert shared_redis.ask("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
+
+    run(main())

@@ -1,0 +1,268 @@
+"""Spans of requests and predictions, as a collector gets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import httpx
+import pytest
+
+from anytime.errors import AnytimeError
+from anytime_service import tracing
+from anytime_service.app import create_app
+from anytime_service.logs import JsonLines
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.tracing import collector, load_tracing
+from service.collecting import Collector, collecting
+from service.commands import command
+from service.serving import VALUES, Running, running, small_model, until
+
+pytest.importorskip("opentelemetry.sdk", reason="the packages for tracing are not here")
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
+LIMITS = Settings(port=0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans leave after 20 ms, and nothing else of the environment counts."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    for name in ("OTEL_SERVICE_NAME", "OTEL_SDK_DISABLED", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_EXPORTER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def traced(monkeypatch: pytest.MonkeyPatch, url: str) -> Iterator[Running]:
+    """A service whose spans go to a collector."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    loaded = load_tracing()
+    assert loaded is not None
+    try:
+        with running(create_app(ModelRegistry.of([small_model()]), LIMITS, loaded), LIMITS) as service:
+            yield service
+    finally:
+        loaded.close()
+
+
+@pytest.fixture
+def here() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def service(here: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    with traced(monkeypatch, here.url) as service:
+        yield service
+
+
+def test_a_prediction_has_a_span_in_that_of_its_request_in_the_trace_of_its_caller(
+    service: Running, here: Collector
+) -> None:
+    answer = httpx.post(
+        f"{service.url}/predict?deadline_ms=5000",
+        json={"groups": VALUES},
+        headers={"traceparent": TRACEPARENT},
+    ).json()
+    [request] = here.named("POST /predict")
+    [prediction] = here.named("predict brake")
+    assert (request.trace, request.parent) == (TRACE, SPAN)
+    assert (prediction.trace, prediction.parent) == (TRACE, request.id)
+    assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == ("/predict", 200)
+    assert request.attributes["url.query"] == "deadline_ms=5000"
+    assert prediction.attributes == {
+        "anytime.model": "brake",
+        "anytime.version": "v1",
+        "anytime.prefix": 3,
+        "anytime.steps": 3,
+        "anytime.reason": "complete",
+        "anytime.complete": True,
+        "anytime.late_groups": 0,
+    }
+    assert prediction.took_ms == pytest.approx(answer["elapsed_ms"], abs=0.01)
+
+
+def test_no_span_has_a_secret_of_a_query_or_a_header(service: Running, here: Collector) -> None:
+    headers = {"Authorization": "Bearer secret"}
+    assert httpx.post(f"{service.url}/predict?key=secret", json={}, headers=headers).status_code == 422
+    [request] = here.named("POST /predict")
+    assert request.attributes["url.query"] == "key=%2A%2A%2A"
+    assert "secret" not in str(here.spans)
+
+
+def test_an_answer_at_a_deadline_tells_how_late_it_was(service: Running, here: Collector) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=20", content_type="application/x-ndjson", traceparent=TRACEPARENT)
+        connection.response()
+        connection.send(b"0\r\n\r\n")
+    [prediction] = here.named("predict brake")
+    assert prediction.attributes["anytime.reason"] == "deadline"
+    assert isinstance(prediction.attributes["anytime.lateness_ms"], float)
+    assert prediction.took_ms > 15
+    assert prediction.trace == TRACE, "though it left from an alarm"
+
+
+def test_every_route_has_its_name_and_probes_have_no_spans(service: Running, here: Collector) -> None:
+    session = service.post_to("/sessions").json()["id"]
+    for path in ("/livez", "/readyz", "/metrics", "/v2/health/live"):
+        service.get(path)
+    service.post_to(f"/sessions/{session}/groups", {"speed": VALUES["speed"]})
+    service.get("/predict", session=session, deadline_ms=0)
+    service.post_to("/v2/models/brake/infer", {"inputs": []})
+    service.get("/models/brake/plan")
+    assert service.get("/nowhere").status_code == 404
+    here.named("GET")
+    here.named("predict brake", 2)
+    assert {span.name for span in here.spans} == {
+        "POST /sessions",
+        "POST /sessions/{id}/groups",
+        "GET /predict",
+        "POST /v2/models/{name}/infer",
+        "GET /models/{name}/plan",
+        "GET",
+        "predict brake",
+    }
+    assert session not in str([span.attributes.get("url.query") for span in here.spans])
+    assert {span.service for span in here.spans} == {"anytime"}
+
+
+def test_predictions_of_a_connection_begin_traces_of_their_own(service: Running, here: Collector) -> None:
+    with service.stream() as stream:
+        for name in range(2):
+            stream.say("begin", name, deadline_ms=0)
+            stream.answer(name)
+        stream.say("begin", "named", deadline_ms=0, traceparent=TRACEPARENT)
+        stream.answer("named")
+        stream.say("begin", "misnamed", deadline_ms=0, traceparent="nonsense")
+        stream.answer("misnamed")
+    [connection] = here.named("WS /stream")
+    predictions = here.named("predict brake", 4)
+    [named] = [span for span in predictions if span.trace == TRACE]
+    assert (named.parent, named.links) == (SPAN, [])
+    own = [span for span in predictions if not span.parent]
+    assert len({span.trace for span in own} - {connection.trace}) == 3
+    assert sorted(len(span.links) for span in own) == [0, 1, 1]
+    assert all(link == (connection.trace, connection.id) for span in own for link in span.links)
+
+
+def test_a_caller_who_tells_its_trace_with_the_handshake_finds_the_predictions_there(
+    service: Running, here: Collector
+) -> None:
+    with service.stream(additional_headers={"traceparent": TRACEPARENT}) as stream:
+        stream.say("begin", 1, deadline_ms=5)
+        stream.answer(1)
+    [connection] = here.named("WS /stream")
+    [prediction] = here.named("predict brake")
+    assert (connection.trace, connection.parent) == (TRACE, SPAN)
+    assert (prediction.trace, prediction.parent) == (TRACE, connection.id)
+
+
+def test_lines_of_the_log_have_the_ids_of_our_own_span(service: Running, here: Collector) -> None:
+    sink, logger = io.StringIO(), logging.getLogger("anytime_service")
+    handler = logging.StreamHandler(sink)
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel("DEBUG")
+    try:
+        httpx.post(f"{service.url}/predict", json={"groups": {}}, headers={"traceparent": TRACEPARENT})
+        [request] = here.named("POST /predict")
+        until(lambda: bool(sink.getvalue()))
+    finally:
+        logger.setLevel("INFO")
+        logger.removeHandler(handler)
+    line = json.loads(sink.getvalue().splitlines()[0])
+    assert (line["trace_id"], line["span_id"]) == (TRACE, request.id)
+
+
+def test_the_variables_of_the_standard_hold(here: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "brakes")
+    with traced(monkeypatch, here.url) as service:
+        service.post({"groups": {}})
+    assert here.named("predict brake")[0].service == "brakes"
+    here.spans.clear()
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    with traced(monkeypatch, here.url) as service:
+        service.post({"groups": {}})
+    assert not here.spans, "all have been sent when tracing is closed"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "True"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces", "OTEL_TRACES_EXPORTER": "none"},
+        {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318/v1/metrics"},
+    ],
+)
+def test_nothing_is_traced_unless_a_collector_is_configured(environment: dict[str, str]) -> None:
+    assert collector(environment) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'collector:4318'"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is 'http://'"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; expected http/protobuf",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_the_name_of_its_variable(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(AnytimeError, match=words):
+        collector(environment)
+
+
+def test_without_the_packages_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(AnytimeError, match=r"pip install 'anytime-linear\[telemetry\]'"):
+        load_tracing()
+
+
+def test_a_collector_that_hangs_costs_spans_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    with collecting(hangs=True) as collector:
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "5",
+            "OTEL_BSP_MAX_QUEUE_SIZE": "16",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8",
+        }
+        with command(tmp_path / "m.safetensors", **environment) as (served, service):
+            with service.stream() as stream:
+                for name in range(100):
+                    begun = perf_counter()
+                    stream.say("begin", name, deadline_ms=5)
+                    assert stream.answer(name)["reason"] == "deadline"
+                    assert perf_counter() - begun < 2
+            assert collector.asked.is_set()
+            begun = perf_counter()
+            served.process.send_signal(signal.SIGTERM)
+            said = served.stopped()
+            assert perf_counter() - begun < 8, "nor does the end of the service wait for it"
+    assert "Traceback" not in said
+    assert served.process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_collector_that_is_not_there_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        with traced(monkeypatch, f"http://127.0.0.1:{nobody.getsockname()[1]}") as service:
+            for _ in range(20):
+                assert service.post({"groups": VALUES}).json()["complete"]
