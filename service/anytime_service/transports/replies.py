@@ -6,11 +6,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
-<<<<<<< HEAD
 from starlette.types import Send
-=======
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
->>>>>>> admission
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
@@ -26,16 +23,12 @@ from anytime_service.problems import MEDIA_TYPE, Problem, problem_of
 from anytime_service.wire.answers import encode_answer
 from anytime_service.wire.forms import Form
 
-<<<<<<< HEAD
-__all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake"]
+__all__ = ["RETRY_AFTER_S", "answering", "problem_reply", "refuse_handshake", "response"]
 
 RETRY_AFTER_S = 1
 
 _PASSING = (OverloadedError, SessionsUnreachableError, MissingVersionError)
 """What may be over in a second, or elsewhere."""
-=======
-__all__ = ["answering", "problem_reply", "response"]
->>>>>>> admission
 
 _log = logging.getLogger("anytime_service")
 
@@ -89,10 +82,6 @@ def answering(
     return tell, fail
 
 
-<<<<<<< HEAD
-def _retry_after_s(error: Exception) -> int:
-    return error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
-=======
 def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Write a reply as HTTP/1.1."""
     lines = [STATUS_LINE[reply.status]]
@@ -103,4 +92,7 @@ def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
     lines.append(reply.content)
     return b"".join(lines)
->>>>>>> admission
+
+
+def _retry_after_s(error: Exception) -> int:
+    return error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
