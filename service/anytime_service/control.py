@@ -26,7 +26,8 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-def _registry(request: Request) -> ModelRegistry:
+async def _registry(request: Request) -> ModelRegistry:
+    # No work for a thread: a probe would wait until the event loop lets one have its turn.
     return cast(Handler, request.app.state.handler).registry
 
 

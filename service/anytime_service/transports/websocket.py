@@ -26,6 +26,7 @@ from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, bears_on, id_of, read_frame
+from anytime_service.wire.refusals import Refusals
 from anytime_service.wire.values import array_of
 
 __all__ = ["AT_A_TIME", "MOST_OPEN", "REMEMBERED", "SUBPROTOCOL", "Stream", "UpgradeRequired"]
@@ -55,6 +56,7 @@ class Stream:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.connections: set[_Connection] = set()
+        self.refusals = Refusals(handler.overloaded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection until it closes."""
@@ -67,7 +69,7 @@ class Stream:
             await _refuse(send, OverloadedError("the service is stopping; ask another replica"))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        connection = _Connection(self.handler, send)
+        connection = _Connection(self.handler, send, self.refusals)
         self.connections.add(connection)
         connection.watch()
         try:
@@ -98,8 +100,9 @@ class UpgradeRequired:
 class _Connection:
     """One client: the predictions that it has open, and those it had."""
 
-    def __init__(self, handler: Handler, send: Send) -> None:
+    def __init__(self, handler: Handler, send: Send, refusals: Refusals) -> None:
         self.handler = handler
+        self.refusals = refusals
         self.outbox = Outbox(send, self._give_up, handler.held)
         self.open: dict[str | int, Live] = {}
         self.answered: OrderedDict[str | int, ModelSignals] = OrderedDict()
@@ -171,13 +174,19 @@ class _Connection:
         if name in self.open or name in self.answered:
             state = "open" if name in self.open else "answered"
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
+        self.refused.pop(name, None)
+        admitted = self.handler.admission.admits(begun)
+        if not admitted and frame.overload != "prior":
+            self.handler.shed("refused")
+            self._remember_refused(name)
+            self._put(form, self.refusals.frame(form, name))
+            return
         if len(self.open) >= MOST_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
-        self.refused.pop(name, None)
         ask = Ask(frame.model, frame.rows, frame.budget, frame.deadline_ms, frame.policy, frame.ranking, frame.overload)
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
-        live = self.handler.open(ask, begun, tell, fail, update=update)
+        live = self.handler.open(ask, begun, tell, fail, update=update, admitted=admitted)
         if live.answered:
             self._remember(name, live)
         else:
