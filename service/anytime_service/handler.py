@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from anytime.answer import Answer, Overload, Policy
 from anytime.arrived import ArrivedModel
@@ -39,6 +39,7 @@ __all__ = ["Ask", "Handler", "Live"]
 _log = logging.getLogger("anytime_service")
 
 Tell = Callable[[Answer], None]
+How = Literal["refused", "prior"]
 
 VALUE_BYTES = 8
 """What a value takes, in whatever form it came."""
@@ -82,6 +83,7 @@ class Handler:
         self.bodies: Patience[Exchange] = Patience(settings.body_timeout_s, Exchange.overdue)
         self._reloading = asyncio.Lock()
         self._pulse = Pulse(self.admission.lapped)
+        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}
         self.signals.open.set_function(lambda: len(self.live))
         self.signals.held_bytes.set_function(lambda: self.held.bytes)
         self.signals.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
@@ -139,9 +141,9 @@ class Handler:
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
             raise OverloadedError(f"{why}; ask again in a second, or another replica")
 
-    def shed(self, how: str) -> None:
+    def shed(self, how: How) -> None:
         """Count a prediction that is not begun for want of time."""
-        self.signals.shed.labels(how, "lateness").inc()
+        self._shed[how].inc()
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
         """Why a prediction is not begun for want of time."""
