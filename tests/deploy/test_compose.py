@@ -140,3 +140,16 @@ def test_grafana_knows_nobody_but_who_has_the_password() -> None:
     told = SERVICES["grafana"]["environment"]
     assert told["GF_AUTH_ANONYMOUS_ENABLED"] == told["GF_USERS_ALLOW_SIGN_UP"] == "false"
     assert told["GF_SECURITY_ADMIN_PASSWORD__FILE"] == f"/run/secrets/{SERVICES['grafana']['secrets'][0]}"
+
+
+def test_prometheus_reads_every_replica_and_grafana_asks_prometheus() -> None:
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    (job,) = scraped["scrape_configs"]
+    (looked_up,) = job["dns_sd_configs"]
+    assert looked_up["names"] == ["anytime"]  # a name that has an address for each replica
+    assert looked_up["port"] == int(SERVICES["anytime"]["environment"]["ANYTIME_METRICS_PORT"])
+    assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["anytime"]["networks"]) == {"metrics"}
+    (sources,) = (DEPLOY / "grafana" / "provisioning" / "datasources").iterdir()
+    (source,) = yaml.safe_load(sources.read_text(encoding="utf-8"))["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["grafana"]["networks"])
