@@ -30,8 +30,8 @@ def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
         assert "/metrics" not in service.get("/openapi.json").json()["paths"]
         service.post({"groups": {}})
         assert service.metric("anytime_predictions_total", model="brake", reason="end") == 1
-        for path in ("/livez", "/readyz"):
-            assert (service.get(path).json(), service.scrape(path).json()) == ({"status": "ok"}, {"status": "ok"})
+        for path, told in (("/livez", {"status": "ok"}), ("/readyz", {"status": "ok", "sessions": "memory"})):
+            assert (service.get(path).json(), service.scrape(path).json()) == (told, told)
         for path in ("/models", "/predict", "/docs", "/", "/openapi.json"):
             response = service.scrape(path)
             assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE), path

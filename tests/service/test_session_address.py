@@ -110,4 +110,4 @@ def test_sessions_live_in_memory_unless_told() -> None:
     app = create_app(ModelRegistry.of([]), Settings())
     assert app.state.sessions.kind == "memory"
     assert app.state.sessions.trouble is None
-    assert b"anytime_session_store_up 1.0" in app.state.handler.signals.exposition()
+    assert app.state.handler.signals.registry.get_sample_value("anytime_session_store_up") == 1.0
