@@ -163,7 +163,7 @@ def of_socket(service: Running, path: str, key: str | None) -> int:
 @pytest.mark.parametrize("path", sorted({door.filled for door in DOORS} - {"/stream"}))
 def test_no_route_is_reached_by_asking_for_a_websocket(guarded: Running, path: str) -> None:
     assert [of_socket(guarded, path, key) for key in (None, WRONG)] == [401, 401]
-    assert of_socket(guarded, path, MANAGING) == 403, "which is how a route that is none is refused"
+    assert of_socket(guarded, path, MANAGING) == 404, "no route is a WebSocket but one"
 
 
 @pytest.mark.parametrize(
