@@ -18,7 +18,8 @@ __all__ = ["Registry", "router"]
 router = APIRouter(responses=problem_responses(500))
 
 
-def _registry(request: Request) -> ModelRegistry:
+async def _registry(request: Request) -> ModelRegistry:
+    # No work for a thread: a request would wait until the event loop lets one have its turn.
     return cast(Handler, request.app.state.handler).registry
 
 

@@ -40,6 +40,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     Parameters
     ----------
     shared : what all connections of the server share.
+
+    Attributes
+    ----------
+    slice : what is being taken apart.
+    alone_here : whether it begins with a request, and has had no other.
     """
 
     def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
@@ -50,8 +55,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._begun_here = False
         self._head_bytes = 0
         self._after_bytes = 0
-        self._slice: bytes = b""
+        self.slice: bytes = b""
+        self.alone_here = False
         self._welcome = True
+        self._rested_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -68,9 +75,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._stage == _LAST:
             self._swallow(len(data))
             return
+        self.slice, self._begun_here, self.alone_here = data, False, self.resting
         if self._stage == _IDLE:
             self._stage = _HEAD
-        self._slice, self._begun_here = data, False
         super().data_received(data)
         if self._in_head and not self._begun_here:
             self._head_bytes += len(data)
@@ -80,6 +87,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self.shared.heads.begin(self)
         elif self._stage == _TAIL:
             self.shared.tails.begin(self)
+
+    @property
+    def resting(self) -> bool:
+        """Whether the next byte is the first of a request."""
+        return self._stage == _IDLE
 
     def pause_writing(self) -> None:
         """Wait for the client to take what was sent."""
@@ -93,6 +105,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        self.alone_here = self.alone_here and not self._begun_here
         self._in_head = self._begun_here = True
         self._head_bytes = 0
         super().on_message_begin()
@@ -129,7 +142,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """End a request."""
         if self._stage == _TAIL:
             self.shared.tails.end(self)
-            self._rest()
+            self.rest()
         elif self._stage != _LAST:
             super().on_message_complete()
 
@@ -191,11 +204,20 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """Let the body run out after a response that was sent before it had come."""
         self._stage, self._after_bytes = _TAIL, 0
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Wait for the next request."""
         self._stage = _IDLE
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._rested_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_handler()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if nothing has come for long enough, and look again later if not."""
+        left_s = self._rested_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
 
     def _swallow(self, size: int) -> None:
         self._after_bytes += size
@@ -209,7 +231,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _is_too_large(self) -> bool:
         most = self.shared.settings.max_header_bytes
-        if self._head_bytes + len(self._slice) <= most:  # whatever else is in it
+        if self._head_bytes + len(self.slice) <= most:  # whatever else is in it
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
 

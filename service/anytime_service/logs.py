@@ -43,7 +43,7 @@ class OnPurpose(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to keep a record."""
-        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
+        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg) and not _has_gone(record)
 
 
 class TextLines(DefaultFormatter):
@@ -73,6 +73,12 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         # Everything but ASCII is escaped, so that a line is a line and half a surrogate is no error.
         return json.dumps(line, default=str)
+
+
+def _has_gone(record: logging.LogRecord) -> bool:
+    """Whether all that failed was writing to a client that has reset its connection meanwhile."""
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 
 
 def log_config(settings: Settings) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 With twice as many requests as can be answered, refusing the second half must not take what answering the first half
 needs. So it is decided when the head of a request has been read and before there is a task for it, and told in bytes
-that are at hand, for a small part of what an answer costs.
+that are at hand, for a small part of what an answer costs. Clients send the same head again and again: one that has
+been read before is known by its bytes, and not even read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from anytime_service.registry import ModelRegistry
 from anytime_service.transports.inference import refusal
 from anytime_service.transports.replies import problem_reply, response
 
-__all__ = ["ADMITTED", "KEEP", "Shedding", "asks_for_prediction", "decided"]
+__all__ = ["ADMITTED", "KEEP", "Key", "Shedding", "asks_for_prediction", "decided", "key_of"]
 
 ADMITTED = "anytime_service.admitted"
 """In the state of a request's scope: whether its prediction is begun, where that has been decided."""
@@ -28,9 +29,13 @@ KEEP = "anytime_service.keep"
 
 Headers = Iterable[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
+Key = tuple[bytes, ...]
 
 MOST_KEPT = 256
-"""Heads for which the base rate is at hand; beyond them all are forgotten."""
+"""Heads that are known, and base rates that are at hand; beyond them all are forgotten."""
+
+LONGEST_HEAD = 2048
+"""Longer heads are not known by themselves."""
 
 _TELLING = frozenset(
     (
@@ -42,7 +47,7 @@ _TELLING = frozenset(
         b"request-timeout-ms",
     )
 )
-"""Headers that a base rate may depend on, or whether there is one."""
+"""Headers that a base rate may depend on."""
 
 
 class Shedding:
@@ -56,9 +61,10 @@ class Shedding:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.admission = handler.admission
-        self._kept: dict[tuple[bytes, ...], Reply] = {}
+        self._kept: dict[Key, Reply] = {}
         self._registry: ModelRegistry | None = None
         self._told: dict[tuple[bool, int], bytes] = {}
+        self._heads: dict[bytes, tuple[int, Key | None]] = {}
         self._default: DefaultHeaders | None = None
 
     def count(self, why: str, how: str = "refused") -> None:
@@ -68,6 +74,28 @@ class Shedding:
     def had_turn(self) -> None:
         """Hear that a request which was let in has had its turn."""
         self.admission.had_turn(now_ms())
+
+    def known(self, data: bytes) -> tuple[Key | None] | None:
+        """What is known of a request that has come whole, if one with the same head has been told at once before.
+
+        Returns
+        -------
+        The key of its base rate, None where it does not ask for one; or None for a request that is to be looked at.
+        """
+        if not self._heads:
+            return None
+        end = data.find(b"\r\n\r\n") + 4
+        known = self._heads.get(data[:end])
+        return None if known is None or len(data) != end + known[0] else (known[1],)
+
+    def learn(self, data: bytes, headers: Headers, key: Key | None) -> None:
+        """Know a request by its head that was told at once; `data` begins with it, and has nothing after its body."""
+        end = data.find(b"\r\n\r\n") + 4
+        lengths = [int(value) for name, value in headers if name == b"content-length"]
+        if end <= LONGEST_HEAD and lengths == [len(data) - end]:
+            if len(self._heads) >= MOST_KEPT:
+                self._heads.clear()
+            self._heads[data[:end]] = lengths[0], key
 
     def refusal(self, default: DefaultHeaders, *, inference: bool = False) -> bytes:
         """Response to a request whose prediction is not begun.
@@ -89,22 +117,27 @@ class Shedding:
             self._told[inference, seconds] = told
         return told
 
-    def prior(self, url: bytes, headers: Headers, default: DefaultHeaders) -> bytes | Callable[[Reply], None]:
-        """Response with the base rate, if it is at hand for this head; else what its endpoint hands its reply to."""
+    def prior(self, key: Key, default: DefaultHeaders) -> bytes | None:
+        """Response with the base rate, if it is at hand."""
         if self._registry is not self.handler.registry:
             self._registry = self.handler.registry
             self._kept.clear()
-        key = (url, *(part for header in headers if header[0] in _TELLING for part in header))
         reply = self._kept.get(key)
         if reply is None:
-            return lambda made: self._keep(key, made)
+            return None
         self.handler.shed("prior")
         return response(reply, default)
 
-    def _keep(self, key: tuple[bytes, ...], reply: Reply) -> None:
+    def keep(self, key: Key, reply: Reply) -> None:
+        """Have a base rate at hand."""
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
         self._kept[key] = reply
+
+
+def key_of(url: bytes, headers: Headers) -> Key:
+    """All that a base rate depends on, or whether there is one."""
+    return url, *(part for header in headers if header[0] in _TELLING for part in header)
 
 
 def asks_for_prediction(method: bytes, url: bytes) -> bool:

@@ -5,12 +5,13 @@ Those of the Open Inference Protocol may ask for the base rate in their bodies, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.guarded_http import GuardedHttpProtocol
-from anytime_service.shedding import ADMITTED, KEEP, Shedding, asks_for_prediction
+from anytime_service.shedding import ADMITTED, KEEP, Key, Shedding, asks_for_prediction, key_of
 
 __all__ = ["LOOKED_THROUGH", "SheddingHttpProtocol"]
 
@@ -27,18 +28,33 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._looking: bytearray | None = None
+        self._decided: bool | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
         self._looked()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Take what has been read; a request that is known, and its prediction not begun, is told so unread."""
+        shedding = self.shared.shedding
+        if shedding is not None and self.resting and isinstance(data, bytes):
+            known = shedding.known(data)
+            if known is not None:
+                self._decided = shedding.admission.admits(now_ms())
+                if not self._decided and self._told_unread(shedding, known[0]):
+                    return
+        super().data_received(data)
+        self._decided = None
+
     def answer_head(self) -> None:
         """Have the request answered, if it asks for a prediction only if that is begun."""
         shedding = self.shared.shedding
         if shedding is None or not asks_for_prediction(self.parser.get_method(), self.url):
             super().answer_head()
-        elif shedding.admission.admits(now_ms()):
+            return
+        decided, self._decided = self._decided, None
+        if shedding.admission.admits(now_ms()) if decided is None else decided:
             self.scope["state"][ADMITTED] = True
             super().answer_head()
             shedding.admission.waiting += 1
@@ -74,18 +90,28 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             self._refuse_inference()
         super().on_message_complete()
 
+    def _told_unread(self, shedding: Shedding, key: Key | None) -> bool:
+        default = self.server_state.default_headers
+        told = shedding.refusal(default) if key is None else shedding.prior(key, default)
+        if told is not None:
+            self._decided = None
+            self.transport.write(told)
+            self.rest()
+        return told is not None
+
     def _told_at_once(self, shedding: Shedding) -> bool:
         """Tell that the prediction is not begun, if nothing stands in the way of doing so here."""
         busy = self.cycle is not None and not self.cycle.response_complete
         if busy or self.expect_100_continue or not self.parser.should_keep_alive():
             return False
-        default = self.server_state.default_headers
+        default, key = self.server_state.default_headers, None
         if _IN_QUERY in self.url:
             if not self.url.startswith(b"/predict") or self.parser.get_method() != b"POST":
                 return False
-            told = shedding.prior(self.url, self.headers, default)
-            if not isinstance(told, bytes):
-                self.scope["state"][KEEP] = told
+            key = key_of(self.url, self.headers)
+            told = shedding.prior(key, default)
+            if told is None:
+                self.scope["state"][KEEP] = partial(shedding.keep, key)
                 return False
         elif self.url.startswith(b"/v2"):
             self._looking = bytearray()
@@ -95,6 +121,8 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             told = shedding.refusal(default)
         self.transport.write(told)
         self.outlive()
+        if self.alone_here:
+            shedding.learn(bytes(self.slice), self.headers, key)
         return True
 
     def _leave_to_endpoint(self) -> None:

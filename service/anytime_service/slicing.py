@@ -22,6 +22,7 @@ from anytime_service.closing import closing_in_time
 from anytime_service.connections import Connections
 from anytime_service.errors import OverloadedError
 from anytime_service.guarded_websocket import GuardedWebSocketProtocol
+from anytime_service.handshakes import Handshakes
 from anytime_service.pace import Pace
 from anytime_service.shedding_http import SheddingHttpProtocol
 
@@ -166,6 +167,11 @@ class _Sliced(asyncio.Protocol):
 class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
     """Our protocol for WebSockets, fed in slices."""
 
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection."""
+        super().connection_made(transport)
+        self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
+
     def handle_connect(self, event: Request) -> None:
         """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
         super().handle_connect(event)
@@ -228,6 +234,11 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         """Count a piece of a body."""
         self._pieces += 1
         super().on_body(body)
+
+    def _should_upgrade(self) -> bool:
+        """Whether to become a WebSocket; a request with a body does not, as nobody would read it."""
+        body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return super()._should_upgrade() and not body
 
     def _messages(self) -> int:
         return self._pieces

@@ -29,7 +29,7 @@ from drills.calls import Call
 from drills.clients import Plan, clients
 from drills.drilling import ENVIRONMENT, unforeseen
 from drills.house import House, Replica, metric, wait_for
-from drills.judging import Oracle, Served, Stalls
+from drills.judging import Oracle, Outcome, Served, Stalls
 from drills.machine import Watch
 from drills.trials import Bounds, Trial, faults_of
 
@@ -49,6 +49,7 @@ BOUNDS = Bounds(HELD_MIB, 0.04, 3 * BODY_MIB + 1, 48)
 COUNTS = {"websocket": 4, "post": 2, "session": 1, "run": 2}
 PERIOD_S = 0.1
 SETTLED_S = 8.0
+COLUMNS = (("times", 6), ("worst MiB", 12), ("others p99 ms", 15), ("shed", 6), ("/livez s", 10))
 
 
 def main() -> None:
@@ -132,15 +133,20 @@ def tried(folder: Path, chosen: Sequence[int], length_s: float) -> Iterator[Tria
             wait_for(lambda: metric(port, "anytime_open_predictions") == 0, SETTLED_S)
             seen[-1][0].open = metric(port, "anytime_open_predictions")
     stalls = Stalls([*left.stalls, *watch.stalls])
-    print(f"{'what was tried':<52}{'times':>6}  {'worst MiB':>10}{'others p99 ms':>15}{'/livez s':>9}  what came back")
-    for trial, begun, over in seen:
-        others(trial, [call for call in calls if begun <= call.begun < over], model, stalls)
+    print(f"{'what was tried':<52}" + "".join(f"{name:>{width}}" for name, width in COLUMNS) + "  what came back")
+    for number, (trial, begun, over) in zip(chosen, seen, strict=False):
+        others(trial, [call for call in calls if begun <= call.begun < over], model, stalls, ATTACKS[number].full)
         tell(trial)
         yield trial
 
 
-def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Stalls) -> None:
-    """Judge how others fared; of how late they were answered, what the machine stood still is taken off."""
+def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Stalls, full: str | None) -> None:
+    """Judge how others fared; of how late they were answered, what the machine stood still is taken off.
+
+    Parameters
+    ----------
+    full : kind of call for which there was no room, as that was the attack.
+    """
     oracle = Oracle([Served(model)])
     late = [
         call.late_ms - stalls.within_ms(call.begun, call.came)
@@ -150,15 +156,18 @@ def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Sta
     trial.asked = len(calls)
     trial.others_ms = float(np.percentile(late, 99)) if late else float("nan")
     wrong = [fault for fault in map(oracle.fault, calls) if fault is not None]
-    trial.others += [*wrong[:2], *unforeseen(calls, {}, {}, "others")]
+    trial.others += [*wrong[:2], *unforeseen(calls, dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED})), {}, "others")]
+    trial.shed = sum(call.status == 503 and call.kind != full for call in calls)
 
 
 def tell(trial: Trial) -> None:
     """Print a line of the table."""
     came = ", ".join(f"{times} x {what}" for what, times in trial.came.most_common(5))
     memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.most_mib - trial.before_mib:.0f}"
-    probes = max(trial.probes_s, default=float("nan"))
-    print(f"{trial.name:<52.52}{trial.times:>6}  {memory:>10}{trial.others_ms:>15.1f}{probes:>9.2f}  {came}")
+    probe = f"{max(trial.probes_s, default=float('nan')):.2f}"
+    told = (trial.times, memory, f"{trial.others_ms:.1f}", trial.shed, probe)
+    cells = "".join(f"{value:>{width}}" for value, (_, width) in zip(told, COLUMNS, strict=True))
+    print(f"{trial.name:<52.52}{cells}  {came}")
     for fault in faults_of(trial):
         print(f"    BROKEN: {fault}", flush=True)
 

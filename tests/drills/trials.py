@@ -15,6 +15,9 @@ __all__ = ["ANSWERED_S", "Bounds", "Trial", "faults_of", "unseemly"]
 ANSWERED_S = 1.0
 """How long a probe may wait for `/livez`."""
 
+SHED = 0.1
+"""Share of others' calls that may be refused in order while a server is attacked."""
+
 CLOSES = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013)
 """Codes with which a WebSocket may be closed: all but that of a fault of the server, and those that are never sent."""
 
@@ -59,6 +62,7 @@ class Trial:
     before_mib, worst_mib, most_mib : memory of the server before, at the worst moment, and what it may be.
     others_ms : lateness of the answers of others, 99th percentile; `others_most_ms` is what it may be.
     asked, others : calls of others, and what was wrong with them.
+    shed : how many of them were refused in order, as the server was too busy or full.
     probes_s : how long each probe waited; infinite where it was never answered.
     log : lines that the server's log should not have.
     lives : whether the server still runs.
@@ -75,6 +79,7 @@ class Trial:
     others_most_ms: float
     asked: int
     probes_s: Sequence[float]
+    shed: int = 0
     lives: bool = True
     open: float = 0.0
     resets: bool = False
@@ -110,6 +115,8 @@ def faults_of(trial: Trial) -> list[str]:
         found.append("nobody else asked, so nothing is shown of others")
     elif not trial.others_ms <= trial.others_most_ms:
         found.append(f"others' answers {trial.others_ms:.1f} ms late, at most {trial.others_most_ms:g}")
+    if trial.shed > SHED * trial.asked:
+        found.append(f"{trial.shed} of {trial.asked} calls of others were refused, at most {SHED:.0%}")
     if not trial.probes_s or max(trial.probes_s) > ANSWERED_S:
         found.append(f"/livez took {max(trial.probes_s, default=float('inf')):.2f} s, at most {ANSWERED_S:g}")
     if trial.open:

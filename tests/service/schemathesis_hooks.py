@@ -13,8 +13,9 @@ __all__ = ["before_call", "filter_case", "messagepack"]
 
 @schemathesis.hook
 def filter_case(_context: Any, case: Any) -> bool:
-    """Leave out headers that nobody knows: HTTP has every server pass over them."""
-    return not any(name.lower().startswith("x-schemathesis") for name in case.headers or {})
+    """Leave out headers that nobody knows, and empty parameters: they count as not given, which no schema can say."""
+    unknown = any(name.lower().startswith("x-schemathesis") for name in case.headers or {})
+    return not unknown and "" not in (case.query or {}).values()
 
 
 @schemathesis.hook

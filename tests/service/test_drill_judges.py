@@ -213,6 +213,7 @@ def trial(**changed: Any) -> Trial:
         {"others_ms": 21.0},
         {"others_ms": math.nan},
         {"asked": 0},
+        {"shed": 6},
         {"probes_s": [0.01, math.inf]},
         {"probes_s": []},
         {"open": 1.0},

@@ -16,9 +16,10 @@ from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
 from anytime_service.exchange import Exchange
-from anytime_service.handler import Ask, Handler, Live
+from anytime_service.handler import Handler
 from anytime_service.keys import KEY, Key
 from anytime_service.laps import Laps
+from anytime_service.live import Ask, Live
 from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import problem_of
@@ -27,6 +28,7 @@ from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, bears_on, id_of, read_frame
+from anytime_service.wire.refusals import Refusals
 from anytime_service.wire.values import array_of
 
 __all__ = ["AT_A_TIME", "MOST_OPEN", "REMEMBERED", "SUBPROTOCOL", "Stream", "UpgradeRequired"]
@@ -56,6 +58,7 @@ class Stream:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.connections: set[_Connection] = set()
+        self.refusals = Refusals(handler.overloaded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection until it closes."""
@@ -70,7 +73,7 @@ class Stream:
             await refuse_handshake(send, problem_reply(stopping))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        connection = _Connection(self.handler, send, scope.get(KEY))
+        connection = _Connection(self.handler, send, self.refusals, scope.get(KEY))
         self.connections.add(connection)
         connection.watch()
         try:
@@ -107,8 +110,9 @@ class UpgradeRequired:
 class _Connection:
     """One client: the predictions that it has open, and those it had."""
 
-    def __init__(self, handler: Handler, send: Send, key: Key | None = None) -> None:
+    def __init__(self, handler: Handler, send: Send, refusals: Refusals, key: Key | None = None) -> None:
         self.handler = handler
+        self.refusals = refusals
         self.key = key
         self.dismissed = False
         self.outbox = Outbox(send, self._give_up, handler.held)
@@ -191,9 +195,15 @@ class _Connection:
         if name in self.open or name in self.answered:
             state = "open" if name in self.open else "answered"
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
+        self.refused.pop(name, None)
+        admitted = self.handler.admission.admits(begun)
+        if not admitted and frame.overload != "prior":
+            self.handler.shed("refused")
+            self._remember_refused(name)
+            self._put(form, self.refusals.frame(form, name))
+            return
         if len(self.open) >= MOST_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
-        self.refused.pop(name, None)
         ask = Ask(
             frame.model,
             frame.rows,
@@ -206,7 +216,7 @@ class _Connection:
         )
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
-        live = self.handler.open(ask, begun, tell, fail, update=update)
+        live = self.handler.open(ask, begun, tell, fail, update=update, admitted=admitted)
         if live.answered:
             self._remember(name, live)
         else:

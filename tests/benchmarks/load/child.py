@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -53,7 +54,10 @@ class Child:
 
 @contextmanager
 def server(name: str, model: Path) -> Iterator[Child]:
-    """Run one of the applications, from `measured.py` or `floors.py`, until the end of the block."""
+    """Run one of the applications until the end of the block: "service", "floors", or "refusing".
+
+    They are those of `measured.py` and `floors.py`; the last is the service as it is when it begins no prediction.
+    """
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "benchmarks.load.child", name, str(model)]
@@ -96,15 +100,18 @@ def main() -> None:
     """Serve."""
     settle(SERVER_CORE)
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=("service", "floors"))
+    parser.add_argument("name", choices=("service", "refusing", "floors"))
     parser.add_argument("model", type=Path)
     given = parser.parse_args()
 
     settings = Settings(port=0)
-    if given.name == "service":
-        running: uvicorn.Server = build_server(measured(create_app(load_registry((given.model,)), settings)), settings)
-    else:
+    if given.name == "floors":
         running = uvicorn.Server(plain(floors()))
+    else:
+        app = measured(create_app(load_registry((given.model,)), settings))
+        if given.name == "refusing":
+            partial(setattr, app.state.handler.admission, "admits")(lambda _now_ms: False)
+        running = build_server(app, settings)
     with bind(settings) as listening, single_blas_thread():
         gc.collect()
         gc.freeze()  # as `anytime serve` does

@@ -86,7 +86,7 @@ def tried(attack: Attack, port: int, length_s: float) -> Tried:
         except OSError as error:
             return Tried(times, came, f"{type(error).__name__}: {error}")
         times += 1
-        if attack.once or time.monotonic() >= until:
+        if times == attack.rounds or time.monotonic() >= until:
             return Tried(times, came)
 
 

@@ -104,10 +104,10 @@ def _unread_sessions(port: int) -> Counter[str]:
 
 
 CROWDS = (
-    Attack("10,000 idle connections", _idle, IDLE, stays=True, others_ms=100.0, once=True),
-    Attack("10,000 connections, one after the other", _churn, others_ms=50.0, once=True),
-    Attack("10,000 requests, each reset", _churn_by_reset, others_ms=50.0, once=True),
-    Attack("10,000 requests at once on one connection", _pipelined, others_ms=50.0, once=True),
+    Attack("10,000 idle connections", _idle, IDLE, stays=True, others_ms=100.0, rounds=1),
+    Attack("10,000 connections, one after the other", _churn, others_ms=50.0, rounds=1),
+    Attack("10,000 requests, each reset", _churn_by_reset, others_ms=50.0, rounds=1),
+    Attack("10,000 requests at once on one connection", _pipelined, others_ms=50.0, rounds=1),
     Attack("answers that are never read", _unread, others_ms=50.0),
     Attack("50 large bodies without the last byte", _unread_sessions, 50, others_ms=100.0),
 )

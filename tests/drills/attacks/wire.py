@@ -42,7 +42,8 @@ class Attack(NamedTuple):
     resets : whether a connection may be closed so that bytes under way are lost: more comes than anybody would read.
     stays : whether a connection may stay open.
     others_ms : how late others' answers may be, 99th percentile; floods take their share of a core.
-    once : whether trying it once is enough.
+    rounds : how often to try it where there is time; None is as often as there is time for.
+    full : kind of other calls that may all be refused meanwhile, as there is no more of what they ask for.
     """
 
     name: str
@@ -51,7 +52,8 @@ class Attack(NamedTuple):
     resets: bool = False
     stays: bool = False
     others_ms: float = 20.0
-    once: bool = False
+    rounds: int | None = None
+    full: str | None = None
 
 
 def connected(port: int, receive_buffer: int | None = None) -> socket.socket:
