@@ -43,7 +43,10 @@ class Trail:
         """Note an answer that has left; `late_ms` after the deadline, where a deadline brought it."""
         self._signals.answered(answer, late_ms)
         if self._tracing is not None and self._origin is not None:
-            self._tracing.answered(self._origin, answer, late_ms)
+            try:
+                self._tracing.answered(self._origin, answer, late_ms)
+            except Exception:  # the answer has left: it is no failure of the prediction
+                _log.exception("a span could not be made")
         if _log.isEnabledFor(logging.DEBUG):
             with self.request():
                 log_answer(answer, late_ms)

@@ -25,7 +25,7 @@ from anytime_service.settings import Settings
 from anytime_service.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
 from service.commands import command
-from service.serving import VALUES, Running, running, small_model, until
+from service.serving import VALUES, Running, logged, running, small_model, until
 
 pytest.importorskip("opentelemetry.sdk", reason="the packages for tracing are not here")
 
@@ -195,6 +195,20 @@ def test_the_variables_of_the_standard_hold(here: Collector, monkeypatch: pytest
     with traced(monkeypatch, here.url) as service:
         service.post({"groups": {}})
     assert not here.spans, "all have been sent when tracing is closed"
+
+
+def test_a_span_that_cannot_be_made_is_logged_and_the_answer_has_left(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no span")
+
+    monkeypatch.setattr(tracing.Tracing, "answered", fail)
+    with logged() as records, service.stream() as stream:
+        for name in range(2):
+            stream.say("begin", name, deadline_ms=1)
+            assert stream.answer(name)["reason"] == "deadline"
+    assert [record.getMessage() for record in records] == ["a span could not be made"] * 2
 
 
 @pytest.mark.parametrize(
