@@ -18,7 +18,7 @@ from starlette.types import Scope
 from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
-from anytime_service.handler import Ask
+from anytime_service.live import Ask
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 

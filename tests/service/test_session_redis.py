@@ -25,7 +25,8 @@ from anytime_service.errors import (
     SessionsUnreachableError,
     UnknownSessionError,
 )
-from anytime_service.handler import Ask, Handler, Live
+from anytime_service.handler import Handler
+from anytime_service.live import Ask, Live
 from anytime_service.registry import ModelRegistry
 from anytime_service.sessions.kept_models import MOST_KEPT, KeptModels
 from anytime_service.sessions.memory import MemorySessions

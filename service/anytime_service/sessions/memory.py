@@ -14,8 +14,8 @@ from typing import Any, Literal
 from anytime.model import AnytimeModel
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
-from anytime_service.handler import VALUE_BYTES
 from anytime_service.held import Held
+from anytime_service.live import VALUE_BYTES
 from anytime_service.sessions.store import Session, Took, checked_groups, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError
-from anytime_service.handler import Live
+from anytime_service.live import Live
 from anytime_service.sessions.packing import Message, Snapshot, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
 

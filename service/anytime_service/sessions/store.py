@@ -13,7 +13,7 @@ from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
-from anytime_service.handler import Live
+from anytime_service.live import Live
 
 __all__ = ["OpenSession", "Session", "SessionStore", "Took", "checked_groups", "gone", "unknown"]
 

@@ -13,7 +13,8 @@ from anytime.answer import Answer
 from anytime.errors import AnytimeError
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.exchange import Exchange, Reply
-from anytime_service.handler import Ask, Handler, Live
+from anytime_service.handler import Handler
+from anytime_service.live import Ask, Live
 from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.forms import JSON
 from anytime_service.wire.inferences import check_outputs, encode_inference, infer_problem

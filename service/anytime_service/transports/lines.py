@@ -8,7 +8,7 @@ from collections import deque
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.exchange import Exchange
-from anytime_service.handler import Live
+from anytime_service.live import Live
 from anytime_service.wire.bodies import read_line, read_took
 from anytime_service.wire.values import array_of
 

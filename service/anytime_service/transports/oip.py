@@ -14,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import ContentTypeError, FieldError
 from anytime_service.exchange import Exchange, Reply
-from anytime_service.handler import Ask, Handler
+from anytime_service.handler import Handler
 from anytime_service.head import ASKING, headers_of, read_head
+from anytime_service.live import Ask
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.settings import Settings
 from anytime_service.shedding import decided

@@ -12,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError
 from anytime_service.exchange import Exchange
-from anytime_service.handler import Handler, Live
+from anytime_service.handler import Handler
 from anytime_service.head import Head, read_head
+from anytime_service.live import Live
 from anytime_service.openapi import PREDICT_OPERATION
 from anytime_service.shedding import decided
 from anytime_service.transports.lines import Lines

@@ -10,8 +10,9 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError
 from anytime_service.exchange import Exchange, Reply
-from anytime_service.handler import Handler, Live
+from anytime_service.handler import Handler
 from anytime_service.head import ASKING, Head, body_form, headers_of, read_head, reply_form
+from anytime_service.live import Live
 from anytime_service.openapi import SESSION_OPERATIONS
 from anytime_service.sessions.store import Session, SessionStore
 from anytime_service.shedding import decided

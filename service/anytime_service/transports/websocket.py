@@ -16,9 +16,10 @@ from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
 from anytime_service.exchange import Exchange
-from anytime_service.handler import Ask, Handler, Live
+from anytime_service.handler import Handler
 from anytime_service.keys import KEY, Key
 from anytime_service.laps import Laps
+from anytime_service.live import Ask, Live
 from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import problem_of
