@@ -1,6 +1,8 @@
-"""What every transport shares: the models, the limits, and the predictions that are open.
+"""What every transport shares: a prediction that is open, its alarm, and the answer that leaves in time.
 
-A transport opens a prediction with what was asked and two callables, one for the answer and one for updates.
+A transport opens a prediction with what was asked and two callables, one for the answer and one for updates. It hands
+on the events that come by its wire; the alarm, the solver and the drain of a server that stops bring the others. The
+answer is told once, from inside whichever of them brought it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from anytime_service.signals import Signals
 from anytime_service.solving import Solver
 from anytime_service.tracing import Tracing
 
-__all__ = ["Handler"]
+__all__ = ["Handler", "How"]
 
 How = Literal["refused", "prior"]
+"""What becomes of a prediction that is not begun."""
 
 
 class Handler:

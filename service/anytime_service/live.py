@@ -1,8 +1,4 @@
-"""A prediction that is open, in time: its alarm, what it holds, and the answer that leaves when it is due.
-
-The events that come by a wire are handed on by a transport; the alarm, the solver and the drain of a server that stops
-bring the others. The answer is told once, from inside whichever of them brought it.
-"""
+"""A prediction that is open: its alarm, what it holds, and the answer that leaves in time."""
 
 from __future__ import annotations
 
@@ -25,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["VALUE_BYTES", "Ask", "Live", "Tell"]
 
-_log = logging.getLogger("anytime_service")
+VALUE_BYTES = 8
+"""What a value takes, in whatever form it came."""
 
 Tell = Callable[[Answer], None]
 
-VALUE_BYTES = 8
-"""What a value takes, in whatever form it came."""
+_log = logging.getLogger("anytime_service")
 
 
 @dataclass(frozen=True, slots=True)
