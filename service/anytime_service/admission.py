@@ -39,6 +39,9 @@ HOLD_MS = 100.0
 FEW = 8
 """So few open predictions do not swamp the loop later."""
 
+ALONE = 4
+"""So few open predictions, with nothing that waits, are no load at all."""
+
 SLACK, BURST_MS, SPREAD = 1.1, 4.0, 1.05
 """Open predictions above what is aimed at; time for which tokens are saved up; and their rate above the mean."""
 
@@ -101,6 +104,8 @@ class Admission:
             self._awake, self._lapped_ms, self._last_ms = True, now_ms, 0.0
             self._wake()
         fits = self.predicted_ms(now_ms) <= self._most_ms and (self._room is None or self._carries(now_ms, self._room))
+        if not fits and self.waiting == 0 and self._opened() <= ALONE:
+            fits = True  # nobody else is asking: a lap that is long is a pause of the machine
         if not fits:
             self._shed = True
         return fits

@@ -144,3 +144,15 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
     assert min(laps[:4]) < 10.0
     assert min(laps[5:]) >= 20.0
     assert len(laps) == 8
+
+
+def test_who_asks_alone_is_let_in_however_long_the_machine_has_paused() -> None:
+    opened = 0
+    admission = Admission(5.0, lambda: opened)
+    assert admission.admits(0.0)
+    admission.lapped(1.0, 0.1)
+    admission.lapped(80.0, 60.0)
+    assert admission.predicted_ms(80.0) > 5.0
+    assert admission.admits(80.0)
+    opened = 40
+    assert not admission.admits(80.0)
