@@ -31,7 +31,9 @@ def processes(
 ) -> Iterator[list[tuple[Command, Running]]]:
     path = Path(tmp_path_factory.mktemp("served")) / "m.safetensors"
     model.save(path)
-    with commands(3, path, ANYTIME_SESSION_STORE=shared_redis.url(DATABASE)) as served:
+    with commands(
+        3, path, ANYTIME_SESSION_STORE=shared_redis.url(DATABASE), ANYTIME_SESSION_STORE_TIMEOUT_MS="5000"
+    ) as served:
         yield served
 
 

@@ -70,14 +70,14 @@ BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 @pytest.fixture(scope="module")
 def service(settings: Settings, model: AnytimeModel, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0)})
+    limits = settings.model_copy(update={"session_store": store(0), "session_store_timeout_ms": 5_000})
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def several(settings: Settings, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0)})
+    limits = settings.model_copy(update={"session_store": store(0), "session_store_timeout_ms": 5_000})
     with running(create_app(ModelRegistry.of(several_models()), limits), limits) as service:
         yield service
 
@@ -360,7 +360,7 @@ def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> No
 
 
 def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable[[int], str]) -> None:
-    limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1))
+    limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         session = begin(service)
         assert service.post_to("/sessions").json()["expires_in_s"] == 0.3
@@ -371,7 +371,7 @@ def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable
 
 
 def test_there_are_only_so_many_sessions(model: AnytimeModel, store: Callable[[int], str]) -> None:
-    limits = Settings(port=0, max_sessions=2, session_store=store(2))
+    limits = Settings(port=0, max_sessions=2, session_store=store(2), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")
