@@ -32,7 +32,7 @@ class Command:
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def said(self, words: str, within_s: float = 30.0) -> re.Match[str]:
+    def said(self, words: str, within_s: float = 120.0) -> re.Match[str]:
         """Wait until a line has these words, which it is then taken off with those before."""
         give_up = monotonic() + within_s
         with self._more:
