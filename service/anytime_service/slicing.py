@@ -20,7 +20,6 @@ from websockets.http11 import Request
 from anytime_service.clock import now_ms
 from anytime_service.closing import closing_in_time
 from anytime_service.connections import Connections
-from anytime_service.errors import OverloadedError
 from anytime_service.guarded_websocket import GuardedWebSocketProtocol
 from anytime_service.handshakes import Handshakes
 from anytime_service.pace import Pace
@@ -79,7 +78,6 @@ class _Sliced(asyncio.Protocol):
     shared: Connections
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    refuse: Callable[[Exception], None]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -102,12 +100,7 @@ class _Sliced(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _keep(self, data: bytes) -> None:
-        try:
-            self.shared.held.check(len(data))
-        except OverloadedError as error:
-            self._forget()
-            self.refuse(error)
-            return
+        # Counted and not refused: it is here already, and no more is read before it has been taken.
         self.shared.held.bytes += len(data)
         self._backlog.add(data)
         self._settle()

@@ -1,0 +1,240 @@
+"""What clients have the server hold: counted to the byte, refused above the limit, and given back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+from websockets.frames import Frame, Opcode
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.errors import OverloadedError
+from anytime_service.held import Held
+from anytime_service.outbox import MOST_BYTES, Outbox
+from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.memory import MemorySessions
+from anytime_service.settings import Settings
+from service.loops import run
+from service.raw_stream import raw, read_frame, text
+from service.serving import Running, expected, running, timeless, until
+
+SPEED = [[1.0]] * 50
+HOG = [[1.0, 2.0]] * 50
+MOST = 2_800
+
+
+@pytest.fixture(scope="module")
+def tight(model: AnytimeModel) -> Iterator[Running]:
+    """A service that holds no more than the values of seven columns, with 50 rows each."""
+    settings = Settings(port=0, max_rows=50, max_held_bytes=MOST, max_body_bytes=100_000)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tight: Running) -> Iterator[None]:
+    yield
+    until(lambda: held(tight) == 0)
+
+
+def held(service: Running) -> float:
+    return service.metric("anytime_held_bytes")
+
+
+def test_values_are_held_until_their_prediction_is_answered(tight: Running) -> None:
+    with tight.stream() as stream:
+        stream.say("begin", 1)
+        stream.groups(1, {"speed": SPEED})
+        until(lambda: held(tight) == 50 * 8)
+        stream.groups(1, {"speed": SPEED})
+        stream.groups(1, {"hog": HOG})
+        until(lambda: held(tight) == 3 * 50 * 8)
+        stream.say("begin", 2)
+        stream.groups(2, {"lab": SPEED})
+        until(lambda: held(tight) == 4 * 50 * 8)
+        stream.say("end", 1)
+        assert stream.answer(1)["replaced"] == ["speed"]
+        assert held(tight) == 50 * 8
+
+
+def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: Running, model: AnytimeModel) -> None:
+    refused = tight.metric("anytime_shed_total", how="refused", why="memory")
+    with tight.stream() as stream:
+        for name in (1, 2, 3):
+            stream.say("begin", name)
+            stream.groups(name, {"hog": HOG})
+            until(lambda n=name: held(tight) == 800 * n)  # type: ignore[misc]
+        stream.groups(1, {"lab": SPEED})
+        until(lambda: held(tight) == MOST)
+        for group in ("speed", "lab"):
+            stream.groups(2, {group: SPEED})
+            problem = stream.problem()
+            assert (problem["id"], problem["status"], problem["field"]) == (2, 503, f"groups.{group}")
+            assert f"the limit of {MOST}" in problem["detail"]
+        stream.groups(2, {"hog": HOG})  # the same again takes no more
+        stream.say("end", 1)
+        assert timeless(stream.answer(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
+        stream.groups(2, {"speed": SPEED, "lab": SPEED})
+        told = expected(model, {"hog": HOG, "speed": SPEED, "lab": SPEED}, rows=None) | {"replaced": ["hog"]}
+        assert timeless(stream.answer(2)) == told
+    assert tight.metric("anytime_shed_total", how="refused", why="memory") == refused + 2
+
+
+def test_a_session_that_does_not_fit_is_refused_and_stays_as_it_was(tight: Running) -> None:
+    with httpx.Client(base_url=tight.url, timeout=30) as client:
+        first, second = (client.post("/sessions").json()["id"] for _ in range(2))
+        for session in (first, second):
+            assert client.post(f"/sessions/{session}/groups", json={"hog": HOG}).status_code == 200
+        refused = client.post(f"/sessions/{second}/groups", json={"speed": SPEED, "lab": SPEED})
+        assert (refused.status_code, refused.json()["field"]) == (503, "groups")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert client.get(f"/sessions/{second}/predict").json()["missing"] == ["speed", "lab"]
+        client.delete(f"/sessions/{first}")
+        taken = client.post(f"/sessions/{second}/groups", json={"speed": SPEED, "lab": SPEED})
+        assert (taken.status_code, taken.json()["prefix"]) == (200, 3)
+        assert held(tight) == 4 * 50 * 8
+        client.delete(f"/sessions/{second}")
+
+
+def test_a_session_that_expires_gives_back_what_it_held(model: AnytimeModel) -> None:
+    async def main() -> None:
+        account = Held(1_000)
+        sessions = MemorySessions(10, 0.05, account)
+        session = await sessions.get(await sessions.create(model, None))
+        await session.take({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
+        assert account.bytes == 240
+        with pytest.raises(OverloadedError, match="limit of 1000"):
+            await (await sessions.get(await sessions.create(model, None))).take({"hog": [[1.0, 2.0]] * 50})
+        give_up = monotonic() + 20
+        while account.bytes and monotonic() < give_up:
+            await asyncio.sleep(0.01)
+        assert account.bytes == 0
+        await sessions.close()
+
+    run(main())
+
+
+def test_many_who_send_slowly_share_the_limit(tight: Running) -> None:
+    line = b'{"group": "speed", "values": [' + b" " * 570  # 600 bytes, and no end
+    with ExitStack() as stack:
+        slow = [stack.enter_context(tight.connect()) for _ in range(5)]
+        for number, connection in enumerate(slow):
+            if number % 2:
+                connection.head("deadline_ms=5000", length=10_000)
+                connection.send(b'{"groups": '.ljust(600))
+            else:
+                connection.head("deadline_ms=5000", content_type="application/x-ndjson")
+                connection.send(b"258\r\n" + line + b"\r\n")
+            if number < 4:
+                until(lambda n=number: held(tight) == 600 * (n + 1))  # type: ignore[misc]
+        status, headers, problem = slow[-1].response()
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert "2400 bytes are held already" in problem["detail"]
+        slow[0].send(b"4\r\n1]}\n\r\n0\r\n\r\n")
+        assert slow[0].response()[2]["groups"] == ["speed"]
+
+
+def test_a_body_that_does_not_fit_is_refused(tight: Running) -> None:
+    response = tight.post({"groups": {"speed": SPEED}, "rows": 50})
+    assert response.status_code == 200
+    refused = httpx.post(f"{tight.url}/predict", content=b" " * 60_000)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+def test_half_a_message_is_held_and_one_that_does_not_fit_closes_its_connection(tight: Running) -> None:
+    whole = text({"type": "begin", "id": 1, "model": "x" * 1_900})
+    with raw(tight) as first, raw(tight) as second:
+        first.send(whole[:1_800])
+        until(lambda: held(tight) >= 1_700)
+        second.send(whole[:1_800])
+        opcode, content = read_frame(second)
+        assert (opcode, int.from_bytes(content[:2], "big")) == (Opcode.CLOSE, 1013)
+        assert second.at_end()
+        first.send(whole[1_800:])
+        assert json.loads(read_frame(first)[1])["problem"]["status"] == 404
+
+
+def test_a_message_in_pieces_of_a_byte_takes_no_more_than_its_bytes(service: Running) -> None:
+    content = json.dumps({"type": "begin", "id": 1, "deadline_ms": 0}).encode().ljust(1_500)
+    pieces = [
+        Frame(Opcode.CONT if at else Opcode.TEXT, content[at : at + 1], fin=at == len(content) - 1).serialize(mask=True)
+        for at in range(len(content))
+    ]
+    with raw(service) as connection:
+        connection.send(b"".join(pieces[:1_000]))
+        until(lambda: held(service) == 1_000)
+        connection.send(b"".join(pieces[1_000:]))
+        assert json.loads(read_frame(connection)[1])["id"] == 1
+        connection.send(text({"type": "begin", "id": 2, "deadline_ms": 0}))
+        assert json.loads(read_frame(connection)[1])["id"] == 2
+
+
+@pytest.mark.parametrize("end", ["deadline", "drop", "refuse"])
+def test_nothing_is_held_after_an_end_of_any_kind(tight: Running, end: str) -> None:
+    with raw(tight) as connection:
+        for name in range(4):
+            connection.send(text({"type": "begin", "id": name, "deadline_ms": 200 if end == "deadline" else 5_000}))
+            connection.send(text({"type": "group", "id": name, "group": "speed", "values": SPEED}))
+        if end == "deadline":
+            assert all(json.loads(read_frame(connection)[1])["reason"] == "deadline" for _ in range(4))
+            assert held(tight) == 0
+        else:
+            until(lambda: held(tight) == 1_600)
+        if end == "refuse":
+            connection.send(text({"type": "group", "id": 1, "group": "hog", "values": [[1.0, "x"]]}))
+            assert json.loads(read_frame(connection)[1])["type"] == "error"
+            connection.send(text(b"{" * 100)[:50])
+    with tight.connect() as plain:
+        plain.head("deadline_ms=5000", length=5_000)
+        plain.send(b" " * 300)
+
+
+class Slow:
+    """A channel that takes nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        self.given_up = 0
+
+    async def send(self, _message: Any) -> None:
+        await self.reads.wait()
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() -> None:
+    async def main() -> None:
+        account, slow = Held(2 * MOST_BYTES), Slow()
+        boxes = [Outbox(slow.send, slow.give_up, account) for _ in range(4)]
+        for box in boxes[:3]:
+            box.put({}, 1)
+            box.put({}, MOST_BYTES - 1_000)
+        assert account.bytes == 2 * (MOST_BYTES - 1_000), "the third was given up: together they were too much"
+        assert slow.given_up == 1
+        slow.reads.set()
+        await boxes[0].flushed()
+        assert account.bytes == MOST_BYTES - 1_000 or account.bytes == 0
+        for box in boxes:
+            box.close()
+        assert account.bytes == 0
+
+    run(main())
+
+
+def test_an_account_refuses_what_does_not_fit_and_counts_it() -> None:
+    refused: list[None] = []
+    account = Held(100, lambda: refused.append(None))
+    account.check(100)
+    account.bytes += 60
+    assert account.fits(40)
+    with pytest.raises(OverloadedError, match=r"60 bytes are held already, and 41 more .* limit of 100") as error:
+        account.check(41, "groups.hog")
+    assert (error.value.field, len(refused)) == ("groups.hog", 1)
