@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -254,6 +255,19 @@ def test_an_answer_is_a_line_for_those_who_debug_without_what_was_predicted() ->
     assert (line["level"], line["request_id"]) == ("debug", "w-1"), "though it left from an alarm"
     assert line["late_ms"] is not None
     assert str(answer["prediction"]) not in [str(value) for value in line.values()]
+
+
+def test_an_answer_that_the_groups_of_another_request_bring_is_logged_for_the_one_that_asked() -> None:
+    with logging_service(log_level="debug", log_format="json") as (service, sink), ThreadPoolExecutor(1) as threads:
+        where = f"{service.url}/sessions/{service.post_to('/sessions').json()['id']}"
+        asked: dict[str, Any] = {"params": {"deadline_ms": 9_000}, "headers": {"x-request-id": "asker"}, "timeout": 20}
+        waiting = threads.submit(httpx.get, f"{where}/predict", **asked)
+        until(lambda: service.metric("anytime_open_predictions") == 1)
+        httpx.post(f"{where}/groups", json=VALUES, headers={"x-request-id": "giver"})
+        assert waiting.result(20).json()["reason"] == "complete"
+        until(lambda: bool(sink.getvalue()))
+        [line] = lines(sink)
+    assert (line["message"].startswith("answered"), line["request_id"]) == (True, "asker")
 
 
 @pytest.mark.parametrize(
