@@ -122,6 +122,20 @@ def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_
         assert session.noted(answer).note is None
 
 
+def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> None:
+    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
+    mirrors = Mirrors(lambda _: None)
+    mirrors.mark_all(hearing=True)
+    with mirrors.followed(NAME) as mirror:
+        session = mirror.show(store.snapshot(1), MODEL)
+        mirrors.mark_all(hearing=False)
+        mirrors.mark_all(hearing=True)
+        mirrors.hear(store.message(3))
+        assert session.note == BEHIND
+        mirrors.hear(store.message(2))
+        assert session.note is None
+
+
 def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
     mirrors = Mirrors(lambda _: None)
     with mirrors.followed(NAME) as mirror:

@@ -149,6 +149,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             await both[0].store.delete(name)
             await until(lambda: bool(both[1].answers))
             (answer,) = both[1].answers
+            assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
             assert not both[1].store.followed
         await memory.close()
@@ -258,6 +259,24 @@ def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redi
     run(main())
 
 
+def test_rows_that_were_counted_elsewhere_meanwhile_are_those_of_the_session(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            early = await b.store.get(name)  # when there were no values yet
+            await give(a.store, name, {"speed": [[1.0], [2.0]]})
+            with pytest.raises(FieldError) as error:
+                await early.take({"hog": [[1.0, 2.0]]})
+            assert (error.value.field, str(error.value)) == (
+                "groups.hog",
+                "values of group 'hog' are 1 x 2; expected 2 x 2 numbers (rows x features)",
+            )
+            assert (await answered(b.store, name)).groups == ("speed",)
+            assert (await early.take({"hog": [[1.0, 2.0], [3.0, 4.0]]})).prefix == 2
+
+    run(main())
+
+
 def kept(name: str, group: str, values: list[list[float]]) -> bytes:
     """A group as it is kept in a session."""
     return b"\1\0\0\0\0\0\0\0" + packed(name, group, np.array(values))
@@ -354,12 +373,19 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
             names = [await a.store.create(MODEL, None) for _ in range(10)]
             for name in names:
                 await b.wait(name, 20_000.0)
+            idle = await a.store.create(MODEL, None)
+            await b.wait(idle, 20_000.0)
+            async with b.store.read(idle, now_ms() + 20_000.0) as followed:
+                pass
             shared_redis.ask("CLIENT", "KILL", "TYPE", "pubsub")
             for name in names:
                 await give(a.store, name, VALUES)
             await until(lambda: len(b.answers) == len(names))
             assert {(answer.reason, answer.prefix) for answer in b.answers} == {("complete", 3)}
             assert b.store.trouble is None
+            await until(lambda: followed.note is None)  # it was read again too
+            await a.store.delete(idle)
+            await until(lambda: not b.store.followed)
 
     run(main())
 
@@ -442,6 +468,26 @@ def test_only_so_many_connections_are_opened(replicas: Callable[..., Any], share
             assert 1 < len(ours) <= 17
 
     run(main())
+
+
+def test_a_link_that_is_well_stays(
+    replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.sessions.link.CHECK_S", 0.02)
+
+    async def main() -> None:
+        async with replicas(count=1, timeout_ms=250.0):
+            before = connections(shared_redis)
+            await asyncio.sleep(0.6)
+            assert connections(shared_redis) == before + 1, "that of the one who counts"
+
+    run(main())
+
+
+def connections(redis: RedisServer) -> int:
+    """How many have been opened so far."""
+    told: dict[str, int] = redis.ask("INFO", "stats")
+    return told["total_connections_received"]
 
 
 def test_without_anybody_who_starts_it_the_first_request_does(shared_redis: RedisServer) -> None:

@@ -11,8 +11,8 @@ anytime:ended            sorted set   the last that have ended, by when
 ======================== ============ ======================================================================
 
 The hash of a session expires by itself. Its id stays among `sessions` until the next sweep makes it one of `ended`, so
-one that has expired is told from one that never was without a third key for each. Sweeps are part of beginning a
-session and of the check that every replica makes once a second.
+one that has expired is told from one that never was without a third key for each. Sweeps are part of the check that
+every replica makes once a second; what has expired is not counted meanwhile.
 
 A group is kept as `<revision><came again>` (4 bytes each), before what `packing` packs. Whoever waits for a session is
 written down in the same step that reads it, and a post is sent to those written down, so nothing comes between: no
@@ -49,14 +49,6 @@ local function remember(ended, id, when)
   redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
   redis.call('PEXPIRE', ended, 86400000)
 end
-local function sweep(sessions, ended)
-  local moment = now()
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment), 'LIMIT', 0, 1000)) do
-    redis.call('ZREM', sessions, id)
-    remember(ended, id, moment)
-  end
-  return moment
-end
 """
 
 _ONE = (
@@ -89,9 +81,9 @@ end
 CREATE = (
     _BASE
     + """
-local session, sessions, ended = KEYS[1], KEYS[3], KEYS[4]
+local session, sessions = KEYS[1], KEYS[3]
 local id, ttl, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local moment = sweep(sessions, ended)
+local moment = now()
 local count = redis.call('ZCOUNT', sessions, '(' .. number(moment), '+inf')
 if count >= most then return {'full', count} end
 redis.call('HSET', session, 'format', ARGV[4], 'name', ARGV[5], 'version', ARGV[6], 'rows', ARGV[7], 'revision', 0)
@@ -173,9 +165,13 @@ return {'ok'}
 CHECK = (
     _BASE
     + """
-sweep(KEYS[1], KEYS[2])
-redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -100001)
-return redis.call('ZCARD', KEYS[1])
+local sessions, ended, moment = KEYS[1], KEYS[2], now()
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment), 'LIMIT', 0, 1000)) do
+  redis.call('ZREM', sessions, id)
+  remember(ended, id, moment)
+end
+redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
+return redis.call('ZCARD', sessions)
 """
 )
 """Sweep, and tell how many sessions there are; always a change, which a Redis that cannot change anything refuses."""
