@@ -14,13 +14,18 @@ from anytime_service.settings import Settings
 from anytime_service.shedding import Shedding
 from anytime_service.turns import Turns
 
-__all__ = ["RESERVED", "Connection", "Connections", "room_for"]
+__all__ = ["BESIDE", "RESERVED", "Connection", "Connections", "room_for"]
 
 RESERVED = 16
 """Connections above the limit that may only ask how the service is; of more, the oldest goes."""
 
+LASTING = 16
+"""Connections that were told that this is all, and have not been closed yet; of more, the oldest is cut off."""
+
 OTHER_FILES = 64
 """Descriptors for everything that is no connection."""
+
+BESIDE = RESERVED + LASTING + OTHER_FILES
 
 
 class Connection(Protocol):
@@ -68,7 +73,7 @@ class Connections:
     def came(self, connection: Connection, every: Collection[object]) -> bool:
         """Take note of a new connection, one of `every`; whether it may ask for anything."""
         self.heads.begin(connection)
-        if len(every) - len(self._guests) <= self.most:
+        if self._served(every) <= self.most:
             return True
         self._guests[connection] = None
         if len(self._guests) > RESERVED:
@@ -79,16 +84,26 @@ class Connections:
 
     def has_room(self, connection: Connection, every: Collection[object]) -> bool:
         """Whether a connection that might only ask how the service is may ask for anything by now."""
-        if len(every) - len(self._guests) >= self.most:
+        if self._served(every) >= self.most:
             return False
         self._guests.pop(connection, None)
         return True
+
+    def closes(self, connection: Connection) -> None:
+        """Give a connection that was told that this is all some time to read it."""
+        self.lasts.begin(connection)
+        if len(self.lasts) > LASTING:
+            self.lasts.first().cut()
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
         self._guests.pop(connection, None)
         for waiting in (self.heads, self.tails, self.lasts, self.writes):
             waiting.end(connection)
+
+    def _served(self, every: Collection[object]) -> int:
+        """How many connections may ask for anything."""
+        return len(every) - len(self._guests) - len(self.lasts)
 
     def full(self) -> OverloadedError:
         """Why a connection is not served."""
@@ -100,10 +115,10 @@ class Connections:
 def room_for(connections: int) -> int:
     """Raise this process's limit of open files as far as it may be; how many connections there is room for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + RESERVED + OTHER_FILES
+    needed = connections + BESIDE
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return connections
-    return max(soft - RESERVED - OTHER_FILES, 1)
+    return max(soft - BESIDE, 1)

@@ -194,7 +194,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self.transport.write(response(problem_reply(error)._replace(close=True), self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.shared.lasts.begin(self)
+        self.shared.closes(self)
 
     def cut(self) -> None:
         """Close at once."""

@@ -33,6 +33,10 @@ class Patience(Generic[Item]):
     def __len__(self) -> int:
         return len(self._since)
 
+    def first(self) -> Item:
+        """Who has been waited for longest."""
+        return next(iter(self._since))
+
     def begin(self, item: Item) -> None:
         """Wait for somebody, if that has not begun."""
         if item not in self._since:

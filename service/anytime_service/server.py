@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import socket
+import ssl
 import stat
 import sys
 import threading
@@ -61,13 +62,19 @@ class Server(uvicorn.Server):
     Parameters
     ----------
     read_again : reads what the server itself has from files.
+    handshake_s : how long agreeing on encryption may take.
     side : a socket for metrics and probes alone, where they are to have one.
     """
 
     def __init__(
-        self, config: uvicorn.Config, read_again: Callable[[], None], side: socket.socket | None = None
+        self,
+        config: uvicorn.Config,
+        read_again: Callable[[], None],
+        handshake_s: float,
+        side: socket.socket | None = None,
     ) -> None:
         super().__init__(config)
+        self._handshake_s = handshake_s
         state = self._state
         self._read_again = read_again
         self.rotation = Rotation(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
@@ -82,11 +89,23 @@ class Server(uvicorn.Server):
         if self._side_socket is not None:
             self._side = SidePort(create_side_app(self._state.handler, self._state.sessions), self._side_socket)
             await self._side.open()
-        await super().startup(sockets)
+        if self.config.ssl is None or sockets is None:
+            await super().startup(sockets)
+        else:
+            await self._listen(sockets, self.config.ssl)
         if self.rotation is not None:
             self.rotation.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    async def _listen(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
+        """Listen as uvicorn does, which waits a minute for a handshake."""
+        config, loop = self.config, asyncio.get_running_loop()
+        options: Any = {"config": config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        make = partial(config.http_protocol_class, **options)
+        given: Any = {"ssl": context, "ssl_handshake_timeout": self._handshake_s, "backlog": config.backlog}
+        self.servers = [await loop.create_server(make, sock=each, **given) for each in sockets]
+        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
@@ -167,7 +186,8 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         # Open predictions are answered at once; a body may go on for as long as it may after any answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    server = Server(config, lambda: None if context is None else read_again(context, settings), side)
+    reading = partial(read_again, context, settings) if context is not None else lambda: None
+    server = Server(config, reading, settings.header_timeout_s, side)
     if handler is not None:
         handler.signals.connections.set_function(lambda: len(server.server_state.connections))
     return server

@@ -115,6 +115,16 @@ def test_the_health_check_of_the_image_asks_over_tls_too(secure: Running, own: C
         assert done.returncode == status
 
 
+def test_a_handshake_that_does_not_end_is_given_up(own: Certificate) -> None:
+    with keyed(ssl_certfile=own.file, ssl_keyfile=own.key, header_timeout_s=0.5) as service:
+        for begun in (b"", b"\x16\x03\x01\x02"):
+            since = monotonic()
+            with service.connect() as connection:
+                connection.send(begun)
+                assert connection.at_end()
+            assert monotonic() - since < 20, "a third of the time for which an event loop would wait"
+
+
 def test_who_speaks_no_tls_is_told_nothing(secure: Running) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         secure.get("/livez")

@@ -1,0 +1,434 @@
+"""Connections: how many there may be, how long they are waited for, and what their requests may be like."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from anytime_service.app import create_app
+from anytime_service.connections import BESIDE, LASTING, RESERVED, room_for
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.commands import ENVIRONMENT
+from service.raw_stream import HANDSHAKE, raw, read_frame, text
+from service.serving import VALUES, Connection, Running, logged, running, small_model, until
+
+FEW = 4
+FEWEST_FILES = 48
+REQUEST = b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n"
+MODELS = REQUEST.replace(b"/livez", b"/models")
+HEAD_BYTES = 1_000
+
+
+def serve(**limits: Any) -> Iterator[Running]:
+    settings = Settings(port=0, max_rows=50, max_body_bytes=100_000, **limits)
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def few() -> Iterator[Running]:
+    yield from serve(max_connections=FEW)
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    """A service that waits for nobody longer than half a second."""
+    yield from serve(
+        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=0.6, max_header_bytes=HEAD_BYTES, max_message_rate=0
+    )
+
+
+def ask(connection: Connection, request: bytes = REQUEST) -> tuple[int, Any]:
+    connection.send(request)
+    status, headers, told = connection.response()
+    if status >= 400:
+        assert headers["content-type"] == "application/problem+json"
+    return status, told
+
+
+def connections_seen_by(connection: Connection) -> float:
+    connection.send(REQUEST.replace(b"/livez", b"/metrics"))
+    length = 0
+    while line := connection.file.readline().strip():
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split()[1])
+    found = re.search(rb"^anytime_connections (\S+)$", connection.file.read(length), re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def at_end(connection: Connection) -> bool:
+    """Wait for the server to close, whether in order or not."""
+    try:
+        return connection.at_end()
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def crowd(few: Running) -> Iterator[list[Connection]]:
+    """As many connections as there may be, each of which has asked for something."""
+    until(lambda: few.metric("anytime_connections") == 1)  # this one
+    with ExitStack() as stack:
+        connections = [stack.enter_context(few.connect()) for _ in range(FEW)]
+        for connection in connections:
+            assert ask(connection, MODELS)[0] == 200
+        yield connections
+
+
+def test_above_the_limit_only_health_and_metrics_are_served(few: Running, crowd: list[Connection]) -> None:
+    for path in ("/livez", "/readyz", "/v2/health/live", "/v2/health/ready"):
+        with few.connect() as probe:
+            assert [ask(probe, REQUEST.replace(b"/livez", path.encode()))[0] for _ in range(2)] == [200, 200]
+    assert few.metric("anytime_connections") == FEW + 1
+    for path in ("/models", "/livezz", "/predict?x=/livez"):
+        with few.connect() as other:
+            status, problem = ask(other, REQUEST.replace(b"/livez", path.encode()))
+            assert (status, problem["type"]) == (503, "urn:anytime:problem:overloaded")
+            assert f"there are {FEW} connections already" in problem["detail"]
+            assert other.at_end()
+    with pytest.raises(InvalidStatus, match="503"), few.stream():
+        pass
+    assert few.metric("anytime_shed_total", how="refused", why="connections") >= 4
+    assert all(ask(connection, MODELS)[0] == 200 for connection in crowd), "those who were there stay"
+
+
+def test_a_connection_above_the_limit_is_one_like_any_other_once_there_is_room(
+    few: Running, crowd: list[Connection]
+) -> None:
+    with few.connect() as guest:
+        assert ask(guest)[0] == 200
+        crowd[0].file.close()
+        crowd[0].sock.close()
+        until(lambda: connections_seen_by(guest) == FEW)
+        assert ask(guest, MODELS)[0] == 200
+        with few.connect() as other:
+            assert ask(other, MODELS)[0] == 503
+
+
+def test_a_flood_of_connections_does_not_keep_a_probe_out(few: Running, crowd: list[Connection]) -> None:
+    with ExitStack() as stack:
+        flood = [stack.enter_context(few.connect()) for _ in range(3 * RESERVED)]
+        for _ in range(3):
+            with few.connect() as probe:
+                assert ask(probe)[0] == 200
+        for turned_away in flood[: 2 * RESERVED]:
+            with suppress(ConnectionResetError):
+                assert turned_away.response()[0] == 503
+                assert turned_away.at_end()
+        with few.connect() as probe:
+            assert FEW + RESERVED <= connections_seen_by(probe) <= FEW + RESERVED + LASTING + 1
+
+
+def test_websockets_count_as_connections(few: Running) -> None:
+    until(lambda: few.metric("anytime_connections") == 1)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(few.stream()) for _ in range(FEW)]
+        with few.connect() as other:
+            assert ask(other, MODELS)[0] == 503
+        streams[0].say("begin", 1, deadline_ms=0)
+        assert streams[0].answer(1)["prefix"] == 0
+    until(lambda: few.metric("anytime_connections") == 1)
+
+
+def test_who_sends_nothing_is_closed_silently(hasty: Running) -> None:
+    with hasty.connect() as connection:
+        begun = monotonic()
+        assert connection.at_end()
+        assert 0.4 < monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"G",
+        b"GET /livez HTTP/1.1\r\nHost: te",
+        REQUEST[:-1],
+        HANDSHAKE[:-2],
+        b"POST /predict HTTP/1.1\r\nX: " + b"x" * 900,
+    ],
+    ids=["a byte", "half a header", "all but a byte", "half a handshake", "a long header"],
+)
+def test_half_a_head_is_a_problem_after_a_while_also_on_a_connection_that_was_good_before(
+    hasty: Running, half: bytes
+) -> None:
+    for before in (b"", REQUEST):
+        with hasty.connect() as connection:
+            if before:
+                assert ask(connection)[0] == 200
+            connection.send(half)
+            status, headers, problem = connection.response()
+            assert (status, headers["connection"]) == (408, "close")
+            assert problem["type"] == "urn:anytime:problem:slow-request"
+            assert "0.5 s" in problem["detail"]
+            assert at_end(connection)
+
+
+def test_a_head_that_comes_byte_by_byte_is_late_as_a_whole(hasty: Running) -> None:
+    with hasty.connect() as connection:
+        connection.sock.settimeout(0.02)
+        begun, told = monotonic(), b""
+        for byte in REQUEST * 10:
+            connection.sock.send(bytes((byte,)))
+            try:
+                told = connection.sock.recv(100)
+                break
+            except TimeoutError:
+                assert monotonic() - begun < 10
+        assert told.startswith(b"HTTP/1.1 408 ")
+
+
+def test_bytes_that_are_no_request_do_not_keep_a_connection_open(hasty: Running) -> None:
+    with hasty.connect() as connection:
+        assert ask(connection)[0] == 200
+        connection.send(b"\r\n")
+        begun = monotonic()
+        assert at_end(connection)
+        assert monotonic() - begun < 10
+
+
+def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running) -> None:
+    with hasty.connect() as used, hasty.connect() as idle:
+        assert ask(idle)[0] == 200
+        begun = monotonic()
+        while monotonic() - begun < 1.0:
+            assert ask(used)[0] == 200
+            sleep(0.05)
+        assert idle.at_end()
+        assert ask(used)[0] == 200
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"x"], ids=["chunks", "length"])
+def test_a_body_that_nobody_waits_for_ends_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The response has left, and the rest of the request would stop every clock that is set by what comes.
+    monkeypatch.setattr("anytime_service.connections.LINGER_S", 0.4)
+    form = b"Transfer-Encoding: chunked" if len(piece) > 1 else b"Content-Length: 1000"
+    for service in serve():
+        with service.connect() as connection:
+            connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\n%b\r\n\r\n" % form)
+            assert connection.response()[0] in (404, 409)
+            begun = monotonic()
+            try:
+                while monotonic() - begun < 10:
+                    connection.send(piece)
+                    sleep(0.02)
+            except OSError:
+                pass
+            assert monotonic() - begun < 9, "cut off"
+        with service.connect() as connection:
+            connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n")
+            assert connection.response()[0] in (404, 409)
+            connection.send(b"x" * 50)
+            assert ask(connection)[0] == 200, "a body that ends in time is none to close over"
+
+
+@pytest.mark.parametrize(("path", "sent"), [("/sessions", b""), ("/sessions/{}/groups", b'{"speed"')])
+def test_a_body_without_a_deadline_has_to_come_in_time(
+    hasty: Running, path: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.exchange.LINGER_S", 0.1)
+    session = hasty.post_to("/sessions").json()["id"]
+    with hasty.connect() as connection, logged() as records:
+        head = f"POST {path.format(session)} HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n"
+        connection.send(head.encode() + sent)
+        status, headers, problem = connection.response()
+        assert (status, headers["connection"]) == (408, "close")
+        assert problem["type"] == "urn:anytime:problem:slow-request"
+        assert at_end(connection)
+    assert not records
+    with hasty.connect() as connection:  # one with a deadline has until then
+        connection.head("deadline_ms=800", length=100)
+        assert connection.response()[2]["reason"] == "deadline"
+
+
+@pytest.mark.parametrize("line", [b"X-Header: and its value\r\n", b"X"], ids=["many headers", "one header"])
+def test_a_head_without_end_is_refused_and_not_kept(hasty: Running, line: bytes) -> None:
+    with hasty.connect() as connection:
+        connection.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n")
+        flood = line * (400_000 // len(line))
+        connection.send(flood)
+        status, headers, problem = connection.response()
+        assert (status, headers["connection"]) == (431, "close")
+        assert problem["type"] == "urn:anytime:problem:head-too-large"
+        assert str(HEAD_BYTES) in problem["detail"]
+        assert at_end(connection)
+
+
+@pytest.mark.parametrize("place", ["path", "header", "handshake"])
+def test_a_head_may_have_so_many_bytes_and_no_more(hasty: Running, place: str) -> None:
+    def request(size: int) -> bytes:
+        if place == "path":
+            head = b"GET /livez?%b HTTP/1.1\r\nHost: test\r\n\r\n"
+        elif place == "header":
+            head = b"GET /livez HTTP/1.1\r\nHost: test\r\nX-Long: %b\r\n\r\n"
+        else:
+            head = HANDSHAKE.replace(b"Host: test", b"Host: test\r\nX-Long: %b")
+        return head % (b"x" * (size - len(head) + 2))
+
+    with hasty.connect() as connection:
+        connection.send(request(HEAD_BYTES))
+        assert connection.file.readline().split()[1] in (b"200", b"101")
+    for split in (0, 500):
+        with hasty.connect() as connection:
+            large = request(HEAD_BYTES + 60)
+            connection.send(large[:split])
+            connection.send(large[split:])
+            assert connection.response()[0] == 431
+            assert at_end(connection)
+
+
+def test_a_body_is_no_part_of_the_head(hasty: Running) -> None:
+    body = json.dumps({"groups": VALUES}).encode().ljust(50_000)
+    with hasty.connect() as connection:
+        for _ in range(3):
+            connection.head(length=len(body))
+            connection.send(body)
+            assert connection.response()[0] == 200
+        head = b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: 50000\r\n\r\n"
+        connection.send((head + body) * 3 + REQUEST[:20])
+        assert [connection.response()[0] for _ in range(3)] == [200] * 3
+        connection.send(REQUEST[20:])
+        assert connection.response()[0] == 200
+
+
+def test_what_is_no_http_is_told_so_by_a_problem(few: Running) -> None:
+    with few.connect() as connection:
+        connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")
+        status, headers, problem = connection.response()
+        assert (status, headers["content-type"]) == (400, "application/problem+json")
+        assert "expected HTTP/1.1" in problem["detail"]
+        assert at_end(connection)
+
+
+def test_a_stream_that_asks_for_nothing_is_closed_and_one_that_waits_is_not(hasty: Running) -> None:
+    with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
+        waiting.say("begin", 1, deadline_ms=1_500)
+        begun, number = monotonic(), 0
+        while monotonic() - begun < 1.0:
+            used.say("begin", number, deadline_ms=0)
+            assert used.answer(number)["prefix"] == 0
+            number += 1
+            sleep(0.05)
+        with pytest.raises(ConnectionClosed) as closed:
+            idle.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        assert waiting.answer(1)["reason"] == "deadline"
+        with pytest.raises(ConnectionClosed):
+            waiting.hear()
+
+
+def test_who_does_not_take_what_was_sent_is_cut_off(hasty: Running) -> None:
+    def stopped(request: bytes, more: Callable[[socket.socket], None]) -> None:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(20)
+            sock.connect(("127.0.0.1", hasty.port))
+            sock.sendall(request)
+            more(sock)
+            until(lambda: hasty.metric("anytime_connections") == 1)
+
+    def ping(sock: socket.socket) -> None:
+        sock.settimeout(0.3)
+        try:
+            while True:
+                sock.sendall((b"\x89\xfd" + bytes(4) + b"x" * 125) * 500)
+        except OSError:
+            pass
+
+    until(lambda: hasty.metric("anytime_connections") == 1)
+    stopped(REQUEST.replace(b"/livez", b"/console/plotly.min.js"), lambda _: None)
+    stopped(HANDSHAKE, ping)
+
+
+def test_a_stream_is_told_of_a_deadline_although_it_was_silent_for_long(hasty: Running) -> None:
+    with raw(hasty) as connection:
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_200}))
+        assert json.loads(read_frame(connection)[1])["reason"] == "deadline"
+
+
+class Limits:
+    """Stands in for the system's limits of open files."""
+
+    RLIMIT_NOFILE, RLIM_INFINITY = 7, -1
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.now = soft, hard
+
+    def getrlimit(self, _what: int) -> tuple[int, int]:
+        return self.now
+
+    def setrlimit(self, _what: int, limits: tuple[int, int]) -> None:
+        self.now = limits
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "room", "after"),
+    [
+        (1024, 4096, 100, 100, 1024),
+        (1024, 4096, 2_000, 2_000, 2_000 + BESIDE),
+        (1024, 4096, 10_000, 4096 - BESIDE, 4096),
+        (1024, -1, 10_000, 10_000, 10_000 + BESIDE),
+        (-1, -1, 10_000, 10_000, -1),
+        (10, 10, 10, 1, 10),
+    ],
+)
+def test_room_for_connections_is_made_as_far_as_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, room: int, after: int
+) -> None:
+    limits = Limits(soft, hard)
+    monkeypatch.setattr("anytime_service.connections.resource", limits)
+    assert room_for(wanted) == room
+    assert limits.now == (after, hard)
+
+
+def test_a_server_without_descriptors_still_serves_those_it_has_and_does_not_spin(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    serve = [sys.executable, "-m", "anytime", "serve", "--port", "0", str(tmp_path / "m.safetensors")]
+    limited = ["bash", "-c", f'ulimit -n {FEWEST_FILES} && exec "$@"', "bash", *serve]
+    with subprocess.Popen(limited, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = ""
+            while (found := re.search(r"http://[^:]+:(\d+)", said)) is None:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            assert "leaves room for 1 connections, not 10000 (ANYTIME_MAX_CONNECTIONS)" in said
+            service = Running(int(found[1]))
+            with ExitStack() as stack:
+                kept = stack.enter_context(service.connect())
+                assert ask(kept)[0] == 200
+                for _ in range(200):
+                    stack.enter_context(service.connect())
+                assert ask(kept)[0] == 200
+                before = _cpu_s(process.pid)
+                sleep(0.5)
+                assert _cpu_s(process.pid) - before < 0.25
+                assert ask(kept)[0] == 200
+            until(lambda: is_served(service))
+        finally:
+            process.kill()
+
+
+def is_served(service: Running) -> bool:
+    with suppress(OSError), service.connect() as probe:
+        return ask(probe)[0] == 200
+    return False
+
+
+def _cpu_s(pid: int) -> float:
+    told = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(told[11]) + int(told[12])) / 100.0

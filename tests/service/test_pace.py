@@ -1,0 +1,150 @@
+"""Floods: a connection is read no faster than it may send, and however many flood, the others have their turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from time import monotonic, perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from anytime_service.app import create_app
+from anytime_service.pace import Pace
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.turns import Turns
+from service.loops import LOOPS, run
+from service.raw_stream import raw, read_frame, text
+from service.serving import Connection, Running, running, small_model, until
+
+RATE = 1_000
+SENT = 700
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Running]:
+    settings = Settings(port=0, max_message_rate=RATE)
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+        yield service
+
+
+@given(st.lists(st.tuples(st.floats(0, 500), st.integers(1, 400)), max_size=50), st.floats(1, 50_000))
+def test_no_more_is_let_through_than_rate_and_burst_allow(arrivals: list[tuple[float, int]], rate: float) -> None:
+    pace, now, count, waited = Pace(rate), 0.0, 0, 0.0
+    for gap_ms, messages in arrivals:
+        now += max(gap_ms, waited)  # whoever is told to wait does
+        waited = pace.spend(messages, now)
+        count += messages
+        burst = max(rate * 0.1, 100.0)
+        assert count <= burst + now * rate / 1000.0 + messages + 1e-6
+        assert (count <= burst) <= (waited == 0.0), "a burst is no flood"
+
+
+def test_a_rate_of_0_is_no_limit() -> None:
+    pace = Pace(0.0)
+    assert not any(pace.spend(10_000, 0.0) for _ in range(100))
+
+
+def others_are_served(service: Running) -> None:
+    with service.stream() as stream:
+        for name in range(20):
+            stream.say("begin", name, deadline_ms=0)
+            assert stream.answer(name)["id"] == name
+
+
+def asked(count: int) -> bytes:
+    return b"".join(text({"type": "begin", "id": name, "deadline_ms": 0}) for name in range(count))
+
+
+def pings(connection: Connection, _service: Running) -> None:
+    connection.send(Frame(Opcode.PING, b"x").serialize(mask=True) * SENT)
+    for _ in range(SENT):
+        assert read_frame(connection) == (Opcode.PONG, b"x")
+
+
+def messages(connection: Connection, service: Running) -> None:
+    connection.send(asked(SENT))
+    others_are_served(service)
+    assert [json.loads(read_frame(connection)[1])["id"] for _ in range(SENT)] == list(range(SENT))
+
+
+def pieces(connection: Connection, service: Running) -> None:
+    content = json.dumps({"type": "begin", "id": 1, "deadline_ms": 0}).encode().ljust(SENT)
+    for at in range(SENT):
+        piece = Frame(Opcode.CONT if at else Opcode.TEXT, content[at : at + 1], fin=at == SENT - 1)
+        connection.send(piece.serialize(mask=True))
+    others_are_served(service)
+    assert json.loads(read_frame(connection)[1])["id"] == 1
+
+
+@pytest.mark.parametrize("flood", [messages, pings, pieces])
+def test_a_stream_is_read_no_faster_than_it_may_send_and_nothing_is_lost(
+    slow: Running, flood: Callable[[Connection, Running], None]
+) -> None:
+    with raw(slow) as connection:
+        begun = monotonic()
+        flood(connection, slow)
+        assert monotonic() - begun > 0.5 * (SENT - RATE / 10) / RATE
+        connection.send(text({"type": "begin", "id": "after", "deadline_ms": 0}))
+        assert json.loads(read_frame(connection)[1])["id"] == "after"
+
+
+def test_the_chunks_of_a_body_are_read_no_faster_than_they_may_come(slow: Running) -> None:
+    with slow.connect() as connection:
+        for _ in range(2):
+            begun = monotonic()
+            connection.head("deadline_ms=9000")
+            connection.send(b"1\r\n \r\n" * SENT)
+            connection.send(b'd\r\n{"groups": {}\r\n1\r\n}\r\n0\r\n\r\n')
+            others_are_served(slow)
+            status, _, answer = connection.response()
+            assert (status, answer["reason"]) == (200, "end")
+            assert monotonic() - begun > 0.5 * (SENT - RATE / 10) / RATE
+
+
+def test_a_connection_that_leaves_while_it_has_to_wait_harms_nobody(slow: Running) -> None:
+    for _ in range(5):
+        with raw(slow) as connection:
+            connection.send(asked(SENT))
+        with slow.connect() as plain:
+            plain.head()
+            plain.send(b"1\r\n \r\n" * SENT)
+    others_are_served(slow)
+    until(lambda: slow.metric("anytime_held_bytes") == 0)
+
+
+def test_bursts_are_not_slowed(service: Running) -> None:
+    with raw(service) as connection:
+        begun = monotonic()
+        connection.send(asked(1_500))
+        assert [json.loads(read_frame(connection)[1])["id"] for _ in range(1_500)] == list(range(1_500))
+        assert monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_those_who_wait_for_turns_share_a_little_of_each_turn_of_the_loop(loop: str) -> None:
+    order: list[int] = []
+    rounds: list[int] = []
+
+    def work(number: int) -> None:
+        order.append(number)
+        until = perf_counter() + 0.0006
+        while perf_counter() < until:
+            pass
+
+    async def main() -> None:
+        turns = Turns()
+        for number in range(20):
+            turns.ask(lambda number=number: work(number))  # type: ignore[misc]
+        while len(order) < 20:
+            before = len(order)
+            await asyncio.sleep(0)
+            rounds.append(len(order) - before)
+
+    run(main(), loop)
+    assert order == list(range(20))
+    assert max(rounds) <= 2, "the others have their turn after a millisecond, or what was begun by then"
