@@ -83,5 +83,5 @@ def load_settings(**given: Any) -> Settings:
         first = error.errors(include_url=False)[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"][:1]).upper()
         if name.endswith("_SESSION_STORE"):  # what came may have a password in it
-            raise AnytimeError(f"setting {name}: {first['msg']}") from None
+            raise AnytimeError(f"setting {name}: {first['msg'].removeprefix('Value error, ')}") from None
         raise AnytimeError(f"setting {name}: {first['msg'].lower()} (got {first['input']!r})") from error
