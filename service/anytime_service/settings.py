@@ -190,4 +190,5 @@ def load_settings(**given: Any) -> Settings:
         first = error.errors(include_url=False)[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"][:1]).upper()
         got = "" if first["loc"][:1] in SECRET else f" (got {first['input']!r})"
-        raise AnytimeError(f"setting {name}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from None
+        why = first["msg"].removeprefix("Value error, ")
+        raise AnytimeError(f"setting {name}: {why[0].lower()}{why[1:]}{got}") from None

@@ -276,21 +276,21 @@ class Link:
         return next((why for kind, why in _WHYS if isinstance(error, kind)), "a fault of this server; its log says why")
 
     def _pool_of(self, url: str) -> Any:
-        pool: Any = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=self._timeout_s,
-            socket_timeout=self._timeout_s,
-            socket_connect_timeout=self._timeout_s,
-            # What was sent may have been done: whoever asked decides whether to send it again.
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            client_name="anytime",
-        )
         try:
+            pool: Any = BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS,
+                timeout=self._timeout_s,
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=self._timeout_s,
+                # What was sent may have been done: whoever asked decides whether to send it again.
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+                client_name="anytime",
+            )
             pool.make_connection()
         except (TypeError, ValueError, RedisError) as error:
-            raise AnytimeError(f"setting ANYTIME_SESSION_STORE: {error}") from error
+            raise AnytimeError(f"setting ANYTIME_SESSION_STORE: a parameter of its URL cannot be: {error}") from error
         return pool
 
 
