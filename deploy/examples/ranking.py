@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from own_server import serving
 
 from anytime.answer import Answer
 from anytime.threads import single_blas_thread
-from anytime_service.client import AsyncClient, ProblemError
+from anytime_service.client import AsyncClient
 
 Numbers = NDArray[Any]
 
@@ -42,7 +43,7 @@ DOCUMENTS, TERMS, PASSAGES, WIDTH, WORDS = 500, 4, 8, 96, 256
 TRAINED_ON = 30
 """Queries."""
 
-APART_S = 0.04
+APART_S = 0.03
 """Between two queries: what was still being computed when the last answer was due ends meanwhile."""
 
 PATIENCE_MS = 5_000.0
@@ -79,9 +80,13 @@ _SECOND = (_rng.normal(size=(128, 12)) / 11).astype(np.float32)
 _TASTE = _rng.normal(size=12)
 
 
-def made_up(seed: int) -> Query:
-    """Make up a query: documents are about it to some degree, which shows in everything, and nowhere well."""
-    rng = np.random.default_rng(seed)
+@lru_cache(maxsize=128)
+def query_of(number: int) -> Query:
+    """Make up a query: documents are about it to some degree, which shows in everything, and nowhere well.
+
+    The documents lie with whoever computes their features: sent is only the query's number, as it would be its words.
+    """
+    rng = np.random.default_rng(number)
     about = rng.normal(size=DOCUMENTS)
     shown = np.exp(0.5 * about)[:, np.newaxis, np.newaxis]
     counts = rng.poisson(np.array([0.3, 3.0, 0.8])[:, np.newaxis] * shown * np.ones(TERMS)).astype(np.float32)
@@ -143,13 +148,13 @@ def network(query: Query) -> Numbers:
     return np.asarray((np.maximum(pairs @ _FIRST, 0.0) @ _SECOND).mean(axis=1))
 
 
-EXTRACTORS: dict[str, Callable[[Query], Numbers]] = {
-    "stored": stored,
-    "title": title,
-    "body": body,
-    "proximity": proximity,
-    "meaning": meaning,
-    "network": network,
+def extracted(extract: Callable[[Query], Numbers], number: int) -> Numbers:
+    """What an extractor computes for the documents of a query."""
+    return extract(query_of(number))
+
+
+EXTRACTORS: dict[str, Callable[[int], Numbers]] = {
+    extract.__name__: partial(extracted, extract) for extract in (stored, title, body, proximity, meaning, network)
 }
 
 
@@ -157,14 +162,14 @@ def train(path: Path) -> None:
     """Measure what each group costs here, learn the order in which they are worth it, and save the model."""
     from anytime import AnytimeRegressor  # noqa: PLC0415  (scikit-learn, which takes seconds, and only training needs)
 
-    queries = [made_up(seed) for seed in range(TRAINED_ON)]
     blocks: dict[str, list[Numbers]] = {name: [] for name in EXTRACTORS}
     taken: dict[str, list[float]] = {name: [] for name in EXTRACTORS}
     with single_blas_thread():
-        for query in queries:
+        for number in range(TRAINED_ON):
+            query_of(number)
             for name, extract in EXTRACTORS.items():
                 begun = time.perf_counter()
-                blocks[name].append(extract(query))
+                blocks[name].append(extract(number))
                 taken[name].append((time.perf_counter() - begun) * 1e3)
     groups = [
         {"name": name, "features": [f"{name}_{i}" for i in range(b[0].shape[1])], "cost": float(np.median(taken[name]))}
@@ -172,7 +177,7 @@ def train(path: Path) -> None:
     ]
     X = np.hstack([np.vstack(b) for b in blocks.values()])
     regressor = AnytimeRegressor({"cost_unit": "ms", "groups": groups}, alpha="cv")
-    model = regressor.fit(X, np.concatenate([query.relevance for query in queries])).save(path)
+    model = regressor.fit(X, np.concatenate([query_of(number).relevance for number in range(TRAINED_ON)])).save(path)
     print(f"{'step':<12}{'ms, up to it':>14}{'explained':>11}")
     for step in model.manifest.steps:
         print(f"{step.group:<12}{step.cumulative_cost:>14.2f}{step.r2:>11.3f}")
@@ -194,12 +199,11 @@ class Asked:
     groups: list[int]
     gains: list[float]
 
-    def note(self, answer: Answer | None, took_ms: float, query: Query) -> None:
-        """Take in an answer, or that there is none."""
-        order = None if answer is None else answer.ranking
+    def note(self, answer: Answer, took_ms: float, number: int) -> None:
+        """Take in an answer."""
         self.took_ms.append(took_ms)
-        self.groups.append(0 if answer is None else answer.prefix)
-        self.gains.append(ndcg(query.relevance, range(DOCUMENTS) if order is None else order))
+        self.groups.append(answer.prefix)
+        self.gains.append(ndcg(query_of(number).relevance, answer.ranking or range(DOCUMENTS)))
 
     def line(self, name: str, full: float, deadline_ms: float | None = None) -> str:
         """Tell of it in one line."""
@@ -213,8 +217,9 @@ class Asked:
 
 async def ask(client: AsyncClient, seconds: float) -> None:
     """Ask under each deadline, then within each budget that buys a step more; prints a line each."""
-    queries = [made_up(1_000 + seed) for seed in range(12)]
+    queries = range(1_000, 1_008)
     await client.warm_up(EXTRACTORS, model="ranking", worker="process")
+    await _asked(client, queries, len(queries))  # which has the documents at hand afterwards
     full = await _asked(client, queries, len(queries))
     best = float(np.mean(full.gains))
     print(f"\n{'':<18}{'groups':>8}{'NDCG@10':>10}{'of full':>10}{'p50 ms':>9}{'p99 ms':>9}{'in time':>13}")
@@ -229,28 +234,31 @@ async def ask(client: AsyncClient, seconds: float) -> None:
 
 async def _asked(
     client: AsyncClient,
-    queries: Sequence[Query],
+    queries: Sequence[int],
     count: int,
     deadline_ms: float | None = None,
     budget: float | None = None,
 ) -> Asked:
     """Ask so many queries, in turns."""
     asked = Asked([], [], [])
-    for query in itertools.islice(itertools.cycle(queries), count):
-        asked.note(*await _ranked(client, query, deadline_ms, budget), query)
+    for number in itertools.islice(itertools.cycle(queries), count):
+        asked.note(*await _ranked(client, number, deadline_ms, budget), number)
     return asked
 
 
 async def _ranked(
-    client: AsyncClient, query: Query, deadline_ms: float | None, budget: float | None
-) -> tuple[Answer | None, float]:
-    """Have the documents put in order; the answer, if the server gives one, and after how many milliseconds."""
-    await asyncio.sleep(APART_S)
-    begun = time.perf_counter()
-    try:
+    client: AsyncClient, number: int, deadline_ms: float | None, budget: float | None
+) -> tuple[Answer, float]:
+    """Have the documents put in order; the answer, and after how many milliseconds.
+
+    Who has a deadline takes what there is, the base rate if the server refuses; who has none asks again.
+    """
+    while True:
+        await asyncio.sleep(APART_S)
+        begun = time.perf_counter()
         answer = await client.run(
             EXTRACTORS,
-            query,
+            number,
             deadline_ms or PATIENCE_MS,
             budget=budget,
             model="ranking",
@@ -258,11 +266,8 @@ async def _ranked(
             ranking=True,
             worker="process",
         )
-    except ProblemError as problem:
-        if problem.status != 503:
-            raise
-        answer = None
-    return answer, (time.perf_counter() - begun) * 1e3
+        if deadline_ms is not None or answer.reason != "overload":
+            return answer, (time.perf_counter() - begun) * 1e3
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from scipy import ndimage
 
 from anytime.answer import Answer
 from anytime.threads import single_blas_thread
-from anytime_service.client import Client, ProblemError
+from anytime_service.client import Client
 
 Numbers = NDArray[Any]
 
@@ -182,9 +182,9 @@ def train(path: Path) -> None:
         print(f"{step.group:<16}{step.cumulative_cost:>14.2f}{math.sqrt(step.cv_error or 0.0):>16.3f}")
 
 
-def may_be(answer: Answer | None, late_ms: float) -> float:
+def may_be(answer: Answer, late_ms: float) -> float:
     """How near the obstacle may be, for all that is known: what the vehicle acts on."""
-    if answer is None or late_ms > LATE_MS or answer.expected.cv_error is None:
+    if answer.reason == "overload" or late_ms > LATE_MS or answer.expected.cv_error is None:
         return 1.0
     return float(answer.prediction) + 2.0 * math.sqrt(answer.expected.cv_error)
 
@@ -200,13 +200,12 @@ class Second:
     missed: int = 0
     """Pictures at which it should have braked, and did not."""
 
-    def note(self, answer: Answer | None, late_ms: float, nearness: float) -> None:
-        """Take in the answer about a picture, or that there is none, and what was true."""
-        told = may_be(answer, late_ms)
-        brakes = told > TOO_NEAR
+    def note(self, answer: Answer, late_ms: float, nearness: float) -> None:
+        """Take in the answer about a picture, and what was true."""
+        brakes = may_be(answer, late_ms) > TOO_NEAR
         self.late_ms.append(late_ms)
-        self.groups.append(0 if answer is None else answer.prefix)
-        self.errors.append(abs((told if answer is None else float(answer.prediction)) - nearness))
+        self.groups.append(answer.prefix)
+        self.errors.append(abs(float(answer.prediction) - nearness))
         self.braked += brakes
         self.missed += nearness > TOO_NEAR and not brakes
 
@@ -220,15 +219,10 @@ class Second:
         )
 
 
-def look(client: Client, frame: Frame) -> tuple[Answer | None, float]:
-    """The answer about a picture, if the server gives one, and by how much it missed the deadline."""
+def look(client: Client, frame: Frame) -> tuple[Answer, float]:
+    """The answer about a picture, and by how much it missed the deadline."""
     begun = time.perf_counter()
-    try:
-        answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
-    except ProblemError as problem:
-        if problem.status != 503:
-            raise
-        answer = None
+    answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
     return answer, (time.perf_counter() - begun) * 1e3 - DEADLINE_MS
 
 
