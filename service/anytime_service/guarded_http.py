@@ -187,7 +187,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._stage, self._after_bytes = _LAST, 0
         self.shared.left(self)
         self._unset_keepalive_if_required()
-        if answering:  # the request before this one has the word, and the connection closes after it
+        if answering and self.cycle.more_body and not self.cycle.response_started:
+            self.cycle.disconnected = True  # it is this request's own body, which will never be whole
+            self.cycle.message_event.set()
+        elif answering:  # the request before this one has the word, and the connection closes after it
             self.pipeline.clear()
             self.cycle.keep_alive = False
             return

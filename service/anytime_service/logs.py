@@ -18,7 +18,7 @@ from anytime_service.access import LOGGER as ACCESS
 from anytime_service.correlation import CURRENT
 from anytime_service.settings import Settings
 
-__all__ = ["JsonLines", "TextLines", "log_config"]
+__all__ = ["JsonLines", "OnPurpose", "TextLines", "log_config"]
 
 _OTHERS = {
     "asyncio": "WARNING",

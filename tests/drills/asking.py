@@ -93,7 +93,7 @@ class _Sdk(_Kind):
         """Tell a call that came to nothing."""
         came = time.perf_counter()
         if isinstance(error, ProblemError):
-            return self.made(number, begun, came, status=error.status, problem=error.type.startswith("urn:"))
+            return self.made(number, begun, came, status=error.status, type=error.type, why=error.detail)
         return self.made(number, begun, came, broke=f"{type(error).__name__}: {error}")
 
 
@@ -220,8 +220,9 @@ class _Plain(_Kind):
         if status == 200:
             answer = msgspec.json.decode(content, type=Told)
             return self.made(number, begun, came, replica=self.replica, answer=answer, **more)
-        problem = kind == "application/problem+json" and bool(json.loads(content).get("detail"))
-        return self.made(number, begun, came, replica=self.replica, status=status, problem=problem, **more)
+        problem = json.loads(content) if kind == "application/problem+json" else {}
+        told = {"status": status, "type": problem.get("type"), "why": problem.get("detail")}
+        return self.made(number, begun, came, replica=self.replica, **told, **more)
 
 
 class WebSocket(_Plain):
@@ -245,14 +246,15 @@ class WebSocket(_Plain):
             await self._say("group", number, group=group, values=values[group])
         message = json.loads(await socket.recv())
         came = time.perf_counter()
-        told = {"sent": sent, "replica": self.at}
+        told: dict[str, Any] = {"sent": sent, "replica": self.at}
         if message["id"] != number:
             raise ConnectionError(f"a message about {message['id']!r} came, expected one about {number}")
         if message["type"] == "answer":
             return self.made(number, begun, came, answer=msgspec.convert(message, Told), **told)
         problem = message["problem"]
+        told |= {"status": problem["status"], "type": problem["type"], "why": problem["detail"]}
         await self.close()  # every group would be refused, in a message of its own
-        return self.made(number, begun, came, status=problem["status"], problem=bool(problem["detail"]), **told)
+        return self.made(number, begun, came, **told)
 
     async def close(self) -> None:
         """Close without waiting for the other end."""

@@ -12,7 +12,10 @@ import numpy as np
 from anytime.model import AnytimeModel
 from benchmarks.load.models import values_of
 
-__all__ = ["Call", "Told", "inputs", "read_calls"]
+__all__ = ["OVERLOADED", "Call", "Told", "inputs", "read_calls"]
+
+
+OVERLOADED = "urn:anytime:problem:overloaded"
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Call(msgspec.Struct, frozen=True):
     opened : when the model's version was settled, at the earliest; None is at `begun`.
     replica : which one it went to; None where a balancer chose.
     answer : what came.
-    status, problem : the HTTP status of a refusal, and whether it came as problem details.
+    status : HTTP status of a refusal.  type, why : of its problem details; None if it came without.
     broke : what happened to the connection instead.
     """
 
@@ -59,8 +62,14 @@ class Call(msgspec.Struct, frozen=True):
     replica: int | None = None
     answer: Told | None = None
     status: int | None = None
-    problem: bool = False
+    type: str | None = None
+    why: str | None = None
     broke: str | None = None
+
+    @property
+    def shed(self) -> bool:
+        """Whether a server that was too busy, or full, refused it in order."""
+        return self.status == 503 and self.type == OVERLOADED and bool(self.why)
 
     @property
     def late_ms(self) -> float:

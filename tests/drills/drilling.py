@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def drill(strike: Strike, stage: Stage, plan: Plan, lengths: Lengths, environmen
     oracle, lost = Oracle(stage.served), dict(stage.lost)
     shares = {}
     for phase in phases:
-        some = [call for call in calls if phase.begin <= call.begun < phase.end]
+        some = [call for call in calls if _phase_of(call, phases) is phase]
         found = report.rows[phase.name] = figures(some, oracle, stalls, lost)
         shares[phase.name] = found.share
         report.broken += broken_by(found, phase.name)
@@ -115,6 +115,16 @@ def _phases(strike: Strike, stage: Stage, asking: Clients, lengths: Lengths) -> 
     return [Phase("before", begun, struck), Phase("during", struck, mended), Phase("after", mended, over)], mending
 
 
+def _phase_of(call: Call, phases: Sequence[Phase]) -> Phase | None:
+    """The phase of a call: the fault's own for all that it can have met; None for those before the first."""
+    before, during, after = phases
+    if call.begun < before.begin or call.begun >= after.end:
+        return None
+    if call.came < during.begin:
+        return before
+    return after if call.begun >= during.end else during
+
+
 def broken_by(found: Figures, phase: str) -> list[str]:
     """Promises that figures break."""
     broken = []
@@ -135,23 +145,27 @@ def broken_by(found: Figures, phase: str) -> list[str]:
 
 
 def unforeseen(
-    calls: Iterable[Call],
+    calls: Sequence[Call],
     allowed: Mapping[str, frozenset[Outcome]],
     lost: Mapping[int, tuple[float, float]],
     phase: str,
 ) -> list[str]:
     """What came of calls that may not come of them, in words, a line a kind.
 
-    Refusals that are allowed must be clear ones: 503 as problem details.
+    Refusals that are allowed must be clear ones: 503 as problem details. A few calls may always be shed: a server that
+    finds its machine standing still begins nothing for a moment.
     """
     found: dict[str, list[str]] = {}
+    shed = [call for call in calls if call.shed and call.kind not in allowed]
+    if len(shed) > max(EXCUSED * len(calls), EXCUSED_FEW):
+        found["every kind"] = [f"shed: {shed[0].why}"] * len(shed)
     for call in calls:
         what = outcome(call)
-        if what in EVERY or is_lost(call, lost):
+        if what in EVERY or call.shed or is_lost(call, lost):
             continue
-        clear = what is not Outcome.REFUSED or (call.status == 503 and call.problem)
+        clear = what is not Outcome.REFUSED or (call.status == 503 and call.why)
         if what not in allowed.get(call.kind, frozenset()) or not clear:
-            found.setdefault(call.kind, []).append(call.broke or f"refused with {call.status}")
+            found.setdefault(call.kind, []).append(call.broke or f"refused with {call.status}: {call.why}")
     return [f"{phase}: {len(each)} calls by {kind} {each[0]}" for kind, each in found.items()]
 
 

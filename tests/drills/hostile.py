@@ -157,7 +157,7 @@ def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Sta
     trial.others_ms = float(np.percentile(late, 99)) if late else float("nan")
     wrong = [fault for fault in map(oracle.fault, calls) if fault is not None]
     trial.others += [*wrong[:2], *unforeseen(calls, dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED})), {}, "others")]
-    trial.shed = sum(call.status == 503 and call.kind != full for call in calls)
+    trial.shed = sum(call.shed and call.kind != full for call in calls)
 
 
 def tell(trial: Trial) -> None:

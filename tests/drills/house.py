@@ -112,11 +112,11 @@ class Replica:
         """What it holds."""
         return footprint(self.process.pid)
 
-    def start(self, *, behind: bool = False) -> None:
-        """Start, and do not wait; `behind` those that serve, until it is ready."""
+    def start(self) -> None:
+        """Start, and do not wait; until it is ready it stands back behind those that serve."""
         command = [sys.executable, "-m", "anytime", "serve", str(self._model), "--port", str(self.port)]
         self._file = self.log.open("ab")
-        with aside(self._core, os.SCHED_IDLE if behind else os.SCHED_OTHER):
+        with aside(self._core):
             self._process = subprocess.Popen(
                 command, env=self._environment, cwd=self.log.parent, stdout=subprocess.DEVNULL, stderr=self._file
             )

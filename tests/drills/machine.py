@@ -67,11 +67,11 @@ def pause(seconds: float) -> None:
 
 
 @contextmanager
-def aside(core: int, policy: int = os.SCHED_OTHER) -> Iterator[None]:
-    """Have what this thread starts in the block run on one core, before nobody; `SCHED_IDLE` is after everybody."""
+def aside(core: int) -> Iterator[None]:
+    """Have what this thread starts in the block run on one core, before nobody."""
     cores, was, told = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     os.sched_setaffinity(0, {core})
-    os.sched_setscheduler(0, policy, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     try:
         yield
     finally:
@@ -81,7 +81,7 @@ def aside(core: int, policy: int = os.SCHED_OTHER) -> Iterator[None]:
 
 
 def promoted(pid: int) -> None:
-    """Have a process that was started after everybody run as this one does."""
+    """Have a process that was started before nobody run as this one does."""
     policy, told = os.sched_getscheduler(0), os.sched_getparam(0)
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(PermissionError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -65,7 +64,7 @@ class Kill(Strike):
     def mend(self, stage: Stage) -> None:
         replica = stage.house.replicas[0]
         stage.expect(replica.process.wait(10) == -signal.SIGKILL, "the replica was not killed")
-        replica.start(behind=True)
+        replica.start()
         replica.await_ready()
         stage.find(0)
 
@@ -153,7 +152,7 @@ class FullDisk(Strike):
         options = ["--groups", groups, "--target", "y", "--alpha", "0.01", "--n-jobs", "1", "--out", stage.house.model]
         command = [sys.executable, "-m", "anytime", "train", str(table), *map(str, options)]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        with aside(CLIENT_CORE, os.SCHED_IDLE):
+        with aside(CLIENT_CORE):
             process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
         with process:
             stage.disk.hold(process.pid)

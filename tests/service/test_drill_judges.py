@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from anytime.model import AnytimeModel
-from drills.calls import Call, Told, inputs
+from drills.calls import OVERLOADED, Call, Told, inputs
 from drills.clients import Left
 from drills.drilling import broken_by, client_leaks, unforeseen
 from drills.flatness import trend
@@ -142,11 +142,19 @@ def test_figures_break_promises() -> None:
 
 def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: AnytimeModel) -> None:
     allowed = {"session": frozenset({Outcome.REFUSED})}
-    clear = call(model, answer=None, kind="session", status=503, problem=True)
+    clear = call(model, answer=None, kind="session", status=503, why="it is gone")
     assert not unforeseen([clear], allowed, {}, "during")
-    for changed in ({"problem": False}, {"status": 500}, {"kind": "post"}):
+    for changed in ({"why": None}, {"status": 500}, {"kind": "post"}):
         assert unforeseen([msgspec.structs.replace(clear, **changed)], allowed, {}, "during")
     assert unforeseen([clear], {}, {}, "after")
+
+
+def test_a_few_calls_may_be_shed_and_no_more(model: AnytimeModel) -> None:
+    fine = [call(model)] * 495
+    shed = call(model, answer=None, status=503, type=OVERLOADED, why="too busy")
+    assert not unforeseen([*fine, *[shed] * 5], {}, {}, "during")
+    assert unforeseen([*fine, *[shed] * 20], {}, {}, "during")
+    assert unforeseen([msgspec.structs.replace(shed, why=None)], {}, {}, "during"), "without a reason"
 
 
 def test_recovery_counts_until_the_server_answers_as_before(model: AnytimeModel) -> None:

@@ -23,17 +23,15 @@ JSON, MSGPACK, LINES = "application/json", "application/msgpack", "application/x
 
 def posted(content: bytes, kind: str = JSON, path: str = "/predict?deadline_ms=500", more: str = "") -> bytes:
     """A request with a body of known length."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: hostile\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}\r\n"
-    )
-    return head.encode() + content
+    told = f"Host: hostile\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}"
+    return f"POST {path} HTTP/1.1\r\n{told}\r\n".encode() + content
 
 
 def _groups(values: str) -> bytes:
     return b'{"groups": {"group-0": ' + values.encode() + b"}}"
 
 
-BOMBS: Mapping[str, bytes] = {
+_BOMBS: Mapping[str, bytes] = {
     "JSON, 100,000 deep": posted(b'{"groups":' + b"[" * DEEP),
     "JSON, 100,000 deep and closed": posted(b'{"groups": {"group-0": ' + b"[" * DEEP + b"]" * DEEP + b"}}"),
     "JSON of objects, 100,000 deep": posted(b'{"groups":' * DEEP),
@@ -71,6 +69,8 @@ BOMBS: Mapping[str, bytes] = {
     "a line of a megabyte": posted(b'{"group": "' + b"y" * 1_000_000, LINES),
     "20,000 lines of nonsense": posted(b"nonsense\n" * 20_000, LINES),
 }
+BOMBS = {name: content.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) for name, content in _BOMBS.items()}
+"""Requests, each the last on its connection."""
 
 
 def _bombs(port: int) -> Counter[str]:

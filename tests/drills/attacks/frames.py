@@ -10,13 +10,14 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from benchmarks.load.frames import text
 from drills.attacks.wire import Attack, connected, heard, push, replies
 
-__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "messages"]
+__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "handshake", "messages", "sent", "upgraded"]
 
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -78,26 +79,22 @@ def _told(body: bytes) -> str:
     return "cut off"
 
 
-def _sent(content: bytes, within_s: float = 0.5) -> Callable[[int], Counter[str]]:
-    def act(port: int) -> Counter[str]:
-        with upgraded(port) as sock:
-            push(sock, content)
-            came, end = heard(sock, within_s)
-        found = list(messages(came))
-        return Counter(found if found and end == "open" else [*found, end])
-
-    return act
+def sent(content: bytes, port: int) -> Counter[str]:
+    """Send bytes on a WebSocket of their own, and tell what comes back."""
+    with upgraded(port) as sock:
+        push(sock, content)
+        came, end = heard(sock, 1.0)
+    found = list(messages(came))
+    return Counter(found if found and end == "open" else [*found, end])
 
 
-def _handshake(content: bytes) -> Callable[[int], Counter[str]]:
-    def act(port: int) -> Counter[str]:
-        with connected(port) as sock:
-            push(sock, content)
-            came, end = heard(sock, 1.0)
-        found = list(replies(came))
-        return Counter(found if found and end == "open" else [*found, end])
-
-    return act
+def handshake(content: bytes, port: int) -> Counter[str]:
+    """Send a handshake, and tell what comes back."""
+    with connected(port) as sock:
+        push(sock, content)
+        came, end = heard(sock, 1.0)
+    found = list(replies(came))
+    return Counter(found if found and end == "open" else [*found, end])
 
 
 PING = frame(9, b"hostile")
@@ -150,6 +147,7 @@ HANDSHAKES: Mapping[str, bytes] = {
     "a POST": UPGRADE.replace(b"GET", b"POST", 1),
     "HTTP/1.0": UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0"),
     "a body": UPGRADE.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\nhello"),
+    "compression": HEAD + VERSION + KEYED + b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
     "an extension that is nonsense": HEAD + VERSION + KEYED + b"Sec-WebSocket-Extensions: a; b=\xff\r\n\r\n",
 }
 
@@ -238,10 +236,10 @@ def _ids(port: int) -> Counter[str]:
 FRAMES = (
     *(
         # What is behind the frame that is too long is never read, so the connection cannot be closed in order.
-        Attack(f"WebSocket: {name}", _sent(content), resets=len(content) > 1 << 20)
+        Attack(f"WebSocket: {name}", partial(sent, content), resets=len(content) > 1 << 20)
         for name, content in NONSENSE.items()
     ),
-    *(Attack(f"handshake: {name}", _handshake(content)) for name, content in HANDSHAKES.items()),
+    *(Attack(f"handshake: {name}", partial(handshake, content)) for name, content in HANDSHAKES.items()),
     Attack("WebSocket: 1000 messages damaged", _mutated, others_ms=50.0),
     Attack("WebSocket: random frames", _random_frames, resets=True),
     Attack("WebSocket: pings, never read", _pings, resets=True, others_ms=50.0),

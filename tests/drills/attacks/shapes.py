@@ -13,7 +13,7 @@ from itertools import product
 
 from drills.attacks.wire import Attack, connected, heard, push, replies, request
 
-__all__ = ["PATHS", "SHAPES"]
+__all__ = ["AMBIGUOUS", "OTHERS", "PATHS", "ROUTES", "SHAPES", "TRICKS", "asked", "hidden"]
 
 ALIVE = b'{"status":"ok"}'
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: hostile\r\n\r\n"
@@ -98,7 +98,7 @@ TRICKS = (
 )
 
 
-def _hidden(content: bytes, port: int) -> Counter[str]:
+def hidden(content: bytes, port: int) -> Counter[str]:
     """Send one that can be read in two ways; an answer to what is hidden in it is told as such."""
     with connected(port) as sock:
         push(sock, content)
@@ -108,18 +108,19 @@ def _hidden(content: bytes, port: int) -> Counter[str]:
     return Counter([*replies(came), end])
 
 
-def _path(path: str) -> bytes:
+def asked(path: str) -> bytes:
+    """A request for a path, as it stands."""
     return b"GET " + path.encode() + b" HTTP/1.1\r\nHost: hostile\r\nConnection: close\r\n\r\n"
 
 
 def _paths(port: int) -> Counter[str]:
     came: Counter[str] = Counter()
     for route, trick in product(ROUTES, TRICKS):
-        came += request(port, _path(route.format(trick, trick)))
+        came += request(port, asked(route.format(trick, trick)))
     for trick in TRICKS:
-        came += request(port, _path(f"/models/{trick}/reload").replace(b"GET", b"POST", 1))
-        came += request(port, _path(f"/predict?session={trick}"))
-        came += request(port, _path(f"/{trick}"))
+        came += request(port, asked(f"/models/{trick}/reload").replace(b"GET", b"POST", 1))
+        came += request(port, asked(f"/predict?session={trick}"))
+        came += request(port, asked(f"/{trick}"))
     return came
 
 
@@ -134,7 +135,7 @@ def _all(sent: Mapping[str, bytes], ask: Callable[[bytes, int], Counter[str]]) -
 
 
 SHAPES = (
-    *(Attack(f"two readings: {name}", partial(_hidden, content)) for name, content in AMBIGUOUS.items()),
+    *(Attack(f"two readings: {name}", partial(hidden, content)) for name, content in AMBIGUOUS.items()),
     *(
         Attack(f"not HTTP/1.1: {name}", _all({name: content}, lambda sent, port: request(port, sent, 1.0)))
         for name, content in OTHERS.items()

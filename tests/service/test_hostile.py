@@ -1,0 +1,168 @@
+"""Input that means no good, a small part of what `make hostile` tries: it is refused in order, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anytime_service.app import create_app
+from anytime_service.logs import OnPurpose
+from anytime_service.problems import MEDIA_TYPE, MOST_DETAIL
+from anytime_service.registry import load_registry
+from anytime_service.settings import Settings
+from drills.attacks.bodies import BOMBS, posted
+from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, handshake, sent, upgraded
+from drills.attacks.shapes import AMBIGUOUS, OTHERS, ROUTES, TRICKS, asked, hidden
+from drills.attacks.wire import connected, heard, push, replies, request
+from drills.trials import unseemly
+from service.loops import run
+from service.serving import VALUES, Running, expected, logged, running, timeless, trained_model, until
+
+LIMITS = Settings(port=0, max_body_bytes=1 << 20, max_deadline_ms=2_000, header_timeout_s=1.0, max_rows=50)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    path: Path = tmp_path_factory.mktemp("models") / "m.safetensors"
+    trained_model().save(path)
+    with running(create_app(load_registry([path]), LIMITS), LIMITS) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def right(house: Running) -> dict[str, Any]:
+    """The answer of an honest client, before anybody has attacked."""
+    answer = timeless(house.post({"groups": VALUES}).json())
+    assert answer == expected(trained_model(), VALUES) | {"version": answer["version"]}
+    return answer
+
+
+@pytest.fixture(autouse=True)
+def _serves_on(house: Running, right: dict[str, Any]) -> Iterator[None]:
+    """After each attack an honest client is answered, nothing is open, and nothing was an error."""
+    with logged() as records:
+        yield
+        assert timeless(house.post({"groups": VALUES}).json()) == right
+        until(lambda: house.metric("anytime_open_predictions") == 0, within_s=5)
+    assert not [record for record in records if record.levelno >= logging.ERROR]
+
+
+def test_a_request_with_two_readings_never_hides_another(house: Running) -> None:
+    for name, content in AMBIGUOUS.items():
+        came = hidden(content, house.port)
+        assert not unseemly(came, resets=False, stays=False), (name, came)
+        assert came["FIN"] == 1, f"{name}: what follows is not believed either"
+
+
+def test_other_protocols_are_told_or_closed(house: Running) -> None:
+    for name, content in OTHERS.items():
+        came = request(house.port, content, 1.0)
+        assert came, name
+        assert not unseemly(came, resets=False, stays=False), (name, came)
+
+
+def test_no_name_leads_astray(house: Running) -> None:
+    for route in ROUTES:
+        for trick in TRICKS:
+            came = request(house.port, asked(route.format(trick, trick)))
+            assert not unseemly(came, resets=True, stays=False), (route, trick[:100], came)
+            assert not came["200"], (route, trick[:100])
+
+
+def test_bombs_and_nonsense_are_refused(house: Running) -> None:
+    for name, content in BOMBS.items():
+        came = request(house.port, content)
+        assert came, name
+        assert not unseemly(came, resets=False, stays=False), (name, came)
+
+
+def test_a_mistake_is_not_answered_by_more_than_it_was(house: Running) -> None:
+    response = house.post({"groups": {"y" * 900_000: [1]}})
+    assert (response.status_code, response.headers["content-type"]) == (422, MEDIA_TYPE)
+    assert response.json()["detail"].startswith("there is no group 'yyyy")
+    assert len(response.json()["detail"]) <= MOST_DETAIL
+    assert len(response.content) < 2 * MOST_DETAIL
+
+
+def test_a_body_in_a_coding_is_refused_before_it_is_read(house: Running) -> None:
+    response = house.post_to("/predict", {}, headers={"Content-Encoding": "gzip"})
+    assert response.status_code == 415
+
+
+def test_frames_that_are_none_close_a_websocket_in_order(house: Running) -> None:
+    for name, content in NONSENSE.items():
+        came = sent(content, house.port)
+        assert came, name
+        assert not unseemly(came, resets=len(content) > 1 << 20, stays=False), (name, came)
+
+
+def test_compression_is_not_agreed_to(house: Running) -> None:
+    with connected(house.port) as sock:
+        push(sock, HANDSHAKES["compression"])
+        came, _ = heard(sock, 1.0)
+    assert b" 101 " in came
+    assert b"extensions" not in came.lower()
+
+
+def test_handshakes_are_refused_by_problem_details(house: Running) -> None:
+    for name, content in HANDSHAKES.items():
+        came = handshake(content, house.port)
+        assert came, name
+        assert not unseemly(came, resets=False, stays=False), (name, came)
+
+
+def test_a_websocket_of_another_path_is_told_where_there_is_one(house: Running) -> None:
+    with connected(house.port) as sock:
+        push(sock, HANDSHAKES["another path"])
+        came, end = heard(sock, 1.0)
+    assert list(replies(came)) == ["problem 404"]
+    assert b"/stream" in came
+    assert end == "FIN"
+
+
+def test_a_handshake_with_a_body_is_a_plain_request(house: Running) -> None:
+    assert handshake(HANDSHAKES["a body"], house.port) == {"problem 426": 1}
+
+
+def test_writing_to_a_client_that_has_gone_is_no_error() -> None:
+    async def fail() -> BaseException:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        transport.abort()
+        await asyncio.sleep(0.01)
+        try:
+            transport.write(b"x")
+        except RuntimeError as error:
+            return error
+        finally:
+            server.close()
+        raise AssertionError("it was written")
+
+    def kept(error: BaseException) -> bool:
+        told = (type(error), error, None)
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "Exception in ASGI application", (), told)
+        return OnPurpose().filter(record)
+
+    assert not kept(run(fail()))
+    assert kept(RuntimeError("the solver is closed"))
+    assert kept(ValueError("the handler is closed"))
+
+
+def test_a_websocket_that_has_closed_takes_nothing_more(house: Running) -> None:
+    with upgraded(house.port) as sock:
+        push(sock, frame(8, struct.pack("!H", 1000)) + frame(1, b'{"type": "begin", "id": 1}'))
+        came, end = heard(sock, 1.0)
+    assert came == b"\x88\x02" + struct.pack("!H", 1000)
+    assert end == "FIN"
+
+
+def test_an_announced_body_is_refused_before_it_is_sent(house: Running) -> None:
+    head = posted(b"", more="X: y\r\n").replace(b"Content-Length: 0", b"Content-Length: 99999999999")
+    assert request(house.port, head, 1.0) == {"problem 413": 1}
