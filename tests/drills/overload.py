@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from anytime.model import AnytimeModel
 from benchmarks.load.child import CLIENT_CORE, Child, server
 from benchmarks.load.frames import post
 from benchmarks.load.models import saved_model, values_of
-from drills.offering.loop import Client, Seen, offer
+from drills.offering.loop import Client, OpenLoop, Seen
 from drills.offering.posts import Posts
 from drills.offering.probes import Probes
 from drills.offering.streams import Streams
@@ -41,6 +42,7 @@ CONNECTIONS = 16
 SHARES = (0.5, 1.0, 1.5, 2.0, 3.0)
 KEPT = 0.9
 PROBED_MS = 100.0
+WARMING_S = 0.3
 SLIP_MS = 1.0
 """A load that is later than this itself, at the 99th percentile, says little of the server."""
 
@@ -92,18 +94,21 @@ class Drill:
         rate, best = self.start, 0.0
         while True:
             good = self._offer(child, None, rate, best, seconds, rng).good
-            if good < 1.05 * best:
-                return max(good, best)
+            if good < 1.05 * best or not good:
+                return max(good, best, 1.0)
             best, rate = good, rate * (1.5 if good > 0.97 * rate else 1.2)
 
     def _offer(
         self, child: Child, share: float | None, rate: float, peak: float, seconds: float, rng: np.random.Generator
     ) -> Row:
         client, probes = self.make(child.port), Probes(child.port)
-        offer(client, None, rate, 0.3, rng)  # what is measured is not how it begins
-        cpu = child.cpu_us
-        seen = offer(client, probes, rate, seconds, rng)
-        busy = (child.cpu_us - cpu) / 1e6 / seconds
+        loop = OpenLoop(client, probes)
+        loop.offer(rate, WARMING_S, rng)  # what is measured is not how it begins
+        probes.worst_ms()
+        cpu, begun = child.cpu_us, time.perf_counter()
+        seen = loop.offer(rate, seconds, rng)
+        busy = (child.cpu_us - cpu) / 1e6 / (time.perf_counter() - begun)
+        loop.close()
         client.close()
         row = Row(share or 0.0, rate, seen.good / seconds, probes.worst_ms())
         _tell(row, seen, seconds, busy, peak)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["ALLOWANCE_MS", "Client", "Seen", "offer"]
+__all__ = ["ALLOWANCE_MS", "Client", "OpenLoop", "Seen"]
 
 ALLOWANCE_MS = 2.0
 """What way there, way back and this program may take beyond a deadline, for an answer to be in time."""
@@ -76,35 +76,43 @@ class Client(Protocol):
         """Hand over sockets that have been opened since, each with what reads it."""
 
 
-def offer(client: Client, others: Client | None, rate: float, seconds: float, rng: np.random.Generator) -> Seen:
-    """Ask for predictions at random times, `rate` a second on average, and count what comes of them.
+class OpenLoop:
+    """Asks by one client at given rates, and lets others do what they do by the clock."""
 
-    Parameters
-    ----------
-    others : is given its ticks, and what it reads.
-    """
-    seen = Seen()
-    poll = select.epoll()
-    readers: dict[int, Callable[[], None]] = {}
-    begun = time.perf_counter() + 0.01
-    due = begun + np.cumsum(rng.exponential(1.0 / rate, int(rate * seconds)))
-    times, number, last = due.tolist(), 0, float(due[-1])
-    clients = [each for each in (client, others) if each is not None]
-    while (now := time.perf_counter()) < last + DRAIN_S:
-        while number < len(times) and times[number] <= now:
-            seen.slip_ms.append((now - times[number]) * 1000.0)
-            client.begin(seen)
-            number += 1
-            now = time.perf_counter()
-        for each in clients:
-            each.tick(now)
-            for sock, read in each.sockets():
-                readers[sock.fileno()] = read
-                poll.register(sock, select.EPOLLIN)
-        wait_s = min(times[number] if number < len(times) else last + DRAIN_S, now + LONGEST_S) - time.perf_counter()
+    def __init__(self, client: Client, *others: Client) -> None:
+        self._client = client
+        self._clients = (client, *others)
+        self._poll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
+
+    def offer(self, rate: float, seconds: float, rng: np.random.Generator) -> Seen:
+        """Ask for predictions at random times, `rate` a second on average, and count what comes of them."""
+        seen, number = Seen(), 0
+        begun = time.perf_counter() + 0.01
+        due: list[float] = (begun + np.cumsum(rng.exponential(1.0 / rate, max(int(rate * seconds), 1)))).tolist()
+        while (now := time.perf_counter()) < due[-1] + DRAIN_S:
+            while number < len(due) and due[number] <= now:
+                seen.slip_ms.append((now - due[number]) * 1000.0)
+                self._client.begin(seen)
+                number += 1
+                now = time.perf_counter()
+            for each in self._clients:
+                each.tick(now)
+                self._watch(each)
+            self._read(min(due[number] if number < len(due) else now + LONGEST_S, now + LONGEST_S))
+        return seen
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        self._poll.close()
+
+    def _watch(self, client: Client) -> None:
+        for sock, read in client.sockets():
+            self._readers[sock.fileno()] = read
+            self._poll.register(sock, select.EPOLLIN)
+
+    def _read(self, until: float) -> None:
         # Of the ways to wait, this one alone counts in microseconds.
-        if select.select((poll,), (), (), max(wait_s - NEAR_S, 0.0))[0]:
-            for descriptor, _ in poll.poll(0):
-                readers[descriptor]()
-    poll.close()
-    return seen
+        if select.select((self._poll,), (), (), max(until - time.perf_counter() - NEAR_S, 0.0))[0]:
+            for descriptor, _ in self._poll.poll(0):
+                self._readers[descriptor]()
