@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak overload image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak overload faults load hostile image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -58,6 +58,18 @@ soak: .venv/ready
 # Up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
 overload: .venv/ready
 	$(BIN)/python tests/drills/overload.py $(ARGS)
+
+# Faults under load, half a minute each; ARGS=--quick: seconds each. As root, for a disk of its own; needs redis-server and faketime.
+faults: .venv/ready
+	$(BIN)/python tests/drills/faults.py $(ARGS)
+
+# Half an hour at 70% of what the server can do; ARGS=--quick: one minute.
+load: .venv/ready
+	$(BIN)/python tests/drills/load.py $(ARGS)
+
+# Input that means no good, beside clients that mean well; ARGS=--quick: everything once.
+hostile: .venv/ready
+	$(BIN)/python tests/drills/hostile.py $(ARGS)
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
 lock: .venv/ready

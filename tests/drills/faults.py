@@ -45,6 +45,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds of each fault instead of half a minute")
     parser.add_argument("--only", default="", help="a word of the name of a fault")
     given = parser.parse_args()
+    missing = [name for name in ("redis-server", "redis-cli", "faketime") if shutil.which(name) is None]
+    if missing:
+        parser.error(f"these programs are not installed: {', '.join(missing)}")
     settle(CLIENT_CORE)
     lengths = QUICK if given.quick else FULL
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import load_registry
 from anytime_service.settings import Settings
 from service.commands import command
-from service.serving import VALUES, Running, expected, logged, running, small_model, timeless
+from service.serving import VALUES, Running, expected, logged, running, small_model, timeless, trained_model
 
 LIMITS = Settings(port=0, max_deadline_ms=5_000)
 
@@ -78,6 +78,30 @@ def test_a_file_that_cannot_be_loaded_leaves_the_old_model_serving(
     assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
     new = write(file, 3.0)
     assert reload(reloading).json()["version"] == new.version, "mended, it is loaded"
+
+
+def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(reloading: Running, file: Path) -> None:
+    for other, words in (
+        (shifted(3.0, "another"), "held model 'brake' and now holds 'another'"),
+        (replace(trained_model(width=2), manifest=trained_model("brake", width=2).manifest), "of other groups"),
+    ):
+        other.save(file)
+        response = reload(reloading)
+        assert (response.status_code, response.headers["content-type"]) == (409, MEDIA_TYPE)
+        assert words in response.json()["detail"]
+        assert str(file) in response.json()["detail"]
+        assert [model["name"] for model in reloading.get("/models").json()] == ["brake"]
+        assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
+    new = write(file, 3.0)
+    assert reload(reloading).json()["version"] == new.version
+
+
+def test_a_new_file_may_hold_other_groups(reloading: Running, file: Path) -> None:
+    other = trained_model("brake", width=2).save(file.with_name("other.safetensors"))
+    assert reload(reloading).status_code == 200
+    versions = reloading.get("/models/brake").json()["versions"]
+    assert other.version in versions
+    assert len(versions) == 2
 
 
 def test_a_model_that_is_not_there_is_not_loaded(reloading: Running) -> None:
