@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from anytime_service.exchange import LINGER_S
-from anytime_service.settings import PREFIX
+from anytime_service.settings import PREFIX, Settings
 from deploy.named import DEPLOY, image_user, settings, version
 
 FILE = DEPLOY / "compose.yaml"
@@ -134,6 +134,10 @@ def test_the_session_store_is_the_redis_beside_it() -> None:
 
 def test_a_replica_is_given_the_time_that_draining_takes() -> None:
     assert int(SERVICES["anytime"]["stop_grace_period"].removesuffix("s")) > 2 * LINGER_S + 1
+
+
+def test_there_is_room_for_as_many_connections_as_the_service_takes() -> None:
+    assert SERVICES["anytime"]["ulimits"]["nofile"] > 2 * Settings().max_connections
 
 
 def test_grafana_knows_nobody_but_who_has_the_password() -> None:
