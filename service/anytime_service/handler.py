@@ -199,7 +199,8 @@ class Live:
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Take the values of one group; `took_ms` is what computing them took, where the client tells."""
-        now, again = now_ms(), self.opened.has(name)
+        now = now_ms()
+        again = took_ms is None and self.opened.has(name)
         answer = self.opened.group(now, name, values)
         self.trail.laps.came(name, now, took_ms, again)
         self._after(answer)
