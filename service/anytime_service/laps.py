@@ -38,13 +38,10 @@ class Laps:
         Parameters
         ----------
         took_ms : what computing it took, where the client tells.
-        again : it had come before. Sent once more it may not have been computed once more, so that only what the client
-            tells counts.
+        again : it had come before, and nothing is told: sent once more it may not have been computed once more.
         """
         if took_ms is None:
             took_ms = now_ms - self._last_ms
-        else:
-            again = False
         self._last_ms = now_ms
         if not again:
             tally = self.signals.groups.get(group) or self.signals.group(group)

@@ -119,7 +119,7 @@ class Live:
         if not again:
             self._handler.held.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
-        self.trail.laps.came(name, now, took_ms, again)
+        self.trail.laps.came(name, now, took_ms, again and took_ms is None)
         self._hold()
         self._after(answer)
 

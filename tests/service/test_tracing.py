@@ -27,8 +27,6 @@ from service.collecting import Collector, collecting
 from service.commands import command
 from service.serving import VALUES, Running, logged, running, small_model, until
 
-pytest.importorskip("opentelemetry.sdk", reason="the packages for tracing are not here")
-
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 LIMITS = Settings(port=0)
