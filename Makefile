@@ -10,10 +10,10 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# The library's tests share the cores; those of the service want them for themselves, as deadlines are in them.
+# The tests share the cores; those of the service want them for themselves, as deadlines are in them.
 test: .venv/ready
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/models $(ARGS)
-	$(BIN)/pytest --ignore tests/models $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/service $(ARGS)
+	$(BIN)/pytest tests/service $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
