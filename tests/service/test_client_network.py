@@ -609,11 +609,20 @@ def test_a_server_of_another_protocol_is_no_server(server: Running) -> None:
     with fake(other, subprotocols=None) as url, Client(url) as client, not_ours:
         client.predict(VALUES)
     with Client(f"{server.url}/elsewhere") as client:
-        with pytest.raises(ConnectionLostError, match="refused the connection with HTTP status"):
+        with pytest.raises(ProblemError, match="no WebSocket at this path"):
             client.predict(VALUES)
         with pytest.raises(ProblemError) as nothing:
             client.models()
         assert nothing.value.status == 404
+
+
+def test_a_handshake_that_is_refused_without_a_reason_is_told_by_its_status() -> None:
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        return connection.respond(502, "a proxy, perhaps")
+
+    lost = pytest.raises(ConnectionLostError, match="refused the connection with HTTP status 502")
+    with fake(answering, refuse) as url, Client(url) as client, lost:
+        client.predict(VALUES)
 
 
 def test_a_refused_handshake_tells_its_problem() -> None:
