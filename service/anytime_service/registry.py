@@ -151,16 +151,21 @@ def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegist
 
 
 def _check_successor(file: Path, old: AnytimeModel, new: AnytimeModel) -> None:
-    """Check that whoever asks the old model can ask the new one: a file copied over another is found out."""
+    """Check that what clients send for the old model is not taken for something else: a file copied over another.
+
+    Groups may come and go from one training to the next; what a name stands for may not change.
+    """
     remedy = "give it a file of its own, or start the service again"
     if new.name != old.name:
         raise RegistryError(f"{str(file)!r} held model {old.name!r} and now holds {new.name!r}; {remedy}")
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
-    if was != now:
-        changed = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
+    if other:
         raise RegistryError(
-            f"{str(file)!r} holds a model {new.name!r} of other groups than before ({listed(changed)}); {remedy}"
+            f"{str(file)!r} holds a model {new.name!r} with other features in {listed(other)}; {remedy}"
         )
+    if was and now and was.keys().isdisjoint(now):
+        raise RegistryError(f"{str(file)!r} holds a model {new.name!r} that has none of the groups of before; {remedy}")
 
 
 def _warmed(model: AnytimeModel) -> AnytimeModel:

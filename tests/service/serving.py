@@ -29,7 +29,7 @@ from anytime_service.server import bind, bind_side, build_server
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 
-GROUPS = {
+GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
     "groups": [
         {"name": "speed", "features": ["v"], "cost": 1.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +14,26 @@ import httpx
 import numpy as np
 import pytest
 
+from anytime.estimators import AnytimeRegressor
+from anytime.groups import load_groups
 from anytime.model import AnytimeModel
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import load_registry
 from anytime_service.settings import Settings
 from service.commands import command
-from service.serving import VALUES, Running, expected, logged, running, small_model, timeless, trained_model
+from service.serving import (
+    GROUPS,
+    VALUES,
+    Running,
+    expected,
+    logged,
+    rows_of,
+    running,
+    small_model,
+    timeless,
+    trained_model,
+)
 
 LIMITS = Settings(port=0, max_deadline_ms=5_000)
 
@@ -28,6 +42,21 @@ def shifted(intercept: float, name: str = "brake") -> AnytimeModel:
     """The small model with another base rate, by which its answers are told apart."""
     model = small_model(name)
     return replace(model, prefixes=replace(model.prefixes, intercept=np.array([intercept])))
+
+
+def swapped() -> AnytimeModel:
+    """The small model with the features of a group the other way round."""
+    model = small_model()
+    told = copy.deepcopy(GROUPS)
+    told["groups"][1]["features"].reverse()
+    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(told)}))
+
+
+def fewer() -> AnytimeModel:
+    """A model of speed and hog alone."""
+    groups = {"groups": GROUPS["groups"][:2]}
+    model = AnytimeRegressor(groups).fit(*rows_of(groups, 0)).model_
+    return replace(model, manifest=model.manifest.model_copy(update={"name": "brake"}))
 
 
 def write(file: Path, intercept: float, name: str = "brake") -> AnytimeModel:
@@ -83,7 +112,8 @@ def test_a_file_that_cannot_be_loaded_leaves_the_old_model_serving(
 def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(reloading: Running, file: Path) -> None:
     for other, words in (
         (shifted(3.0, "another"), "held model 'brake' and now holds 'another'"),
-        (replace(trained_model(width=2), manifest=trained_model("brake", width=2).manifest), "of other groups"),
+        (trained_model("brake", width=2), "none of the groups of before"),
+        (swapped(), "other features in 'hog'"),
     ):
         other.save(file)
         response = reload(reloading)
@@ -94,6 +124,14 @@ def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(relo
         assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
     new = write(file, 3.0)
     assert reload(reloading).json()["version"] == new.version
+
+
+def test_groups_may_go_and_come_from_one_training_to_the_next(reloading: Running, file: Path) -> None:
+    less = fewer().save(file)
+    assert reload(reloading).json()["version"] == less.version
+    assert reloading.post({"groups": {"lab": VALUES["lab"]}}).status_code == 422
+    more = trained_model("brake").save(file)
+    assert reload(reloading).json()["version"] == more.version
 
 
 def test_a_new_file_may_hold_other_groups(reloading: Running, file: Path) -> None:
