@@ -88,6 +88,11 @@ class KeyRing:
         return bool(self._keys) or self.file is not None
 
     @property
+    def current(self) -> tuple[Key, ...]:
+        """The keys that hold now; another object when others do."""
+        return self._keys
+
+    @property
     def short(self) -> int:
         """How many keys can be guessed."""
         return sum(key.short for key in self._keys)

@@ -168,7 +168,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     handler: Handler | None = getattr(getattr(app, "state", None), "handler", None)
     held = Held(settings.max_held_bytes) if handler is None else handler.held
-    shared = Connections(settings, held, None if handler is None else Shedding(handler))
+    shared = Connections(settings, held, None if handler is None else Shedding(handler, cast(Any, app).state.keys))
     config = uvicorn.Config(
         app,
         access_log=False,

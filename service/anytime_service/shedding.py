@@ -15,6 +15,7 @@ from starlette.types import Scope
 from anytime_service.clock import now_ms
 from anytime_service.exchange import Reply
 from anytime_service.handler import Handler
+from anytime_service.keys import KeyRing
 from anytime_service.registry import ModelRegistry
 from anytime_service.transports.inference import refusal
 from anytime_service.transports.replies import problem_reply, response
@@ -44,10 +45,12 @@ _TELLING = frozenset(
         b"content-encoding",
         b"content-type",
         b"grpc-timeout",
+        b"host",
+        b"origin",
         b"request-timeout-ms",
     )
 )
-"""Headers that a base rate may depend on."""
+"""Headers that a base rate may depend on, or whether it may be told."""
 
 
 class Shedding:
@@ -56,13 +59,15 @@ class Shedding:
     Parameters
     ----------
     handler : whose predictions they are.
+    keys : those that hold; what one of them was told is not told again when others hold.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, keys: KeyRing) -> None:
         self.handler = handler
+        self.keys = keys
         self.admission = handler.admission
         self._kept: dict[Key, Reply] = {}
-        self._registry: ModelRegistry | None = None
+        self._kept_by: tuple[ModelRegistry, tuple[object, ...]] | None = None
         self._told: dict[tuple[bool, int], bytes] = {}
         self._heads: dict[bytes, tuple[int, Key | None]] = {}
         self._default: DefaultHeaders | None = None
@@ -119,8 +124,9 @@ class Shedding:
 
     def prior(self, key: Key, default: DefaultHeaders) -> bytes | None:
         """Response with the base rate, if it is at hand."""
-        if self._registry is not self.handler.registry:
-            self._registry = self.handler.registry
+        registry, keys = self.handler.registry, self.keys.current
+        if self._kept_by is None or self._kept_by[0] is not registry or self._kept_by[1] is not keys:
+            self._kept_by = registry, keys
             self._kept.clear()
         reply = self._kept.get(key)
         if reply is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from time import sleep
 from typing import Any, get_args
 
@@ -364,3 +365,24 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
         assert client.predict(VALUES, overload="prior").prefix == 3
         with pytest.raises(ValueError, match="overload is 'panic'"):
             client.predict(VALUES, overload="panic")  # type: ignore[arg-type]
+
+
+def test_a_key_that_has_gone_is_told_no_base_rate_that_it_was_told_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    file = tmp_path / "keys"
+    old, new = "old-0123456789abcdef", "new-0123456789abcdef"
+    file.write_text(old, encoding="utf-8")
+    limits = settings.model_copy(update={"api_keys_file": file})
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
+    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
+
+        def status(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            return http.post("/predict", params=PRIOR, json={"groups": VALUES}, headers=headers).status_code
+
+        assert [status(old) for _ in range(3)] == [200, 200, 200]
+        file.write_text(new, encoding="utf-8")
+        until(lambda: status(new) == 200)
+        assert status(old) == 401
