@@ -109,8 +109,8 @@ def write(path: Path, samples: Sequence[Sample]) -> None:
 def judged(steady: Steady, warm_s: float) -> list[str]:
     """Promises that are broken, in words."""
     broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != "stalled"]
-    if not steady.answered:
-        return [*broken, "nothing was answered"]
+    if not steady.answered or not steady.samples:
+        return [*broken, "nothing was answered" if not steady.answered else "nothing was sampled"]
     if steady.found["stalled"] > STALLED * steady.answered:
         broken.append(f"the machine stood still for {steady.found['stalled']} answers, so nothing is shown")
     for what, late, bare in (
