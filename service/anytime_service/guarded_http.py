@@ -53,7 +53,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._stage = _HEAD
         self._in_head = False
         self._begun_here = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # without those of the slice in which it begins
+        self._first_bytes = 0
         self._after_bytes = 0
         self.slice: bytes = b""
         self.alone_here = False
@@ -79,7 +80,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._stage == _IDLE:
             self._stage = _HEAD
         super().data_received(data)
-        if self._in_head and not self._begun_here:
+        if self._in_head and self._begun_here:
+            self._first_bytes = len(data)
+        elif self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.shared.settings.max_header_bytes:
                 self.refuse(self._too_large())
@@ -107,7 +110,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """Begin a request."""
         self.alone_here = self.alone_here and not self._begun_here
         self._in_head = self._begun_here = True
-        self._head_bytes = 0
+        self._head_bytes = self._first_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -234,7 +237,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _is_too_large(self) -> bool:
         most = self.shared.settings.max_header_bytes
-        if self._head_bytes + len(self.slice) <= most:  # whatever else is in it
+        if self._first_bytes + self._head_bytes + len(self.slice) <= most:  # whatever else is in it
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
 

@@ -120,30 +120,33 @@ def test_laps_are_measured_only_while_something_is_asked_for() -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
     laps: list[float] = []
+    most = 30
 
     def work() -> None:
         begun = perf_counter()
         while perf_counter() - begun < 0.02:
             pass
-        if len(laps) < 8:
+        if len(laps) < most:
             asyncio.get_running_loop().call_soon(work)
 
     def lapped(_now_ms: float, took_ms: float) -> bool:
         laps.append(took_ms)
-        return len(laps) < 8
+        return len(laps) < most
 
-    async def main() -> None:
+    async def main() -> int:
         Pulse(lapped).start()
         while len(laps) < 4:
             await asyncio.sleep(0.005)
+        before = len(laps)
         work()
-        while len(laps) < 8:
+        while len(laps) < most:
             await asyncio.sleep(0.005)
+        return before
 
-    run(main(), loop)
-    assert min(laps[:4]) < 10.0
-    assert min(laps[5:]) >= 20.0
-    assert len(laps) == 8
+    before = run(main(), loop)
+    assert min(laps[:before]) < 10.0
+    assert min(laps[before + 1 :]) >= 20.0, "but for one that may have been under way"
+    assert len(laps) == most
 
 
 def test_who_asks_alone_is_let_in_however_long_the_machine_has_paused() -> None:
