@@ -397,11 +397,10 @@ def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
 
     session = begin(service)
     asked = ask(session, deadline_ms=1_900)
-    with logged() as records:
-        with monkeypatch.context() as patched:
-            patched.setattr(OpenPrediction, "took", fail)
-            assert give(service, session, VALUES).status_code == 200
-            problem = refused(asked.result(20), 500)  # who waits may hear of them after who posted
+    with logged() as records, monkeypatch.context() as patched:
+        patched.setattr(OpenPrediction, "took", fail)
+        assert give(service, session, VALUES).status_code == 200
+        problem = refused(asked.result(20), 500)  # who waits may hear of them after who posted
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
