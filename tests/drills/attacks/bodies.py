@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from drills.attacks.wire import Attack, connected, heard, push, replies, request
+from drills.attacks.wire import ENDLESS, Attack, connected, endless, heard, push, replies, request
 
 __all__ = ["BODIES", "BOMBS"]
 
@@ -80,23 +80,11 @@ def _bombs(port: int) -> Counter[str]:
     return came
 
 
-def _endless(kind: str, piece: bytes, most: int = 64 * 1024 * 1024) -> Callable[[int], Counter[str]]:
+def _endless(kind: str, piece: bytes, most: int = ENDLESS) -> Callable[[int], Counter[str]]:
     """Send a chunked body without an end."""
-
-    def act(port: int) -> Counter[str]:
-        head = f"POST /predict?deadline_ms=300 HTTP/1.1\r\nHost: hostile\r\nContent-Type: {kind}\r\n"
-        chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
-        with connected(port) as sock:
-            push(sock, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
-            for _ in range(most // len(chunk)):
-                if not push(sock, chunk):
-                    break
-            else:
-                return Counter(["took it all"])
-            content, end = heard(sock)
-        return Counter([*replies(content), end])
-
-    return act
+    head = f"POST /predict?deadline_ms=300 HTTP/1.1\r\nHost: hostile\r\nContent-Type: {kind}\r\n"
+    chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
+    return endless(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", chunk, most)
 
 
 def _announced(port: int) -> Counter[str]:

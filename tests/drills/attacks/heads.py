@@ -6,14 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from drills.attacks.wire import Attack, connected, heard, push, replies, request
+from drills.attacks.wire import Attack, connected, endless, heard, push, replies, request
 
 __all__ = ["HEADS"]
 
 SLOW = 100
 SLOW_S = 8.0
 BEAT_S = 0.5
-ENDLESS = 64 * 1024 * 1024
 PIECE = 1 << 16
 
 
@@ -44,23 +43,6 @@ def _slowly(begin: bytes, beat: bytes) -> Callable[[int], Counter[str]]:
     return act
 
 
-def _endless(begin: bytes, piece: bytes) -> Callable[[int], Counter[str]]:
-    """Send the beginning, and then the same piece again and again, as far as that is taken."""
-
-    def act(port: int) -> Counter[str]:
-        with connected(port) as sock:
-            push(sock, begin)
-            for _ in range(ENDLESS // len(piece)):
-                if not push(sock, piece):
-                    break
-            else:
-                return Counter(["took it all"])
-            content, end = heard(sock)
-        return Counter([*replies(content), end])
-
-    return act
-
-
 def _once(content: bytes) -> Callable[[int], Counter[str]]:
     return lambda port: request(port, content)
 
@@ -76,11 +58,11 @@ HEADS = (
     Attack("connections that say nothing", _slowly(b"", b""), SLOW),
     Attack("a body, a byte each half second", _slowly(BODY + b"Content-Length: 1000\r\n\r\n{", b" "), SLOW),
     Attack("a chunked body, a line each half second", _slowly(LINES, b"1\r\n\n\r\n"), SLOW),
-    Attack("a header line without an end", _endless(HEAD + b"x: ", b"y" * PIECE), resets=True),
-    Attack("a name of a header without an end", _endless(HEAD, b"y" * PIECE), resets=True),
-    Attack("a path without an end", _endless(b"GET /", b"y" * PIECE), resets=True),
-    Attack("a query without an end", _endless(b"GET /predict?", b"y=1&" * (PIECE // 4)), resets=True),
-    Attack("headers without an end", _endless(HEAD, b"x: y\r\n" * (PIECE // 6)), resets=True),
+    Attack("a header line without an end", endless(HEAD + b"x: ", b"y" * PIECE), resets=True),
+    Attack("a name of a header without an end", endless(HEAD, b"y" * PIECE), resets=True),
+    Attack("a path without an end", endless(b"GET /", b"y" * PIECE), resets=True),
+    Attack("a query without an end", endless(b"GET /predict?", b"y=1&" * (PIECE // 4)), resets=True),
+    Attack("headers without an end", endless(HEAD, b"x: y\r\n" * (PIECE // 6)), resets=True),
     Attack("10,000 headers", _once(HEAD + b"x: y\r\n" * 10_000 + b"\r\n"), resets=True),
     Attack("a header of a megabyte", _once(HEAD + b"x: " + b"y" * (1 << 20) + b"\r\n\r\n"), resets=True),
     Attack("a path of 64 kB", _once(b"GET /" + b"y" * (1 << 16) + b" HTTP/1.1\r\nHost: hostile\r\n\r\n"), resets=True),

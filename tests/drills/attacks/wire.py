@@ -21,9 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["Attack", "connected", "heard", "push", "replies", "request", "reset"]
+__all__ = ["ENDLESS", "Attack", "connected", "endless", "heard", "push", "replies", "request", "reset"]
 
 HEARD_S = 3.0
+
+ENDLESS = 64 * 1024 * 1024
+"""Bytes after which what is endless has been taken whole."""
+
 QUIET_S = 0.15
 """Nothing for so long after something is all there is."""
 
@@ -138,3 +142,20 @@ def _told(status: int, kind: str, body: bytes) -> str:
         if kind == "application/problem+json" and json.loads(body).get("detail"):
             return f"problem {status}"
     return f"plain {status}"
+
+
+def endless(begin: bytes, piece: bytes, most: int = ENDLESS) -> Callable[[int], Counter[str]]:
+    """Send the beginning, and then the same piece again and again, as far as that is taken."""
+
+    def act(port: int) -> Counter[str]:
+        with connected(port) as sock:
+            push(sock, begin)
+            for _ in range(most // len(piece)):
+                if not push(sock, piece):
+                    break
+            else:
+                return Counter(["took it all"])
+            content, end = heard(sock)
+        return Counter([*replies(content), end])
+
+    return act
