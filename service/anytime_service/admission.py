@@ -8,6 +8,9 @@ saturation predictions are let in at the rate that the loop can carry:
 
 - Work that comes during one lap is done in the next. If work takes the share u of the time, laps tend to last
   `floor / (1 - u)`, where `floor` is an empty lap; so u is read off the laps, also where the loop never sleeps.
+- Work that comes in bursts, and pauses of the machine, make laps longer than u does. So the shorter laps are, beside
+  what is aimed at, the more u is read off the processor's time that the loop's thread has taken. Where laps are long
+  it is not asked: a thread that gets half a core looks idle by it when it is swamped.
 - With n predictions open on average, about `n / u` saturate the loop. So many may be open, less what leaves laps short;
   by Little's law they are begun at that number divided by how long they last. A bucket of tokens spreads them evenly.
 
@@ -79,6 +82,7 @@ class Admission:
         self._log_lap = 0.0
         self._run_ms = 0.1
         self._turned_ms = 0.0
+        self._worked = 1.0
         self._open = 0.0
         self._life_ms = 0.0
         self._room: float | None = None
@@ -114,8 +118,18 @@ class Admission:
         """Whole seconds after which to ask again, 1 at least: in so long all that waits now is done."""
         return max(1, math.ceil(self.predicted_ms(now_ms) / 1000.0))
 
-    def lapped(self, now_ms: float, took_ms: float) -> bool:
-        """Hear how long a lap took that has just ended; whether another is to be measured."""
+    def lapped(self, now_ms: float, took_ms: float, worked_ms: float) -> bool:
+        """Hear of a lap that has just ended.
+
+        Parameters
+        ----------
+        took_ms : how long it took.
+        worked_ms : time of the processor that the loop's thread has taken since the lap before.
+
+        Returns
+        -------
+        Whether another is to be measured.
+        """
         gap_ms = max(now_ms - self._lapped_ms, 1e-3)
         self._lapped_ms, self._last_ms = now_ms, took_ms
         if self._floor_ms == 0.0:
@@ -127,6 +141,7 @@ class Admission:
         self._log_lap = max(self._log_lap + weight * (math.log(took_ms) - self._log_lap), math.log(self._floor_ms))
         opened = self._opened()
         self._open += weight * (opened - self._open)
+        self._worked += weight * (min(worked_ms / gap_ms, 1.0) - self._worked)
         self._hold(now_ms, gap_ms)
         self._awake = opened > 0 or now_ms - self._asked_ms < REST_MS
         return self._awake
@@ -156,7 +171,9 @@ class Admission:
             return
         aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)
         slower = min(max(1.0 + 0.1 * (1.0 - self._lap_ms / self._aim_ms), 0.5), 1.0)
-        room = self._open * aim * slower / max(self.busy, 0.05)
+        short = min(max(2.0 - 2.0 * self._lap_ms / self._aim_ms, 0.0), 1.0)
+        busy = self.busy - short * max(self.busy - self._worked, 0.0)
+        room = self._open * aim * slower / max(busy, 0.05)
         # Slowly, over as long as predictions last: what is begun in waves ends in waves.
         part = min(gap_ms / max(self._life_ms, 20.0), 1.0)
         self._steady = room if self._room is None else self._steady + part * (room - self._steady)

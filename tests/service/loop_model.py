@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class LoopModel:
     load : tells, for each time, the share of the loop's capacity that is offered.
     deadline_ms : of streams, whose groups come evenly until then; a POST is answered as soon as it has its turn.
     pauses : every so many milliseconds on average the machine stands still for so many.
+    burst_ms : what is sent leaves its clients together, once in so long; 0 for when it is due.
+    core : share of a core that the loop's thread is given; by its own time it works no more than that.
     """
 
     def __init__(
@@ -69,8 +72,11 @@ class LoopModel:
         deadline_ms: float = 20.0,
         pauses: tuple[float, float] | None = None,
         seed: int = 0,
+        burst_ms: float = 0.0,
+        core: float = 1.0,
     ) -> None:
         self.work, self.deadline_ms, self.pauses = work, deadline_ms, pauses
+        self.burst_ms, self.core = burst_ms, core
         self.told = Told()
         self.open = 0
         self.admission = Admission(5.0, lambda: self.open)
@@ -81,35 +87,40 @@ class LoopModel:
         self._due: list[tuple[float, int, float]] = []
         self._ready: list[float] = []
         self._now = 0.0
+        self._idle_ms = 0.0
 
     def run(self, length_ms: float) -> Told:
         """Go on for so long."""
         self._offer(length_ms)
-        beat, lap, marks = 0.0, 0.0, 0
+        beat, lap, marks, worked = 0.0, 0.0, 0, 0.0
         pause = self._random.expovariate(1 / self.pauses[0]) if self.pauses else length_ms
         while self._now < length_ms:
             begun = self._now
             if marks == 2:
                 lap, marks = begun, 1
             elif marks == 1:
-                self.admission.lapped(begun, begun - lap)
+                before, worked = worked, begun - self._idle_ms
+                self.admission.lapped(begun, begun - lap, (worked - before) * self.core)
                 beat, marks = begun + PERIOD_MS, 0
             if marks == 0 and begun >= beat:
                 marks = 2
             self._now += EMPTY_MS
             if self.pauses and self._now >= pause:
+                self._idle_ms += self.pauses[1]
                 self._now += self.pauses[1]
                 pause = self._now + self._random.expovariate(1 / self.pauses[0])
             self._lap()
             if not self._ready and not marks:
-                self._now = max(self._now, min([beat, *(queue[0][0] for queue in (self._inbox, self._due) if queue)]))
+                next_ms = min([beat, *(queue[0][0] for queue in (self._inbox, self._due) if queue)])
+                self._idle_ms += max(next_ms - self._now, 0.0)
+                self._now = max(self._now, next_ms)
         return self.told
 
     def _offer(self, length_ms: float) -> None:
         at = 0.0
         while at < length_ms:
             at += self._random.expovariate(self._load(at) / self.work.whole)
-            self._inbox.append((at, next(self._numbers), True))
+            self._inbox.append((self._sent(at), next(self._numbers), True))
         heapq.heapify(self._inbox)
 
     def _lap(self) -> None:
@@ -146,4 +157,7 @@ class LoopModel:
         heapq.heappush(self._due, (self._now + self.deadline_ms - MARGIN_MS, next(self._numbers), asked))
         for number in range(self.work.groups):
             at = asked + self.deadline_ms * (number + self._random.random()) / self.work.groups
-            heapq.heappush(self._inbox, (at, next(self._numbers), False))
+            heapq.heappush(self._inbox, (self._sent(at), next(self._numbers), False))
+
+    def _sent(self, due: float) -> float:
+        return math.ceil(due / self.burst_ms) * self.burst_ms if self.burst_ms else due

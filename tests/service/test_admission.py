@@ -30,6 +30,19 @@ def test_beyond_capacity_nearly_as_many_are_answered_in_time_as_the_cost_of_refu
     assert late < 0.02 * len(told.answered)
 
 
+def test_a_loop_that_is_given_half_a_core_is_not_swamped_though_it_works_half_the_time() -> None:
+    told = LoopModel(STREAM, lambda _: 2.0, core=0.5).run(1_000)
+    assert told.good(300, 1_000) * STREAM.whole > 0.7
+    assert told.good(300, 1_000, late_ms=10.0) * STREAM.whole > 0.8
+
+
+@pytest.mark.parametrize("kind", ["post", "stream"])
+def test_bursts_are_not_taken_for_more_than_they_are(kind: str) -> None:
+    work, deadline_ms = KINDS[kind]
+    told = LoopModel(work, lambda _: 0.7, deadline_ms, burst_ms=1.0, pauses=(50.0, 3.0)).run(2_000)
+    assert len(told.refused) < 0.06 * len(told.answered)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_begun_does_not_swing(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
@@ -86,7 +99,7 @@ def test_what_waits_for_its_turn_counts_by_how_long_its_like_took() -> None:
         admission.had_turn(now)
         now += 2.0
         admission.had_turn(now)
-    admission.lapped(now, 0.01)
+    admission.lapped(now, 0.01, 0.0)
     assert admission.predicted_ms(now) < 0.1
     admission.waiting = 2
     assert 3.5 < admission.predicted_ms(now) <= 4.0
@@ -107,11 +120,11 @@ def test_laps_are_measured_only_while_something_is_asked_for() -> None:
     admission.admits(0.0)
     admission.admits(1.0)
     assert len(woken) == 1
-    assert admission.lapped(500.0, 0.01)
+    assert admission.lapped(500.0, 0.01, 0.0)
     opened = 1
-    assert admission.lapped(5_000.0, 0.01), "while something is open"
+    assert admission.lapped(5_000.0, 0.01, 0.0), "while something is open"
     opened = 0
-    assert not admission.lapped(5_002.0, 0.01)
+    assert not admission.lapped(5_002.0, 0.01, 0.0)
     assert admission.predicted_ms(1e6) == 0.0
     admission.admits(1e6)
     assert len(woken) == 2
@@ -120,6 +133,7 @@ def test_laps_are_measured_only_while_something_is_asked_for() -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
     laps: list[float] = []
+    worked: list[float] = []
     most = 30
 
     def work() -> None:
@@ -129,8 +143,9 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
         if len(laps) < most:
             asyncio.get_running_loop().call_soon(work)
 
-    def lapped(_now_ms: float, took_ms: float) -> bool:
+    def lapped(_now_ms: float, took_ms: float, worked_ms: float) -> bool:
         laps.append(took_ms)
+        worked.append(worked_ms)
         return len(laps) < most
 
     async def main() -> int:
@@ -147,14 +162,16 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
     assert min(laps[:before]) < 10.0
     assert min(laps[before + 1 :]) >= 20.0, "but for one that may have been under way"
     assert len(laps) == most
+    assert 0.0 < sorted(worked[:before])[0] < 2.0, "it waits for most of the time"
+    assert sorted(worked[before + 1 :])[-1] > 10.0
 
 
 def test_who_asks_alone_is_let_in_however_long_the_machine_has_paused() -> None:
     opened = 0
     admission = Admission(5.0, lambda: opened)
     assert admission.admits(0.0)
-    admission.lapped(1.0, 0.1)
-    admission.lapped(80.0, 60.0)
+    admission.lapped(1.0, 0.1, 0.1)
+    admission.lapped(80.0, 60.0, 0.1)
     assert admission.predicted_ms(80.0) > 5.0
     assert admission.admits(80.0)
     opened = 40
