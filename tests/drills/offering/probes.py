@@ -54,9 +54,10 @@ class Probes:
             yield client.sock, partial(self._read, client)
 
     def worst_ms(self) -> float:
-        """The longest that one took; forgotten then, as are those that failed."""
-        worst = max(self.took_ms, default=float("nan"))
-        if self.failed or self._open:
+        """The longest that one took, or has taken so far; forgotten then, as are those that failed."""
+        now = time.perf_counter()
+        worst = max([*self.took_ms, *((now - begun) * 1000.0 for begun in self._open.values())], default=float("nan"))
+        if self.failed:
             worst = float("inf")
         self.took_ms.clear()
         self.failed = 0
