@@ -297,7 +297,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path, groups=2 * SENT, size=WIDTH)
-        with server("service", path) as service, server("floors", path) as floors:
+        with server("admitting", path) as service, server("floors", path) as floors:
             measures = [
                 *websocket(model, service, floors, given.rounds),
                 *packed(model, service, floors, given.rounds),

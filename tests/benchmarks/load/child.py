@@ -54,9 +54,10 @@ class Child:
 
 @contextmanager
 def server(name: str, model: Path) -> Iterator[Child]:
-    """Run one of the applications until the end of the block: "service", "floors", or "refusing".
+    """Run one of the applications until the end of the block: "service", "floors", or "admitting".
 
-    They are those of `measured.py` and `floors.py`; the last is the service as it is when it begins no prediction.
+    They are those of `measured.py` and `floors.py`; the last is the service where every prediction is begun, however
+    many are asked for at once.
     """
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -100,17 +101,19 @@ def main() -> None:
     """Serve."""
     settle(SERVER_CORE)
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=("service", "refusing", "floors"))
+    parser.add_argument("name", choices=("service", "admitting", "floors"))
     parser.add_argument("model", type=Path)
     given = parser.parse_args()
 
-    settings = Settings(port=0)
+    settings = Settings(port=0, idle_timeout_s=3600)  # connections are kept while others are measured
     if given.name == "floors":
         running = uvicorn.Server(plain(floors()))
     else:
         app = measured(create_app(load_registry((given.model,)), settings))
-        if given.name == "refusing":
-            partial(setattr, app.state.handler.admission, "admits")(lambda _now_ms: False)
+        if given.name == "admitting":
+            admission = app.state.handler.admission
+            decide = admission.admits
+            partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)
         running = build_server(app, settings)
     with bind(settings) as listening, single_blas_thread():
         gc.collect()
