@@ -30,7 +30,7 @@ from drills.machine import Footprint, Watch, leaks
 from drills.stage import Stage
 from drills.strikes import Strike
 
-__all__ = ["ENVIRONMENT", "Lengths", "Report", "broken_by", "client_leaks", "drill", "unforeseen"]
+__all__ = ["ENVIRONMENT", "Lengths", "Report", "broken_by", "client_leaks", "drill", "unforeseen", "unshown_by"]
 
 ENVIRONMENT = {
     **os.environ,
@@ -59,12 +59,14 @@ class Report:
     ----------
     rows : figures by phase.
     broken : promises that were broken, in words.
+    unshown : phases in which the machine stood still too often for anything to be shown, in words.
     """
 
     name: str
     rows: dict[str, Figures] = field(default_factory=dict)
     recovery_s: float | None = None
     broken: list[str] = field(default_factory=list)
+    unshown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -87,10 +89,11 @@ def drill(strike: Strike, stage: Stage, plan: Plan, lengths: Lengths, environmen
         found = report.rows[phase.name] = figures(some, oracle, stalls, lost)
         shares[phase.name] = found.share
         report.broken += broken_by(found, phase.name)
+        report.unshown += unshown_by(found, phase.name)
         allowed = strike.allowed if phase.name == "during" else {}
-        report.broken += unforeseen(some, allowed, lost, phase.name)
+        report.broken += unforeseen(some, allowed, lost, phase.name, stalls)
     begun = mending if strike.from_mend else phases[1].begin
-    report.recovery_s = recovery_s(calls, begun, shares["before"], phases[2].end)
+    report.recovery_s = recovery_s(calls, begun, shares["before"], phases[2].end, stalls)
     if report.recovery_s is None or report.recovery_s > strike.recovers_s:
         report.broken.append(f"not well again {strike.recovers_s:g} s after: {report.recovery_s}")
     report.broken += [*stage.broken, *settled(stage, before), *client_leaks(left), *stage.tracebacks()]
@@ -137,11 +140,15 @@ def broken_by(found: Figures, phase: str) -> list[str]:
         broken.append(
             f"{phase}: {found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
         )
-    if found.excused > max(EXCUSED * answered, EXCUSED_FEW):
-        broken.append(
-            f"{phase}: the machine stood still for {found.excused} of {answered} answers, so nothing is shown"
-        )
     return broken + [f"{phase}: {example}" for example in found.examples[:3]] if broken else []
+
+
+def unshown_by(found: Figures, phase: str) -> list[str]:
+    """Why figures show nothing, if they do not."""
+    answered = max(found.asked - found.lost, 0)
+    if found.excused <= max(EXCUSED * answered, EXCUSED_FEW):
+        return []
+    return [f"{phase}: the machine stood still for {found.excused} of {answered} answers, so nothing is shown"]
 
 
 def unforeseen(
@@ -149,19 +156,24 @@ def unforeseen(
     allowed: Mapping[str, frozenset[Outcome]],
     lost: Mapping[int, tuple[float, float]],
     phase: str,
+    stalls: Stalls,
 ) -> list[str]:
     """What came of calls that may not come of them, in words, a line a kind.
 
     Refusals that are allowed must be clear ones: 503 as problem details. A few calls may always be shed: a server that
-    finds its machine standing still begins nothing for a moment.
+    finds its machine standing still begins nothing for a moment, and may find that Redis has not answered in time.
     """
     found: dict[str, list[str]] = {}
-    shed = [call for call in calls if call.shed and call.kind not in allowed]
+
+    def is_shed(call: Call) -> bool:
+        return call.shed or bool(call.status == 503 and call.why and stalls.stood(call))
+
+    shed = [call for call in calls if is_shed(call) and call.kind not in allowed]
     if len(shed) > max(EXCUSED * len(calls), EXCUSED_FEW):
         found["every kind"] = [f"shed: {shed[0].why}"] * len(shed)
     for call in calls:
         what = outcome(call)
-        if what in EVERY or call.shed or is_lost(call, lost):
+        if what in EVERY or is_shed(call) or is_lost(call, lost):
             continue
         clear = what is not Outcome.REFUSED or (call.status == 503 and call.why)
         if what not in allowed.get(call.kind, frozenset()) or not clear:

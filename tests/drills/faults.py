@@ -36,6 +36,9 @@ SESSION_TTL_S = 3
 
 Conduct = Callable[[Stage], Report]
 
+TRIES = 3
+"""How often a fault is brought about for a machine that does not stand still meanwhile."""
+
 FULL, QUICK = Lengths(5, 10, 10), Lengths(1.0, 2.0, 2.0)
 
 
@@ -52,13 +55,13 @@ def main() -> None:
     lengths = QUICK if given.quick else FULL
     with tempfile.TemporaryDirectory() as folder:
         reports = list(conducted(Path(folder), lengths, given.only))
-    broken = [f"{report.name}: {each}" for report in reports for each in report.broken]
+    broken = [f"{report.name}: {each}" for report in reports for each in (*report.broken, *report.unshown)]
     print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
     sys.exit(1 if broken or not reports else 0)
 
 
 def conducted(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:
-    """Conduct the drills, and tell of each when it is over."""
+    """Conduct the drills, and tell of each when it is over; one that the machine has spoilt is conducted again."""
     shared: list[Conduct] = [drilled(strike(), lengths) for strike in STRIKES if only in strike.name]
     network: list[Conduct] = [lambda stage: bad_network(stage, lengths)] if only in NAME else []
     steps: list[Conduct] = [drilled(ClockSteps(), lengths)] if only in ClockSteps.name else []
@@ -67,9 +70,12 @@ def conducted(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:
         if drills:
             with staged(folder / name, clock=name == "clock") as stage:
                 for conduct in drills:
-                    report = conduct(stage)
-                    tell(report, head=first)
-                    first = False
+                    for _ in range(TRIES):
+                        report = conduct(stage)
+                        tell(report, head=first)
+                        first = False
+                        if report.broken or not report.unshown:
+                            break
                     yield report
 
 

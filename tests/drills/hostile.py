@@ -156,7 +156,8 @@ def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Sta
     trial.asked = len(calls)
     trial.others_ms = float(np.percentile(late, 99)) if late else float("nan")
     wrong = [fault for fault in map(oracle.fault, calls) if fault is not None]
-    trial.others += [*wrong[:2], *unforeseen(calls, dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED})), {}, "others")]
+    allowed = dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED}))
+    trial.others += [*wrong[:2], *unforeseen(calls, allowed, {}, "others", stalls)]
     trial.shed = sum(call.shed and call.kind != full for call in calls)
 
 

@@ -43,6 +43,12 @@ LATE = 0.001
 EXCUSED, EXCUSED_FEW = 0.02, 5
 """Share of answers that a machine which stood still may excuse, of few this many; with more nothing is shown."""
 
+STOOD_MS = 5.0
+"""A machine that stood still for longer while a call was under way may be why it was not answered."""
+
+DETECTED_S = 1.0
+"""Until so long after a replica was struck a balancer may have given requests to it."""
+
 BUCKET_S = 0.25
 RECOVERED = 0.9
 """Of the share answered by the server before, in each bucket from then on."""
@@ -139,6 +145,10 @@ class Stalls:
                 last = end
         return covered * 1000.0
 
+    def stood(self, call: Call) -> bool:
+        """Whether a call may have met a machine that stood still."""
+        return self.within_ms(call.begun, call.came) > STOOD_MS
+
     def excuse(self, call: Call, tolerance_ms: float) -> bool:
         """Whether a call would have been in time on a machine that did not stand still."""
         return call.late_ms - self.within_ms(call.begun, call.came) <= tolerance_ms
@@ -219,17 +229,21 @@ def figures(
     return found
 
 
-def recovery_s(calls: Iterable[Call], struck: float, before: float, until: float) -> float | None:
+def recovery_s(
+    calls: Iterable[Call], struck: float, before: float, until: float, stalls: Stalls | None = None
+) -> float | None:
     """Seconds from when a fault struck until the server answers as before; None if it does not before `until`.
 
     Parameters
     ----------
     before : share that it answered before.
+    stalls : when the machine stood still; calls that are not answered then count for nothing.
     """
     asked: dict[int, int] = {}
     answered: dict[int, int] = {}
     for call in calls:
-        if struck <= call.begun < until:
+        ours = stalls is None or outcome(call) is Outcome.SERVER or not stalls.stood(call)
+        if ours and struck <= call.begun < until:
             bucket = int((call.begun - struck) / BUCKET_S)
             asked[bucket] = asked.get(bucket, 0) + 1
             answered[bucket] = answered.get(bucket, 0) + (outcome(call) is Outcome.SERVER)
@@ -240,7 +254,13 @@ def recovery_s(calls: Iterable[Call], struck: float, before: float, until: float
 
 
 def is_lost(call: Call, lost: Mapping[int, tuple[float, float]]) -> bool:
-    """Whether a fault has taken a call with it: it was under way to a replica that was struck."""
+    """Whether a fault has taken a call with it: it was under way to a replica that was struck.
+
+    Sessions are asked for by way of a balancer; until it knows better it may give them to that replica.
+    """
+    if call.replica is None and call.kind == "session":
+        opened = call.begun if call.opened is None else call.opened
+        return any(opened < begin + DETECTED_S and call.came > begin for begin, _ in lost.values())
     if call.replica is None or call.replica not in lost:
         return False
     begin, end = lost[call.replica]

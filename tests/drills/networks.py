@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from drills.calls import Call
 from drills.clients import Left, Plan, clients
-from drills.drilling import ENVIRONMENT, Lengths, Report, broken_by, client_leaks, settled, unforeseen
+from drills.drilling import ENVIRONMENT, Lengths, Report, broken_by, client_leaks, settled, unforeseen, unshown_by
 from drills.judging import Figures, Oracle, Outcome, Phase, Stalls, figures
 from drills.machine import Watch
 from drills.relay import Relay
@@ -86,7 +86,8 @@ def judged(stage: Stage, calls: Sequence[Call], left: Left, stalls: Stalls, phas
             some = [call for call in calls if phase.begin <= call.begun < phase.end and call.deadline_ms == deadline_ms]
             name = f"{weather.name}, {deadline_ms:g} ms"
             found = report.rows[name] = figures(some, oracle, stalls, {})
-            report.broken += [*broken_by(found, name), *unforeseen(some, {}, {}, name)]
+            report.broken += [*broken_by(found, name), *unforeseen(some, {}, {}, name, stalls)]
+            report.unshown += unshown_by(found, name)
             report.broken += too_few(found, weather.at_least.get(deadline_ms, 0.0), deadline_ms, name)
     return report
 

@@ -22,7 +22,7 @@ PROBE_S = 0.25
 class Relay:
     """Hands every connection on to one of several ports, in turns, in a thread of its own; a context manager.
 
-    A port that refuses is passed over, and so is one whose `/readyz` does not answer.
+    A port that refuses is passed over, and so is one whose `/readyz` does not answer; connections to it are cut then.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ class Relay:
             pair.cut()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def connect(self, make: Callable[[], asyncio.Protocol]) -> None:
-        """Connect to the next port that answers.
+    async def connect(self, make: Callable[[], asyncio.Protocol]) -> int:
+        """Connect to the next port that answers, and tell it.
 
         Raises
         ------
@@ -94,20 +94,20 @@ class Relay:
                 except OSError:
                     self._ready.discard(port)
                 else:
-                    return
+                    return port
         raise ConnectionRefusedError("no replica answers")
 
     async def _watch(self, port: int) -> None:
         while True:
             try:
                 async with asyncio.timeout(PROBE_S):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.write(b"GET /readyz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
-                    ready = b" 200 " in await reader.readline()
-                    writer.transport.abort()
+                    ready = await _says_ready(port)
             except (OSError, TimeoutError):
                 ready = False
             (self._ready.add if ready else self._ready.discard)(port)
+            if not ready:
+                for pair in [pair for pair in self.pairs if pair.port == port]:
+                    pair.reset()
             await asyncio.sleep(PROBE_S)
 
     async def _torment(self) -> None:
@@ -125,10 +125,25 @@ class Relay:
         pair.stall(self.stall_s)
 
 
+async def _says_ready(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
+        return b" 200 " in await reader.readline()
+    finally:
+        writer.transport.abort()
+
+
 class _Pair(asyncio.Protocol):
-    """A client's connection, and the one to the replica that it was given."""
+    """A client's connection, and the one to the replica that it was given.
+
+    Attributes
+    ----------
+    port : of that replica, once there is a connection.
+    """
 
     def __init__(self, relay: Relay) -> None:
+        self.port: int | None = None
         self._relay = relay
         self._up = _Way()
         self._down = _Way()
@@ -162,7 +177,7 @@ class _Pair(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            await self._relay.connect(lambda: _There(self._relay, self._up, self._down))
+            self.port = await self._relay.connect(lambda: _There(self._relay, self._up, self._down))
         except OSError:
             self.cut()
 

@@ -197,8 +197,8 @@ class CorruptModel(Strike):
 
     def _ways(self, stage: Stage) -> Mapping[str, Callable[[bytes], bytes]]:
         others = [
-            saved_model(stage.scratch / f"{name}.safetensors", groups=3, rows=200, name=name)
-            for name in ("another", stage.good.name)
+            saved_model(stage.scratch / f"{name}.safetensors", groups=3, rows=200, name=name, called=called)
+            for name, called in (("another", "group"), (stage.good.name, "thing"))
         ]
         paths = [stage.scratch / f"{model.name}.safetensors" for model in others]
         return {
@@ -234,8 +234,11 @@ class ClockSteps(Strike):
         for port, session in self._kept:
             stepped = wait_for(lambda port=port: abs(ask(port, "GET", "/livez").ahead_s - seconds) < 60, 5.0)  # type: ignore[misc]
             stage.expect(stepped is not None, f"the clock of a replica did not step by {seconds} s")
-            told = ask(port, "GET", f"/sessions/{session}/predict")
-            stage.expect(told.status == 200, f"a session after a step of {seconds} s: {told.status} {told.content}")
+            kept = wait_for(lambda port=port, session=session: self._answers(port, session), 2.0)  # type: ignore[misc]
+            stage.expect(kept is not None, f"a session is not answered after a step of {seconds} s")
+
+    def _answers(self, port: int, session: str) -> bool:
+        return ask(port, "GET", f"/sessions/{session}/predict").status == 200
 
 
 STRIKES: tuple[type[Strike], ...] = (Calm, Kill, KillRedis, Stop, FullDisk, CorruptModel)

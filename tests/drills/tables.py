@@ -26,4 +26,5 @@ def lines(report: Report, *, head: bool) -> list[str]:
             line += f"{'' if report.recovery_s is None else f'{report.recovery_s:.2f}':>14}"
         told.append(line)
     told += [f"    {note}" for note in report.notes]
-    return told + [f"    BROKEN: {each}" for each in report.broken]
+    told += [f"    BROKEN: {each}" for each in report.broken]
+    return told + [f"    NOT SHOWN: {each}" for each in report.unshown]

@@ -17,7 +17,7 @@ import pytest
 from anytime.model import AnytimeModel
 from drills.calls import OVERLOADED, Call, Told, inputs
 from drills.clients import Left
-from drills.drilling import broken_by, client_leaks, unforeseen
+from drills.drilling import broken_by, client_leaks, unforeseen, unshown_by
 from drills.flatness import trend
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.machine import Footprint, Watch, leaks, pause
@@ -126,8 +126,8 @@ def test_calls_are_lost_only_with_their_own_replica_and_never_excused_from_being
         other = msgspec.structs.replace(broke, **changed)
         found = figures([other], oracle, Stalls(), struck)
         assert (found.lost, found.by[Outcome.BROKEN]) == (0, 1)
-        assert unforeseen([other], {}, struck, "during")
-    assert not unforeseen([broke], {}, struck, "during")
+        assert unforeseen([other], {}, struck, "during", Stalls())
+    assert not unforeseen([broke], {}, struck, "during", Stalls())
     wrong = call(model, late_ms=500.0, answered={"prediction": 0.0})
     assert figures([wrong], oracle, Stalls(), struck).wrong == 1
 
@@ -135,7 +135,9 @@ def test_calls_are_lost_only_with_their_own_replica_and_never_excused_from_being
 def test_figures_break_promises() -> None:
     fine = Figures(asked=1000)
     assert not broken_by(replace(fine, late=1, excused=20), "after")
-    bad: list[dict[str, Any]] = [{"wrong": 1}, {"late": 2}, {"excused": 21}, {"asked": 0}, {"asked": 100, "late": 1}]
+    assert not unshown_by(replace(fine, excused=20), "after")
+    assert unshown_by(replace(fine, excused=21), "after")
+    bad: list[dict[str, Any]] = [{"wrong": 1}, {"late": 2}, {"asked": 0}, {"asked": 100, "late": 1}]
     for changed in bad:
         assert broken_by(replace(fine, **changed), "after")
 
@@ -143,18 +145,36 @@ def test_figures_break_promises() -> None:
 def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: AnytimeModel) -> None:
     allowed = {"session": frozenset({Outcome.REFUSED})}
     clear = call(model, answer=None, kind="session", status=503, why="it is gone")
-    assert not unforeseen([clear], allowed, {}, "during")
+    assert not unforeseen([clear], allowed, {}, "during", Stalls())
     for changed in ({"why": None}, {"status": 500}, {"kind": "post"}):
-        assert unforeseen([msgspec.structs.replace(clear, **changed)], allowed, {}, "during")
-    assert unforeseen([clear], {}, {}, "after")
+        assert unforeseen([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
+    assert unforeseen([clear], {}, {}, "after", Stalls())
 
 
 def test_a_few_calls_may_be_shed_and_no_more(model: AnytimeModel) -> None:
     fine = [call(model)] * 495
     shed = call(model, answer=None, status=503, type=OVERLOADED, why="too busy")
-    assert not unforeseen([*fine, *[shed] * 5], {}, {}, "during")
-    assert unforeseen([*fine, *[shed] * 20], {}, {}, "during")
-    assert unforeseen([msgspec.structs.replace(shed, why=None)], {}, {}, "during"), "without a reason"
+    assert not unforeseen([*fine, *[shed] * 5], {}, {}, "during", Stalls())
+    assert unforeseen([*fine, *[shed] * 20], {}, {}, "during", Stalls())
+    assert unforeseen([msgspec.structs.replace(shed, why=None)], {}, {}, "during", Stalls()), "without a reason"
+
+
+def test_what_is_refused_while_the_machine_stood_still_counts_as_shed(model: AnytimeModel) -> None:
+    fine = [call(model)] * 495
+    refused = call(model, answer=None, kind="session", status=503, why="no answer within 20 ms")
+    stood = Stalls([(refused.begun, refused.came)])
+    assert unforeseen([*fine, refused], {}, {}, "during", Stalls())
+    assert not unforeseen([*fine, refused], {}, {}, "during", stood)
+    assert unforeseen([*fine, *[refused] * 20], {}, {}, "during", stood)
+    assert unforeseen([msgspec.structs.replace(refused, status=500)], {}, {}, "during", stood)
+
+
+def test_a_session_is_lost_that_a_balancer_gave_to_a_replica_which_was_struck(model: AnytimeModel) -> None:
+    hung = call(model, answer=None, kind="session", broke="TimeoutError", replica=None, begun=100.0, came=101.2)
+    assert figures([hung], Oracle([Served(model)]), Stalls(), {1: (100.01, 110.0)}).lost == 1
+    for struck in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)}):
+        assert figures([hung], Oracle([Served(model)]), Stalls(), struck).lost == 0
+        assert unforeseen([hung], {}, struck, "during", Stalls())
 
 
 def test_recovery_counts_until_the_server_answers_as_before(model: AnytimeModel) -> None:
@@ -167,6 +187,8 @@ def test_recovery_counts_until_the_server_answers_as_before(model: AnytimeModel)
     assert recovery_s(calls(11.1), 10.0, 1.0, 14.0) == pytest.approx(1.25)
     assert recovery_s(calls(13.9), 10.0, 1.0, 14.0) is None
     assert recovery_s([], 10.0, 1.0, 14.0) is None
+    stood = Stalls([(call.begun, call.came) for call in calls(11.1) if call.answer is None])
+    assert recovery_s(calls(11.1), 10.0, 1.0, 14.0, stood) == 0.0
 
 
 def test_leaks_are_found() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -38,6 +39,13 @@ def test_a_relay_passes_over_who_does_not_listen(service: Running) -> None:
     with Relay([free_port(), service.port], probe=False) as relay:
         for _ in range(4):
             assert httpx.get(f"http://127.0.0.1:{relay.port}/livez").status_code == 200
+
+
+def test_a_relay_cuts_the_connections_to_who_stands_still() -> None:
+    still = socket.create_server(("127.0.0.1", 0))
+    with still, Relay([still.getsockname()[1]]) as relay, connected(relay.port) as sock:
+        push(sock, ASKED)
+        assert heard(sock) == (b"", "RST")
 
 
 def test_a_relay_resets_connections(service: Running) -> None:

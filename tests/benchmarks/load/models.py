@@ -14,9 +14,21 @@ __all__ = ["saved_model", "values_of"]
 
 
 def saved_model(
-    path: Path, groups: int = 20, size: int = 3, rows: int = 4000, *, seed: int = 0, name: str = "load"
+    path: Path,
+    groups: int = 20,
+    size: int = 3,
+    rows: int = 4000,
+    *,
+    seed: int = 0,
+    name: str = "load",
+    called: str = "group",
 ) -> AnytimeModel:
-    """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments."""
+    """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments.
+
+    Parameters
+    ----------
+    called : what the names of the groups begin with.
+    """
     rng = np.random.default_rng(seed)
     D = groups * size
     X = rng.standard_normal((rows, D))
@@ -24,7 +36,7 @@ def saved_model(
     y = X @ rng.standard_normal(D) + 3.0 * rng.standard_normal(rows)
     told = [
         {
-            "name": f"group-{g}",
+            "name": f"{called}-{g}",
             "features": [f"x{g * size + j}" for j in range(size)],
             "cost": round(float(rng.uniform(1, 10)), 3),
         }
