@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from anytime_service.live import Ask, Live
 from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import problem_of
+from anytime_service.remembered import Remembered
 from anytime_service.slicing import ABORT
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
@@ -40,6 +40,9 @@ MOST_OPEN = 1024
 
 REMEMBERED = 4096
 """Answered ids that a connection remembers, and as many refused ones, so that it knows groups that come too late."""
+
+REMEMBERED_MS = 10_000.0
+"""How long it remembers them; groups that come later still are taken for those of a prediction never begun."""
 
 GOING_AWAY = 1001
 """Code with which a connection is closed that asks for nothing."""
@@ -117,8 +120,8 @@ class _Connection:
         self.dismissed = False
         self.outbox = Outbox(send, self._give_up, handler.held)
         self.open: dict[str | int, Live] = {}
-        self.answered: OrderedDict[str | int, Laps] = OrderedDict()
-        self.refused: OrderedDict[str | int, None] = OrderedDict()
+        self.answered: Remembered[Laps] = Remembered(REMEMBERED, REMEMBERED_MS)
+        self.refused: Remembered[bool] = Remembered(REMEMBERED, REMEMBERED_MS)
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -171,7 +174,7 @@ class _Connection:
     def take(self, form: Form, content: bytes | str) -> None:
         """Take one message; whatever is wrong with it is told, and changes nothing."""
         begun = self.used_ms = now_ms()
-        if self.refused and self._is_of_refused(form, content):
+        if len(self.refused) and self._is_of_refused(form, content):
             return
         frame: Frame | None = None
         try:
@@ -195,7 +198,7 @@ class _Connection:
         if name in self.open or name in self.answered:
             state = "open" if name in self.open else "answered"
             raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
-        self.refused.pop(name, None)
+        self.refused.forget(name)
         admitted = self.handler.admission.admits(begun)
         if not admitted and frame.overload != "prior":
             self.handler.shed("refused")
@@ -257,14 +260,10 @@ class _Connection:
         self._tell_error(form, name, error)
 
     def _remember(self, name: str | int, live: Live) -> None:
-        self.answered[name] = live.trail.laps  # no more of it: its values may be large
-        if len(self.answered) > REMEMBERED:
-            self.answered.popitem(last=False)
+        self.answered.add(name, live.trail.laps, now_ms())  # no more of it: its values may be large
 
     def _remember_refused(self, name: str | int) -> None:
-        self.refused[name] = None
-        if len(self.refused) > REMEMBERED:
-            self.refused.popitem(last=False)
+        self.refused.add(name, True, now_ms())
 
     def _is_of_refused(self, form: Form, content: bytes | str) -> bool:
         """Whether a message is of a prediction that was not begun; its client did not know when it sent it."""
