@@ -47,9 +47,11 @@ def chunk(content: bytes) -> bytes:
 def test_what_a_client_tells_counts_and_else_the_time_since_what_came_before(fresh: Running, form: Form) -> None:
     with fresh.stream(form) as stream:
         stream.say("begin", 1)
+        until(lambda: fresh.metric("anytime_open_predictions") == 1)
         sleep(PAUSE_S)
         stream.say("group", 1, group="speed", values=VALUES["speed"])
         stream.say("group", 1, group="hog", values=VALUES["hog"], took_ms=7.5)
+        until(lambda: count(fresh, "hog") == 1)
         sleep(PAUSE_S)
         stream.say("group", 1, group="lab", values=VALUES["lab"])
         stream.answer(1)
@@ -66,6 +68,7 @@ def test_groups_that_come_too_late_teach_their_cost_too(fresh: Running) -> None:
         stream.say("begin", 1, deadline_ms=1)
         stream.answer(1)
         stream.say("group", 1, group="speed", values=VALUES["speed"], took_ms=40)
+        until(lambda: count(fresh) == 1)
         sleep(PAUSE_S)
         stream.say("group", 1, group="hog", values=VALUES["hog"])
         stream.say("begin", 2, budget=1)
