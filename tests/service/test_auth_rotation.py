@@ -59,7 +59,7 @@ def test_keys_come_and_go_with_their_file_and_those_of_the_variable_stay(rotatin
 
 def test_a_file_that_goes_wrong_is_told_once_and_the_keys_stay(rotating: Running, file: Path) -> None:
     with httpx.Client(base_url=rotating.url) as client, logged("anytime_service") as records:
-        file.write_text(f"{SECOND} {SECOND}\n")
+        replace(file, f"{SECOND} {SECOND}\n")
         until(lambda: len(records) == 1)
         file.unlink()
         until(lambda: len(records) == 2)
