@@ -234,7 +234,7 @@ def http(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> lis
     for name, limit, requests in (
         (
             "POST /sessions/{id}/groups, 10 numbers / bare route",
-            1.6,
+            1.3,
             [post(f"/sessions/{where}/groups", body) for where, body in zip(sessions, one, strict=True)],
         ),
         (f"POST /predict, {SENT} groups / bare route", None, [post("/predict", every)] * CONNECTIONS),

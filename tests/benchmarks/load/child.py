@@ -105,7 +105,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     given = parser.parse_args()
 
-    settings = Settings(port=0, idle_timeout_s=3600)  # connections are kept while others are measured
+    settings = Settings(port=0)
+    if given.name == "admitting":  # whose connections are kept while others are measured
+        settings = settings.model_copy(update={"idle_timeout_s": 3600.0})
     if given.name == "floors":
         running = uvicorn.Server(plain(floors()))
     else:
