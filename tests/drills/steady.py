@@ -169,6 +169,7 @@ class Steady:
     def _sample(self, timers: BareTimers, tell: Callable[[Sample], None], over: threading.Event) -> None:
         """Take samples, in a thread of its own."""
         cpu, last = self._child.cpu_us, time.perf_counter()
+        stalls: list[tuple[float, float]] = []
         while not over.wait(EVERY_S):
             told = seen(self._child)
             now, held = time.perf_counter(), footprint(self._child.pid)
@@ -177,7 +178,8 @@ class Steady:
             late, self._load.late_ms = self._load.late_ms, []
             bare, timers.late_ms = timers.late_ms, []
             checking, self._checking = self._checking, []
-            errors = self._check(checking, told.stalls)
+            errors = self._check(checking, [*stalls, *told.stalls])
+            stalls = told.stalls
             for kept, more in (
                 (self.left_ms, told.late_ms),
                 (self.left_bare_ms, told.bare_ms),

@@ -367,6 +367,33 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
             client.predict(VALUES, overload="panic")  # type: ignore[arg-type]
 
 
+def test_a_client_spares_a_server_that_refuses(swamped: Asking, switch: Switch) -> None:
+    with Client(swamped.url) as client:
+        switch.lets_in = True
+        client.warm_up()
+        switch.lets_in = False
+        for number in range(60):
+            before = switch.asked
+            with pytest.raises(ProblemError) as refused:
+                client.predict(VALUES, deadline_ms=5_000)
+            assert refused.value.overloaded
+            if switch.asked == before:
+                assert number >= 3
+                assert "was not asked" in refused.value.detail
+        assert switch.asked < 30
+        before = switch.asked
+        answers = [client.predict(VALUES, deadline_ms=5_000, overload="prior") for _ in range(20)]
+        assert {(answer.prediction, answer.reason) for answer in answers} == {(BASE_RATE, "overload")}
+        assert switch.asked < before + 10
+        before = switch.asked
+        with pytest.raises(ProblemError):
+            client.predict(VALUES)
+        assert switch.asked == before + 1, "who has no deadline may as well wait for the server"
+        switch.lets_in = True
+        while client.predict(VALUES, deadline_ms=5_000, overload="prior").reason == "overload":
+            sleep(0.05)  # what is remembered fades
+
+
 def test_a_key_that_has_gone_is_told_no_base_rate_that_it_was_told_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:

@@ -20,7 +20,7 @@ from anytime.answer import Answer, Overload, Policy
 from anytime.errors import ValuesError
 from anytime.model import checked_budget
 from anytime_service.client.connection import Connection
-from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
+from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.frames import Begin, Encoded, End, Group
 from anytime_service.client.link import Channel, Link, Outcome
 from anytime_service.client.mailbox import Mailbox
@@ -93,11 +93,16 @@ class Call:
     async def begin(self) -> None:
         """Begin on the server; comes back without having done so when the time is over.
 
+        One with a deadline is not begun, but counts as refused, where the server has just refused many.
+
         Raises
         ------
         ClientError
             The server cannot be reached or refuses the connection; too many predictions are open.
         """
+        if self._tell is not None and self._connection.throttle.spares():
+            self.refused = _spared()
+            return
         self._link = await self._connection.link(self.until)
         self._open()
 
@@ -134,6 +139,8 @@ class Call:
         ProblemError
             There is none since the key does not hold any more.
         """
+        if self.refused is not None:
+            return self.refused
         while (event := await self.events.get()) is not None:
             if not isinstance(event, _Told):
                 return event
@@ -141,14 +148,17 @@ class Call:
                 continue
             if isinstance(event.outcome, ProblemError) and event.outcome.overloaded:
                 self.refused = event.outcome
+                self._connection.throttle.refused()
                 self._leave()
+            elif isinstance(event.outcome, Answer):
+                self._noted(event.outcome)
             if not isinstance(event.outcome, ConnectionLostError):
                 return event.outcome
             await self._begin_anew(event.outcome)
         return None if self._channel is None else self._channel.answer
 
     async def answer(self) -> Answer | None:
-        """Wait for the answer; None when the time is over.
+        """Wait for the answer; None when the time is over, or where a base rate is wanted of a server that refuses.
 
         Raises
         ------
@@ -160,6 +170,8 @@ class Call:
         try:
             while (event := await self.next()) is not None:
                 if isinstance(event, ProblemError):
+                    if event.overloaded and self.ask.overload == "prior" and self._tell is not None:
+                        return None  # the base rate is known here, too
                     raise event
                 if isinstance(event, Answer):
                     return event
@@ -238,8 +250,22 @@ class Call:
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
 
+    def _noted(self, answer: Answer) -> None:
+        """Let the throttle know whether the server had time."""
+        throttle = self._connection.throttle
+        if answer.reason == "overload":
+            throttle.refused()
+        else:
+            throttle.accepted()
+
     def _wake(self, channel: Channel, outcome: Outcome) -> None:
         self.events.put(_Told(channel, outcome))
+
+
+def _spared() -> ProblemError:
+    """What is refused in the server's name, so that it has time for others."""
+    detail = "it has refused many predictions in the last seconds and was not asked for this one; ask again in a second"
+    return ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
 
 
 def asked(

@@ -27,6 +27,7 @@ from anytime_service.client.errors import ClientError, ClosedError, ConnectionLo
 from anytime_service.client.link import Link
 from anytime_service.client.margin import NetworkMargin
 from anytime_service.client.replies import decode, problem_of, seconds_of
+from anytime_service.client.throttle import Throttle
 
 __all__ = ["MOST_REPLY_BYTES", "Connection"]
 
@@ -57,6 +58,7 @@ class Connection:
         self, address: Address, headers: Mapping[str, str], *, timeout_s: float, ssl: SSLContext | None = None
     ) -> None:
         self.margin = NetworkMargin()
+        self.throttle = Throttle()
         self._address = address
         self._headers = dict(headers)
         self._timeout_s = timeout_s

@@ -20,8 +20,8 @@ from anytime_service.sessions.store import Session, Took, checked_groups, gone, 
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
 
-REMEMBERED = 100_000
-"""Ended sessions whose ids are remembered."""
+REMEMBERED = 10_000
+"""Ended sessions whose ids are remembered: 150 bytes each, so that what is held has its level after minutes."""
 
 
 @dataclass(eq=False)

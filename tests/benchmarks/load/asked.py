@@ -23,6 +23,11 @@ EARLY_MS = 1.0
 NEAR_MS = 1.0
 """A loop that stood still so near explains what was not seen."""
 
+RESTING_MS = 150.0
+"""So long after its loop stood still the service may refuse what it could not carry yet."""
+
+OVERLOADED = "urn:anytime:problem:overloaded"
+
 UNFINISHED = 0.2
 SHUFFLED = 0.2
 
@@ -88,9 +93,13 @@ def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, floa
     """What is wrong with the answer; what a loop that stood still at that time explains is "stalled"."""
     if len(asked.answers) != 1:
         return [f"{len(asked.answers)} answers"]
-    answer = asked.answers[0][1]
+    came, answer = asked.answers[0]
     if "prediction" not in answer:
-        return [f"no answer: {answer}"]
+        problem = answer.get("problem", answer)
+        stood = any(end > asked.begun * 1000.0 - RESTING_MS and begin < came * 1000.0 for begin, end in stalls)
+        if problem.get("type") == OVERLOADED and stood:
+            return ["stalled"]
+        return [f"no answer: {problem.get('status')} {problem.get('detail')}"]
     found = []
     prediction = model.open(1)
     for _, group, values in asked.groups:

@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from anytime_service.client.throttle import Throttle
 from benchmarks.load.frames import WebSocketClient
 from drills.offering.loop import Seen
 
@@ -48,6 +49,7 @@ class Streams:
     groups : values of each group as JSON, in the order in which they are sent.
     connections : of which each carries many predictions.
     stops : which of them stop sending what was refused, by their number.
+    throttled : whether they ask less of a server that refuses, as our client does.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Streams:
         deadline_ms: float,
         connections: int,
         stops: Callable[[int], bool] = lambda _: True,
+        throttled: bool = False,
     ) -> None:
         self.deadline_ms = deadline_ms
         self._frames = [
@@ -65,6 +68,7 @@ class Streams:
         self._begin = b'{"type":"begin","id":%d,"deadline_ms":' + f"{deadline_ms}}}".encode()
         self._wires = [_Wire(port) for _ in range(connections)]
         self._stops = [stops(number) for number in range(connections)]
+        self._throttles = [Throttle() for _ in range(connections)] if throttled else None
         self._names = 0
         self._due: list[tuple[float, int, int, int]] = []
         self._next_tick = 0.0
@@ -75,15 +79,19 @@ class Streams:
         self._names += 1
         name = self._names
         seen.sent += 1
-        wire = self._wires[name % len(self._wires)]
+        place = name % len(self._wires)
+        wire = self._wires[place]
         if wire.broken:
             seen.unsent += 1
+            return
+        if self._throttles is not None and self._throttles[place].spares():
+            seen.refused += 1
             return
         now = time.perf_counter()
         wire.asked[name] = now, seen
         wire.unsent += _frame(self._begin % name)
         self._flush(wire)
-        heapq.heappush(self._due, (now + self._gap_s, name, 0, name % len(self._wires)))
+        heapq.heappush(self._due, (now + self._gap_s, name, 0, place))
 
     def tick(self, now: float) -> None:
         """Send the groups that are due."""
@@ -138,12 +146,22 @@ class Streams:
             begun, seen = wire.asked.pop(each.id, (0.0, None))
             if seen is None:
                 continue
+            self._learn(each)
             if each.type == "error":
                 seen.refused += 1
             elif each.reason == "overload":
                 seen.priors += 1
             else:
                 seen.answered((came - begun) * 1000.0, self.deadline_ms, each.prefix)
+
+    def _learn(self, told: _Told) -> None:
+        """Let a throttle know whether the server had time."""
+        if self._throttles is not None:
+            throttle = self._throttles[told.id % len(self._wires)]
+            if told.type == "error" or told.reason == "overload":
+                throttle.refused()
+            else:
+                throttle.accepted()
 
     def _break(self, wire: _Wire) -> None:
         if not wire.broken:
