@@ -10,10 +10,12 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# The tests share the cores; those of the service want them for themselves, as deadlines are in them.
+# The tests share the cores; those of the service want them for themselves, as deadlines are in them, but for these.
+PATIENT := $(addprefix tests/service/test_,auth_console.py conformance.py console_page.py demo_extractors.py \
+    drill_judges.py drill_tools.py)
 test: .venv/ready
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/service $(ARGS)
-	$(BIN)/pytest tests/service $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/deploy tests/models tests/test_house.py $(PATIENT) $(ARGS)
+	$(BIN)/pytest tests/service $(addprefix --ignore=,$(PATIENT)) $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
