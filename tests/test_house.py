@@ -23,13 +23,16 @@ SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*
 
 LAYERS = (
     "arrays errors threads answer",
+    "container",
     "calibration",
     "groups manifest",
     "families matrix_columns",
     "tables probabilities",
     "targets",
     "moments folds",
+    "kept_moments",
     "accumulate",
+    "streaming",
     "gram cholesky",
     "slabs",
     "design",

@@ -63,6 +63,7 @@ class Options:
     alpha : the penalty, 0 or more, or "cv" to choose from `anytime.alpha.GRID`.
     one_se : choose the largest penalty within a standard error of the best.
     nested : let each fold learn its own order for the errors.
+    first : groups that go before all others, in this order, each after what it requires.
     """
 
     method: Method = "fr"
@@ -73,6 +74,7 @@ class Options:
     nested: bool = False
     family: FamilyName = "gaussian"
     epsilon: float | None = None
+    first: tuple[str, ...] = ()
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -82,6 +84,10 @@ class Options:
     def horizon(self, groups: FeatureGroups) -> float | None:
         """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
         return None if self.epsilon is None else float(groups.costs.sum())
+
+    def forced(self, groups: FeatureGroups) -> list[int]:
+        """Which groups go first."""
+        return [groups.position(name) for name in self.first]
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
@@ -157,6 +163,8 @@ class Fit:
         """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
         if self.generalised is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
+        if self.options.first:
+            return Guarantee(why="the first groups were chosen by hand", doubling_until=self.sequence.doubling_until)
         return guarantee(
             self.gram,
             self.groups,
@@ -256,8 +264,10 @@ def fit(
     if options.family != "gaussian":
         return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
 
+    first = options.forced(groups)
+
     def orders(of: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon)
+        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon, first)
 
     order = orders(gram)
     errors: Float | None = None
@@ -306,7 +316,14 @@ def _likelihood(
 
     def order(design: Design, alpha: float) -> LikelihoodSequence:
         return likelihood_sequence(
-            design, groups, options.method, alpha, options.cost_blind, options.doubling, options.epsilon
+            design,
+            groups,
+            options.method,
+            alpha,
+            options.cost_blind,
+            options.doubling,
+            options.epsilon,
+            options.forced(groups),
         )
 
     how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)

@@ -1,0 +1,224 @@
+"""Moments as files: what a site has learned from its rows, without the rows.
+
+Moments add up, so sites that may not share rows share these: merged, they are the moments of all rows, and the model is
+the one that all rows together would have given. They are sums over rows, not rows; yet they are exact. Whoever holds the
+moments of n rows and of n - 1 of them holds the row between, and moments of few rows may tell all of them: send none of
+fewer rows than features, and let whoever merges them be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anytime.container import Kind, holds, read, write
+from anytime.errors import ArtifactError, TableError
+from anytime.groups import FeatureGroups
+from anytime.manifest import Label, Task
+from anytime.moments import Moments
+from anytime.targets import Target
+
+__all__ = ["FORMAT", "KeptMoments", "MomentsRecord", "are_moments"]
+
+FORMAT = 1
+"""Number of the format that this library writes."""
+
+KIND = Kind("anytime.moments", "moments", "anytime moments", "make or copy it again")
+
+
+class MomentsRecord(BaseModel):
+    """What moments are of.
+
+    `data` names the tables, in the order in which they were added; `folds` is the number of parts, each of which holds
+    the rows of one fold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    format: int = FORMAT
+    created: str
+    library: str
+    data: tuple[str, ...] = Field(min_length=1)
+    task: Task
+    target: tuple[str, ...] = Field(min_length=1)
+    classes: tuple[Label, ...] | None = None
+    query: str | None = None
+    groups: FeatureGroups
+    folds: int = Field(ge=1)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptMoments:
+    """Moments of each fold of some rows, with what their columns mean."""
+
+    record: MomentsRecord
+    parts: tuple[Moments, ...]
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return Target(self.record.task, self.record.target, self.record.classes)
+
+    @cached_property
+    def total(self) -> Moments:
+        """Moments of all rows."""
+        return Moments.merged(self.parts)
+
+    def merge(self, other: KeptMoments) -> KeptMoments:
+        """Moments of the rows of both, fold by fold.
+
+        Raises
+        ------
+        TableError
+            The columns of the other mean something else.
+        """
+        self._check_alike(other)
+        parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
+        data = (*self.record.data, *other.record.data)
+        return KeptMoments(self.record.model_copy(update={"data": data}), parts)
+
+    def without(self, other: KeptMoments) -> KeptMoments:
+        """Moments of the rows that are not among those of the other, fold by fold; undoes `merge`.
+
+        Raises
+        ------
+        TableError
+            The columns of the other mean something else, or its rows are not all here.
+        """
+        self._check_alike(other)
+        parts = tuple(a.without(b) for a, b in zip(self.parts, other.parts, strict=True))
+        if not any(part.weight > 0 for part in parts):
+            raise TableError(f"nothing is left of {self.total.rows} rows when {other.total.rows} are taken away")
+        left = list(self.record.data)
+        for name in other.record.data:
+            if name in left:
+                left.remove(name)
+        return KeptMoments(self.record.model_copy(update={"data": tuple(left) or self.record.data}), parts)
+
+    def decayed(self, factor: float) -> KeptMoments:
+        """The same rows, each counting `factor` times as much."""
+        return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
+
+    def save(self, path: str | Path) -> None:
+        """Write a file.
+
+        Raises
+        ------
+        ArtifactError
+            It cannot be written.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        for fold, part in enumerate(self.parts):
+            arrays |= {f"{fold}.{name}": array for name, array in _arrays(part).items()}
+        write(Path(path), KIND, self.record.model_dump_json(), arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeptMoments:
+        """Read and check a file.
+
+        Raises
+        ------
+        ArtifactError
+            It is not there, holds something else, is of a newer format, or is not whole.
+        """
+        text, arrays = read(Path(path), KIND)
+        try:
+            record = _record(text)
+            return cls(record, tuple(_part(record, arrays, fold) for fold in range(record.folds)))
+        except ArtifactError as error:
+            raise ArtifactError(f"{str(path)!r} {error}") from None
+
+    def _check_alike(self, other: KeptMoments) -> None:
+        """Refuse moments of other columns."""
+        ours, theirs = self.record, other.record
+        for what, a, b in (
+            ("features", ours.groups.features, theirs.groups.features),
+            ("target", ours.target, theirs.target),
+            ("classes", ours.classes, theirs.classes),
+            ("query", ours.query, theirs.query),
+            ("folds", ours.folds, theirs.folds),
+        ):
+            if a != b:
+                raise TableError(
+                    f"moments of {theirs.data[0]} do not go with those of {ours.data[0]}: their {what} are "
+                    f"{_shown(b)}, expected {_shown(a)}; make them by the same groups file and options"
+                )
+
+
+def are_moments(path: Path) -> bool:
+    """Whether a file says that it holds moments."""
+    return holds(path, KIND)
+
+
+def _shown(value: Any) -> str:
+    text = repr(list(value)) if isinstance(value, tuple) else repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _arrays(part: Moments) -> dict[str, NDArray[Any]]:
+    return {
+        "rows": np.array([part.rows], dtype=np.int64),
+        "weight": np.array([part.weight]),
+        "mean": part.mean,
+        "scatter": part.scatter,
+        "fill": part.fill,
+        "missing": np.array(part.missing, dtype=np.int64),
+    }
+
+
+def _record(text: str) -> MomentsRecord:
+    try:
+        number = json.loads(text)["format"]
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"has a record that is not one of this library; {KIND.remedy}") from error
+    if type(number) is int and number > FORMAT:
+        raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
+    try:
+        return MomentsRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()}); {KIND.remedy}") from error
+
+
+def _part(record: MomentsRecord, arrays: dict[str, NDArray[Any]], fold: int) -> Moments:
+    """Moments of one fold, of the shapes that the record asks for."""
+    found = {name: arrays.get(f"{fold}.{name}") for name in ("rows", "weight", "mean", "scatter", "fill", "missing")}
+    D, P = len(record.groups.features), len(Target(record.task, record.target, record.classes).responses)
+    missing = found["missing"]
+    width = D + P + (0 if missing is None else missing.size)
+    shapes: dict[str, tuple[Sequence[int], type[np.generic]]] = {
+        "rows": ((1,), np.int64),
+        "weight": ((1,), np.float64),
+        "mean": ((width,), np.float64),
+        "scatter": ((width, width), np.float64),
+        "fill": ((D,), np.float64),
+        "missing": ((width - D - P,), np.int64),
+    }
+    for name, (shape, kind) in shapes.items():
+        array = found[name]
+        if array is None or array.shape != tuple(shape) or array.dtype != kind or not np.isfinite(array).all():
+            raise ArtifactError(f"has no sound array '{fold}.{name}'; {KIND.remedy}")
+    given = {name: array for name, array in found.items() if array is not None}
+    gaps = tuple(given["missing"].tolist())
+    sound = list(gaps) == sorted(set(gaps)) and all(0 <= j < D for j in gaps)
+    if not sound or given["rows"][0] < 0 or given["weight"][0] < 0:
+        raise ArtifactError(f"has counts in fold {fold} that cannot be; {KIND.remedy}")
+    return Moments(
+        features=D,
+        responses=P,
+        rows=int(given["rows"][0]),
+        weight=float(given["weight"][0]),
+        mean=given["mean"],
+        scatter=given["scatter"],
+        fill=given["fill"],
+        missing=gaps,
+    )
