@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.accumulate import Block, UnusableColumnError, accumulate
 from anytime.arrays import Bool, Float
+from anytime.dealing import Deal, Tally
 from anytime.errors import GroupsError, TableError, listed, suggestion
-from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
-from anytime.probabilities import class_codes
-from anytime.tables import Batch, Table, feature_matrix, numbers
+from anytime.tables import ROWS, Batch, Table, feature_matrix, numbers
 from anytime.targets import Target, absent, survey_target, without_target
 
-__all__ = ["Dataset", "Rows", "held_out"]
+__all__ = ["Dataset", "Progress", "Rows", "held_out", "ignored"]
+
+Progress: TypeAlias = Callable[[int], None]
+"""Told how many rows have just been read."""
+
+
+def ignored(_rows: int) -> None:
+    """Progress that nobody follows."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,19 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def rows(self, batch_rows: int | None = None) -> Iterator[Rows]:
-        """The table's rows that have a target, batch by batch."""
+    def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The table's rows that have a target, batch by batch; of rows `start` to `stop` of the table."""
+        return self._rows(self.groups.features, batch_rows, start, stop)
+
+    def tally(self, deal: Deal, *, start: int = 0, stop: int | None = None) -> Tally:
+        """What dealing must know of a range of rows, by their targets and queries alone."""
+        return deal.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
+
+    def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
+        """Rows with some of the features."""
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
-        columns = [*self.groups.features, *extra]
-        batches = self.table.batches(columns) if batch_rows is None else self.table.batches(columns, batch_rows)
-        for batch in batches:
+        numeric = features if self.weights is None else [*features, self.weights]
+        for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
             keep = ~without_target(batch, self.target.columns)
             if not keep.all() and not self.drop_missing:
                 row = batch.start + int(np.flatnonzero(~keep)[0])
@@ -77,11 +91,11 @@ class Dataset:
                     f"{self.table.name}: row {row} (counted from 0) has no target; mend it or leave it out"
                 )
             if keep.any():
-                yield self._kept(batch, keep)
+                yield self._kept(batch, features, keep)
 
-    def _kept(self, batch: Batch, keep: Bool) -> Rows:
+    def _kept(self, batch: Batch, features: Many[str], keep: Bool) -> Rows:
         try:
-            X = feature_matrix(batch, self.groups.features)
+            X = feature_matrix(batch, features)
         except TableError as error:
             raise TableError(f"{self.table.name}: {error}") from None
         weights = None if self.weights is None else self._weights(batch)
@@ -127,7 +141,7 @@ class Dataset:
         seed: int = 0,
         stratified: bool = False,
         n_jobs: int | None = None,
-        progress: Callable[[int], None] = lambda _: None,
+        progress: Progress = ignored,
     ) -> list[Moments]:
         """Moments of each fold of the table, in one pass; rows of one query share a fold.
 
@@ -136,32 +150,28 @@ class Dataset:
         stratified : deal the rows of each class out by themselves, where rows have no query.
         progress : called with the number of rows of each batch as it is read.
         """
+        deal = Deal(folds, seed, stratified=stratified)
+        return self.summed(self.blocks(deal, progress=progress), folds, n_jobs=n_jobs)
+
+    def summed(self, blocks: Iterable[Block], folds: int, *, n_jobs: int | None = None) -> list[Moments]:
+        """Moments of each fold of some of its blocks; a column that cannot be summed is named."""
         try:
-            return accumulate(
-                self.blocks(folds, seed=seed, stratified=stratified, progress=progress), folds, n_jobs=n_jobs
-            )
+            return accumulate(blocks, folds, n_jobs=n_jobs)
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(
-        self,
-        folds: int = 1,
-        *,
-        seed: int = 0,
-        stratified: bool = False,
-        progress: Callable[[int], None] = lambda _: None,
+        self, deal: Deal, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
-        """The rows as the trainer takes them, with their folds: the same each time for the same arguments."""
-        rng = np.random.default_rng(seed)
-        by_row, by_query, by_class = FoldStream(folds, rng), GroupedFolds(folds, rng), StratifiedFolds(folds, rng)
-        for rows in self.rows():
-            ids = None
-            if folds > 1 and rows.query is not None:
-                ids = by_query.take(rows.query.tolist())
-            elif folds > 1:
-                ids = by_class.take(class_codes(rows.Y)) if stratified else by_row.take(len(rows.Y))
-            yield Block(rows.X, rows.Y, rows.weights, ids)
+        """The rows as the trainer takes them, with their folds; of rows `start` to `stop` of the table.
+
+        Parameters
+        ----------
+        deal : deals these rows next; it is gone through as they are.
+        """
+        for rows in self.rows(start=start, stop=stop):
+            yield Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query))
             progress(len(rows.Y))
 
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 from anytime.calibration import conformal_rank
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
+from anytime.dealing import Deal
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
@@ -100,8 +101,8 @@ class TableSource:
 
     def observed(self, folds: int, seed: int, jobs: int) -> Observed:
         """The rows themselves, in the same folds, for a likelihood."""
-        blocks = self.dataset.blocks(self._count(folds), seed=seed, stratified=self.stratified)
-        return Observed(blocks, self.dataset.target, jobs)
+        deal = Deal(self._count(folds), seed, stratified=self.stratified)
+        return Observed(self.dataset.blocks(deal), self.dataset.target, jobs)
 
     def _count(self, folds: int) -> int:
         """Folds: more of them than rows would be empty ones."""

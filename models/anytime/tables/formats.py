@@ -36,7 +36,7 @@ SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
 
 
 def open_table(path: str | Path) -> Table:
-    """Open a file as a table, by its suffix; case does not matter.
+    """Open a file as a table, by its suffix; case does not matter. A directory is one of Parquet files.
 
     Checks what is cheap to check. Nothing stays open, so a table can be sent to another process.
 
@@ -48,7 +48,7 @@ def open_table(path: str | Path) -> Table:
     """
     path = Path(path)
     if path.is_dir():
-        raise TableError(f"{str(path)!r} is a directory; expected a file")
+        return ParquetTable(path)
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")
     name = path.name.lower()
