@@ -10,17 +10,26 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.accumulate import Block, UnusableColumnError, accumulate
+from anytime.accumulate import Block, Reached, UnusableColumnError, accumulate
 from anytime.arrays import Bool, Float
+from anytime.checkpoint import Checkpoint, Place
 from anytime.dealing import Deal, Tally
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
-from anytime.tables import ROWS, Batch, Table, feature_matrix, numbers
+from anytime.tables import ROWS, Batch, Table, feature_matrix, fingerprint, numbers
 from anytime.targets import Target, absent, survey_target, without_target
 
 __all__ = ["Dataset", "Progress", "Rows", "held_out", "ignored"]
+
+BLOCK_VALUES = 2**24
+"""Numbers of features in a block, of which a few are in memory at a time: 128 MiB."""
+
+LEAST_ROWS = 1024
+
+END = 2**62
+"""A row behind every table."""
 
 Progress: TypeAlias = Callable[[int], None]
 """Told how many rows have just been read."""
@@ -102,10 +111,11 @@ class Dataset:
         query = None if self.query is None else batch.columns[self.query]
         if query is not None and absent(query).any():
             raise TableError(f"{self.table.name}: column {self.query!r} is missing in some rows; a query needs a name")
-        Y = self._responses(batch, keep)
+        Y, end = self._responses(batch, keep), batch.start + batch.rows
         if keep.all():
-            return Rows(X, Y, weights, query)
-        return Rows(X[keep], Y, None if weights is None else weights[keep], None if query is None else query[keep])
+            return Rows(X, Y, weights, query, end)
+        some = None if weights is None else weights[keep]
+        return Rows(X[keep], Y, some, None if query is None else query[keep], end)
 
     def _weights(self, batch: Batch) -> Float:
         weights = numbers(batch, str(self.weights))
@@ -142,6 +152,7 @@ class Dataset:
         stratified: bool = False,
         n_jobs: int | None = None,
         progress: Progress = ignored,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
         """Moments of each fold of the table, in one pass; rows of one query share a fold.
 
@@ -149,14 +160,55 @@ class Dataset:
         ----------
         stratified : deal the rows of each class out by themselves, where rows have no query.
         progress : called with the number of rows of each batch as it is read.
+        checkpoint : where the pass is remembered, and taken up again from where an earlier one was stopped.
         """
         deal = Deal(folds, seed, stratified=stratified)
-        return self.summed(self.blocks(deal, progress=progress), folds, n_jobs=n_jobs)
+        place = None if checkpoint is None else self._place(checkpoint, deal, seed)
+        if checkpoint is None or place is None:
+            reached = None if checkpoint is None else checkpoint.reached
+            found = self.summed(self.blocks(deal, progress=progress), folds, n_jobs=n_jobs, reached=reached)
+        else:
+            before = self.tally(deal, stop=place.row)
+            deal.skip(before)
+            progress(before.rows)
+            left = self.blocks(deal, start=place.row, progress=progress)
+            found = self.summed(left, folds, n_jobs=n_jobs, before=place.parts, reached=checkpoint.reached)
+        if checkpoint is not None:
+            checkpoint.save(END, found)
+        return found
 
-    def summed(self, blocks: Iterable[Block], folds: int, *, n_jobs: int | None = None) -> list[Moments]:
-        """Moments of each fold of some of its blocks; a column that cannot be summed is named."""
+    def _place(self, checkpoint: Checkpoint, deal: Deal, seed: int) -> Place | None:
+        """Where an earlier pass came to."""
+        identity = {
+            "table": fingerprint(self.table.name),
+            "features": self.groups.features,
+            "target": [*self.target.columns, self.target.task, self.target.classes],
+            "query": self.query,
+            "weights": self.weights,
+            "missing targets": self.drop_missing,
+            "folds": deal.folds,
+            "stratified": deal.stratified,
+            "seed": seed,
+        }
+        return checkpoint.begin(identity, len(self.groups.features), len(self.target.responses))
+
+    def no_moments(self) -> Moments:
+        """Moments of none of its rows."""
+        features = len(self.groups.features)
+        return Moments.empty(features, len(self.target.responses), np.zeros(features))
+
+    def summed(
+        self,
+        blocks: Iterable[Block],
+        folds: int,
+        *,
+        n_jobs: int | None = None,
+        before: list[Moments] | None = None,
+        reached: Reached | None = None,
+    ) -> list[Moments]:
+        """Moments of each fold of some of its blocks, as `accumulate`; a column that cannot be summed is named."""
         try:
-            return accumulate(blocks, folds, n_jobs=n_jobs)
+            return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
@@ -170,19 +222,28 @@ class Dataset:
         ----------
         deal : deals these rows next; it is gone through as they are.
         """
-        for rows in self.rows(start=start, stop=stop):
-            yield Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query))
+        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), LEAST_ROWS), ROWS)
+        for rows in self.rows(batch_rows, start=start, stop=stop):
+            yield Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query), rows.end)
             progress(len(rows.Y))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset: features (rows, D), responses (rows, P), weights (rows,) or None, queries (rows,) or None."""
+    """Rows of a dataset.
+
+    Attributes
+    ----------
+    X, Y : features (rows, D) and responses (rows, P).
+    weights, query : (rows,), or None.
+    end : the row of the table behind the last of them.
+    """
 
     X: Float
     Y: Float
     weights: Float | None
     query: NDArray[Any] | None
+    end: int
 
     def filled(self, mean: Float) -> Float:
         """X (rows, D) with `mean` (D,), of the training rows, where a value is missing."""

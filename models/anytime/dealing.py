@@ -7,7 +7,7 @@ which. That is a tally, which tells of a range of rows at the price of reading o
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -83,12 +83,18 @@ class Deal:
         else:
             self._by_row.skip(before.rows)
 
+    def copy(self) -> Self:
+        """Another that goes on from the same row."""
+        return deepcopy(self)
+
     def split(self, parts: Iterable[Tally]) -> list[Self]:
         """One for each of some consecutive parts of the rows to come, that needs none of the others."""
         deals = []
         for part in parts:
-            here = deepcopy(self)
+            here = copy(self)
+            here._by_row, here._by_class = deepcopy((self._by_row, self._by_class))
             self.skip(part)
-            here._by_query = self._by_query.only(part.queries)
+            if self.folds > 1:
+                here._by_query = self._by_query.only(part.queries)
             deals.append(here)
         return deals

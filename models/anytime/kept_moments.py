@@ -9,14 +9,11 @@ fewer rows than features, and let whoever merges them be trusted.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anytime.container import Kind, holds, read, write
@@ -24,6 +21,7 @@ from anytime.errors import ArtifactError, TableError
 from anytime.groups import FeatureGroups
 from anytime.manifest import Label, Task
 from anytime.moments import Moments
+from anytime.packed_moments import packed, unpacked
 from anytime.targets import Target
 
 __all__ = ["FORMAT", "KeptMoments", "MomentsRecord", "are_moments"]
@@ -115,10 +113,7 @@ class KeptMoments:
         ArtifactError
             It cannot be written.
         """
-        arrays: dict[str, NDArray[Any]] = {}
-        for fold, part in enumerate(self.parts):
-            arrays |= {f"{fold}.{name}": array for name, array in _arrays(part).items()}
-        write(Path(path), KIND, self.record.model_dump_json(), arrays)
+        write(Path(path), KIND, self.record.model_dump_json(), packed(self.parts))
 
     @classmethod
     def load(cls, path: str | Path) -> KeptMoments:
@@ -132,9 +127,11 @@ class KeptMoments:
         text, arrays = read(Path(path), KIND)
         try:
             record = _record(text)
-            return cls(record, tuple(_part(record, arrays, fold) for fold in range(record.folds)))
+            target = Target(record.task, record.target, record.classes)
+            parts = unpacked(arrays, record.folds, len(record.groups.features), len(target.responses))
         except ArtifactError as error:
-            raise ArtifactError(f"{str(path)!r} {error}") from None
+            raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
+        return cls(record, parts)
 
     def _check_alike(self, other: KeptMoments) -> None:
         """Refuse moments of other columns."""
@@ -163,22 +160,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def _arrays(part: Moments) -> dict[str, NDArray[Any]]:
-    return {
-        "rows": np.array([part.rows], dtype=np.int64),
-        "weight": np.array([part.weight]),
-        "mean": part.mean,
-        "scatter": part.scatter,
-        "fill": part.fill,
-        "missing": np.array(part.missing, dtype=np.int64),
-    }
-
-
 def _record(text: str) -> MomentsRecord:
     try:
         number = json.loads(text)["format"]
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"has a record that is not one of this library; {KIND.remedy}") from error
+        raise ArtifactError(f"has a record that is not one of this library") from error
     if type(number) is int and number > FORMAT:
         raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
     try:
@@ -186,39 +172,4 @@ def _record(text: str) -> MomentsRecord:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()}); {KIND.remedy}") from error
-
-
-def _part(record: MomentsRecord, arrays: dict[str, NDArray[Any]], fold: int) -> Moments:
-    """Moments of one fold, of the shapes that the record asks for."""
-    found = {name: arrays.get(f"{fold}.{name}") for name in ("rows", "weight", "mean", "scatter", "fill", "missing")}
-    D, P = len(record.groups.features), len(Target(record.task, record.target, record.classes).responses)
-    missing = found["missing"]
-    width = D + P + (0 if missing is None else missing.size)
-    shapes: dict[str, tuple[Sequence[int], type[np.generic]]] = {
-        "rows": ((1,), np.int64),
-        "weight": ((1,), np.float64),
-        "mean": ((width,), np.float64),
-        "scatter": ((width, width), np.float64),
-        "fill": ((D,), np.float64),
-        "missing": ((width - D - P,), np.int64),
-    }
-    for name, (shape, kind) in shapes.items():
-        array = found[name]
-        if array is None or array.shape != tuple(shape) or array.dtype != kind or not np.isfinite(array).all():
-            raise ArtifactError(f"has no sound array '{fold}.{name}'; {KIND.remedy}")
-    given = {name: array for name, array in found.items() if array is not None}
-    gaps = tuple(given["missing"].tolist())
-    sound = list(gaps) == sorted(set(gaps)) and all(0 <= j < D for j in gaps)
-    if not sound or given["rows"][0] < 0 or given["weight"][0] < 0:
-        raise ArtifactError(f"has counts in fold {fold} that cannot be; {KIND.remedy}")
-    return Moments(
-        features=D,
-        responses=P,
-        rows=int(given["rows"][0]),
-        weight=float(given["weight"][0]),
-        mean=given["mean"],
-        scatter=given["scatter"],
-        fill=given["fill"],
-        missing=gaps,
-    )
+        raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error

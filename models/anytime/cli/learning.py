@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from anytime.calibration import conformal_rank
+from anytime.cli.backends import HERE, Place
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
 from anytime.dealing import Deal
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
-from anytime.generalised import Observed
+from anytime.generalised import Observations, Observed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
 from anytime.model import AnytimeModel
@@ -69,7 +70,7 @@ class Source(Protocol):
     def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
         """Moments of each fold."""
 
-    def observed(self, folds: int, seed: int, jobs: int) -> Observed:
+    def observed(self, folds: int, seed: int, jobs: int) -> Observations:
         """The rows themselves, in the same folds, for a likelihood."""
 
 
@@ -81,6 +82,7 @@ class TableSource:
     rows: int
     remark: str
     stratified: bool
+    place: Place = HERE
 
     @property
     def meaning(self) -> Meaning:
@@ -94,15 +96,22 @@ class TableSource:
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
         """Moments of each fold, while progress is told."""
+        cluster, checkpoint = self.place
+        count = self._count(folds)
         with progress(f"reading {self.name}", self.rows) as told:
+            if cluster is not None:
+                return cluster.moments(self.dataset, count, seed=seed, stratified=self.stratified, progress=told)
             return self.dataset.moments(
-                self._count(folds), seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told
+                count, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told, checkpoint=checkpoint
             )
 
-    def observed(self, folds: int, seed: int, jobs: int) -> Observed:
+    def observed(self, folds: int, seed: int, jobs: int) -> Observations:
         """The rows themselves, in the same folds, for a likelihood."""
-        deal = Deal(self._count(folds), seed, stratified=self.stratified)
-        return Observed(self.dataset.blocks(deal), self.dataset.target, jobs)
+        count = self._count(folds)
+        if self.place.cluster is not None:
+            return self.place.cluster.observed(self.dataset, count, seed=seed, stratified=self.stratified)
+        blocks = self.dataset.blocks(Deal(count, seed, stratified=self.stratified))
+        return Observed(blocks, self.dataset.target, jobs)
 
     def _count(self, folds: int) -> int:
         """Folds: more of them than rows would be empty ones."""
@@ -120,10 +129,13 @@ def open_source(
     weights: str | None,
     drop: Many[str] | None,
     drop_missing: bool,
+    place: Place = HERE,
 ) -> TableSource:
     """Open and check everything that training will read; remarks say what was settled and what is left out."""
     loaded = _without(load_groups(groups), drop or ())
-    table = open_table(data)
+    table = open_table(data if place.cluster is None else data.resolve())
+    if place.cluster is not None and len(table.starts) == 1:
+        remark(f"{data.name} is one piece, for one worker: row groups or a directory of Parquet files are shared out")
     survey = survey_target(table, target, drop_missing=drop_missing)
     dataset = Dataset(table, loaded, settle_target(survey, task, family), query, weights, drop_missing)
     ignored = dataset.check()
@@ -132,7 +144,8 @@ def open_source(
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
     stratified = family in ("binomial", "multinomial")
-    return TableSource(dataset, survey.rows - survey.missing, _remark(survey, dataset.target, family), stratified)
+    said = _remark(survey, dataset.target, family)
+    return TableSource(dataset, survey.rows - survey.missing, said, stratified, place)
 
 
 def _remark(survey: Survey, target: Target, family: FamilyName) -> str:

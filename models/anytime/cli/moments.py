@@ -21,6 +21,7 @@ from anytime.cli.arguments import (
     checked_folds,
     workers,
 )
+from anytime.cli.backends import BackendName, Scheduler, place
 from anytime.cli.console import remark, results
 
 __all__ = ["moments"]
@@ -55,6 +56,8 @@ def moments(
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
     seed: Seed = 0,
+    backend: BackendName = "local",
+    scheduler: Scheduler = None,
 ) -> None:
     """Learn the moments of tables, add them to others, take some away, and write them: `train` needs no more.
 
@@ -67,7 +70,8 @@ def moments(
     count, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
     check_moments_out(out)
     given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
-    first, *others = gathered(data, given, count, seed, jobs)
+    with place(backend, scheduler, None) as where:
+        first, *others = gathered(data, given, count, seed, jobs, where)
     total = reduce(KeptMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
     total = reduce(KeptMoments.without, map(KeptMoments.load, minus or ()), total)
     total.save(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from anytime.cli.backends import HERE, Place
 from anytime.cli.output import check_directory
 from anytime.cli.sources import Given, source_of
 from anytime.errors import ArtifactError, TableError
@@ -21,7 +22,9 @@ def check_moments_out(out: Path) -> None:
     check_directory(out)
 
 
-def gathered(data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int) -> list[KeptMoments]:
+def gathered(
+    data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, place: Place = HERE
+) -> list[KeptMoments]:
     """Moments of each of some tables and moments.
 
     Classes are settled by the first: a table after it that has others is refused.
@@ -36,7 +39,7 @@ def gathered(data: Sequence[Path], given: Given, folds: int, seed: int, jobs: in
         if are_moments(path):
             found.append(KeptMoments.load(path))
             continue
-        source = source_of(path, given)
+        source = source_of(path, given, place)
         meaning = source.meaning
         if found and meaning.target != found[0].target:
             raise TableError(

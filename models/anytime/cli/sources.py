@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from anytime.cli.backends import HERE, Place
 from anytime.cli.learning import Meaning, Source, open_source
 from anytime.errors import TrainingError
-from anytime.generalised import Observed
+from anytime.generalised import Observations
 from anytime.groups import load_groups
 from anytime.kept_moments import KeptMoments, are_moments
 from anytime.manifest import FamilyName, Task
@@ -48,12 +49,12 @@ class _KeptSource:
         """Moments of each fold."""
         return self.kept.parts
 
-    def observed(self, _folds: int, _seed: int, _jobs: int) -> Observed:
+    def observed(self, _folds: int, _seed: int, _jobs: int) -> Observations:
         """Refuse: there are no rows."""
         raise TrainingError("moments have no rows, which likelihoods are fitted on; train on the table")
 
 
-def source_of(data: Path, given: Given) -> Source:
+def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
     """Open a table or moments, and check them.
 
     Raises
@@ -62,6 +63,10 @@ def source_of(data: Path, given: Given) -> Source:
         An option that a table needs is left out, or one is given that moments do not take.
     """
     if are_moments(data):
+        if place != HERE:
+            raise TrainingError(
+                f"--backend and --checkpoint are for reading rows; {str(data)!r} holds moments, which are summed already"
+            )
         return _kept(data, given)
     for option, value in (("--groups", given.groups), ("--target", given.target)):
         if not value:
@@ -77,6 +82,7 @@ def source_of(data: Path, given: Given) -> Source:
         weights=given.weights,
         drop=given.drop,
         drop_missing=given.drop_missing,
+        place=place,
     )
 
 

@@ -23,6 +23,7 @@ from anytime.cli.arguments import (
     parsed_alpha,
     workers,
 )
+from anytime.cli.backends import BackendName, CheckpointFile, Scheduler, place
 from anytime.cli.console import remark, results, working
 from anytime.cli.output import Out, check_out
 from anytime.manifest import FamilyName, Method
@@ -99,6 +100,9 @@ def train(
     ] = False,
     n_jobs: Jobs = None,
     seed: Seed = 0,
+    checkpoint: CheckpointFile = None,
+    backend: BackendName = "local",
+    scheduler: Scheduler = None,
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
@@ -122,17 +126,18 @@ def train(
     if validation is not None and test is not None:
         check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_out(out)
-    source = source_of(data, Given(groups, target, task, settled, query, weights, drop, drop_missing_target))
-    calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
-    testing = None if test is None else open_test(test, source)
-    validating = None if validation is None else open_test(validation, source)
-    found = source.meaning.target
-    remark(f"task: {found.task}{source.remark}")
-    parts = source.moments(folds, seed, jobs)
-    observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
-    with working(f"ordering {len(source.meaning.groups)} groups and fitting every prefix"):
-        held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
-        fitted = fit(parts, source.meaning.groups, options, observed, held)
+    with place(backend, scheduler, checkpoint) as where:
+        source = source_of(data, Given(groups, target, task, settled, query, weights, drop, drop_missing_target), where)
+        calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
+        testing = None if test is None else open_test(test, source)
+        validating = None if validation is None else open_test(validation, source)
+        found = source.meaning.target
+        remark(f"task: {found.task}{source.remark}")
+        parts = source.moments(folds, seed, jobs)
+        observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
+        with working(f"ordering {len(source.meaning.groups)} groups and fitting every prefix"):
+            held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
+            fitted = fit(parts, source.meaning.groups, options, observed, held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(out.stem, found, origin, query=source.meaning.query, keep_moments=not no_moments)
     if calibrating is not None:
@@ -143,6 +148,7 @@ def train(
         with working(f"evaluating on {testing.table.name}"):
             evaluated = evaluation.evaluated(model, replace(testing, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
+    where.done()
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))
     console.print(summary(model), markup=False)

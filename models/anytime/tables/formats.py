@@ -14,7 +14,7 @@ from anytime.tables.parquet import ParquetTable
 from anytime.tables.svmlight import SvmlightTable
 from anytime.tables.table import Table
 
-__all__ = ["SUFFIXES", "open_table"]
+__all__ = ["SUFFIXES", "fingerprint", "open_table"]
 
 SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
     {
@@ -56,3 +56,15 @@ def open_table(path: str | Path) -> Table:
     if reader is None:
         raise TableError(f"{str(path)!r} is of no known format; expected one of {' '.join(SUFFIXES)}")
     return reader(path)
+
+
+def fingerprint(name: str) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of last change (ns) of each file of a table: what tells whether it is still the same.
+
+    Parameters
+    ----------
+    name : the path of a table that has been opened.
+    """
+    path = Path(name)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
