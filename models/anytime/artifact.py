@@ -1,7 +1,8 @@
 """Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. Data, never code.
 
 Reading believes nothing: the container, the format number, the manifest, the shapes and the content hash are checked,
-in this order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change it.
+in this order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change
+it.
 """
 
 from __future__ import annotations

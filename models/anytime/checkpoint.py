@@ -73,9 +73,8 @@ class Checkpoint:
             raise ArtifactError(f"{str(self.path)!r} has format {number}; expected {FORMAT}: {KIND.remedy}")
         other = [name for name, value in self._identity.items() if known.get(name) != value]
         if other:
-            raise ArtifactError(
-                f"{str(self.path)!r} is of a pass with another {' and '.join(other)}; {KIND.remedy}, or name another file"
-            )
+            what = " and ".join(other)
+            raise ArtifactError(f"{str(self.path)!r} is of a pass with another {what}; {KIND.remedy}, or name another")
         try:
             parts = unpacked(arrays, int(self._identity["folds"]), features, responses)
         except ArtifactError as error:

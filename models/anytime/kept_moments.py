@@ -1,9 +1,9 @@
 """Moments as files: what a site has learned from its rows, without the rows.
 
 Moments add up, so sites that may not share rows share these: merged, they are the moments of all rows, and the model is
-the one that all rows together would have given. They are sums over rows, not rows; yet they are exact. Whoever holds the
-moments of n rows and of n - 1 of them holds the row between, and moments of few rows may tell all of them: send none of
-fewer rows than features, and let whoever merges them be trusted.
+the one that all rows together would have given. They are sums over rows, not rows; yet they are exact. Whoever holds
+the moments of n rows and of n - 1 of them holds the row between, and moments of few rows may tell all of them: send
+none of fewer rows than features, and let whoever merges them be trusted.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _record(text: str) -> MomentsRecord:
     try:
         number = json.loads(text)["format"]
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"has a record that is not one of this library") from error
+        raise ArtifactError("has a record that is not one of this library") from error
     if type(number) is int and number > FORMAT:
         raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
     try:

@@ -19,9 +19,7 @@ def packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
     return {f"{fold}.{name}": array for fold, part in enumerate(parts) for name, array in _arrays(part).items()}
 
 
-def unpacked(
-    arrays: Mapping[str, NDArray[Any]], folds: int, features: int, responses: int
-) -> tuple[Moments, ...]:
+def unpacked(arrays: Mapping[str, NDArray[Any]], folds: int, features: int, responses: int) -> tuple[Moments, ...]:
     """Moments of each fold.
 
     Raises

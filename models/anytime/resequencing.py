@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anytime.errors import GroupsError, TrainingError
-from anytime.generalised import Observed
+from anytime.generalised import Observations
 from anytime.groups import FeatureGroups
 from anytime.manifest import Manifest, Method, Stopped
 from anytime.model import AnytimeModel
@@ -58,7 +58,7 @@ class Retrained:
     """The rows that a model is fitted on again, of the groups that are kept, and their moments."""
 
     moments: Moments
-    observed: Observed
+    observed: Observations
 
 
 def resequence(
@@ -129,13 +129,19 @@ def _kept(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
     if not changes.without:
         return groups
     kept = [g for g, name in enumerate(groups.names) if name not in changes.without]
+    if not kept:
+        raise GroupsError("no groups are left; expected at least one")
     _check_required(groups, kept, changes.without, ", which is to be left out; leave out both")
     return groups.only(kept)
 
 
 def _moments_of(moments: Moments, groups: FeatureGroups, kept: FeatureGroups) -> Moments:
     """Moments of the features of the groups that are kept."""
-    columns = [np.arange(s.start, s.stop) for name, s in zip(groups.names, groups.slices, strict=True) if name in kept.positions]
+    columns = [
+        np.arange(s.start, s.stop)
+        for name, s in zip(groups.names, groups.slices, strict=True)
+        if name in kept.positions
+    ]
     return moments.restricted(np.concatenate(columns))
 
 

@@ -23,7 +23,7 @@ from anytime.curve import Curve
 from anytime.design import Design
 from anytime.errors import TrainingError
 from anytime.families import FAMILIES
-from anytime.generalised import Generalised, Observed, Selection, generalised
+from anytime.generalised import Generalised, Observations, Selection, generalised
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
@@ -235,7 +235,7 @@ def fit(
     parts: Many[Moments],
     groups: FeatureGroups,
     options: Options,
-    observed: Observed | None = None,
+    observed: Observations | None = None,
     hold_out: HoldOut | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
@@ -306,7 +306,7 @@ def _likelihood(
     options: Options,
     moments: Moments,
     gram: Gram,
-    observed: Observed | None,
+    observed: Observations | None,
     hold_out: HoldOut | None,
 ) -> Fit:
     """As `fit`, for the families that need the rows."""

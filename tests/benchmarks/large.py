@@ -2,8 +2,8 @@
 
 The table is written chunk by chunk as Parquet. Then, in turns and each in a process of its own: `anytime train` under a
 hard limit of 1 GiB of data (`RLIMIT_DATA`, which no private memory escapes), and the floor below which no training can
-go: the same chunks read, and `X.T @ X` of each with as many threads. Rates are told as shares of the floor's. Exits with
-1 where training is slower than 60% of it, or its resident memory exceeds the limit.
+go: the same chunks read, and `X.T @ X` of each with as many threads. Rates are told as shares of the floor's. Exits
+with 1 where training is slower than 60% of it, or its resident memory exceeds the limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -70,6 +69,8 @@ def floor(table: Path) -> None:
 def ran(command: list[str], limit: int | None) -> tuple[float, float, str]:
     """Seconds, peak resident MiB and output of a command, with a hard limit on its data."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
+    if limit is not None:
+        command = ["prlimit", f"--data={limit}", *command]
     begun = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
@@ -77,7 +78,6 @@ def ran(command: list[str], limit: int | None) -> tuple[float, float, str]:
             stdout=out,
             stderr=subprocess.STDOUT,
             env=environment,
-            preexec_fn=None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

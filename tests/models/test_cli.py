@@ -626,7 +626,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
     ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
-    ("a table that is a directory", nothing, ["train", ".", *TRAIN[2:]], ["directory"]),
+    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without a file *.parquet"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
     ("certifying a model without moments", train_bare, CERTIFY, ["'m'", "--no-moments"]),
     ("certifying a likelihood", train_likelihood, CERTIFY, ["'m'", "binomial", "least squares"]),
@@ -697,7 +697,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["--out", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
     ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
-    ("no table", nothing, ["train"], ["argument 'data'", "--help"]),
+    ("no table", nothing, ["train"], ["argument 'DATA'", "--help"]),
     ("an unknown option", nothing, [*TRAIN, "--cost"], ["--cost"]),
     ("an unknown command", nothing, ["trian"], ["trian", "--help"]),
     ("no command", nothing, [], ["command", "--help"]),
@@ -718,8 +718,18 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("other costs for a tampered model", tamper, RESEQUENCE, ["changed after it was written"]),
     ("other costs for a model without moments", train_bare, RESEQUENCE, ["without its moments", "--no-moments"]),
     ("nothing to be changed", train_plain, NEW, ["nothing is to be changed"]),
-    ("a required group left out", train_plain, [*NEW, "--without", "visit"], ["'b' requires 'visit', which is to be left out"]),
-    ("a forced group that is none", train_plain, [*NEW, "--first", "bee"], ["no group 'bee'; did you mean 'b'?"]),
+    (
+        "a required group left out",
+        train_plain,
+        [*NEW, "--without", "visit"],
+        ["'b' requires 'visit', which is to be left out"],
+    ),
+    (
+        "a forced group that is none",
+        train_plain,
+        [*NEW, "--first", "visits"],
+        ["no group 'visits'; did you mean 'visit'?"],
+    ),
 ]
 
 

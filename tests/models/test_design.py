@@ -9,17 +9,17 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 
-from anytime import design as design_module
+from anytime import slab_design as design_module
 from anytime import slabs as slabs_module
 from anytime.accumulate import Block, fold_moments_of, moments_of
 from anytime.arrays import Float, Index
 from anytime.curvature import Curvature
-from anytime.slab_design import SlabDesign
 from anytime.errors import TableError
 from anytime.families import FAMILIES, deviances
 from anytime.generalised import Observed
 from anytime.gram import Gram
 from anytime.sequencing import likelihood
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from anytime.training import Fit, Options, fit
 from models import literal

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from anytime.accumulate import Block, moments_of
 from anytime.arrays import Float
-from anytime.slab_design import SlabDesign
 from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.prefixes import staircase
 from anytime.sequencing import likelihood_sequence, sequence
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
 from models.judge import check_every_step

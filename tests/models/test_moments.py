@@ -188,7 +188,7 @@ def test_indicators_of_features_that_never_miss_are_zero_and_change_nothing() ->
     assert moments.with_indicators(moments.missing) is moments
 
 
-@quick
+@quick()
 @given(pieces(), st.integers(0, 5))
 def test_what_was_added_can_be_taken_away(pieces: Pieces, cut: int) -> None:
     kept, gone = pieces.parts[:cut], pieces.parts[cut:]

@@ -15,12 +15,12 @@ from anytime import AnytimeClassifier, AnytimeRegressor, newton
 from anytime.accumulate import Block, moments_of
 from anytime.arrays import Float
 from anytime.design import View
-from anytime.slab_design import SlabDesign
 from anytime.errors import TrainingError
 from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.newton import Optimum, SeparatedError, optimum
 from anytime.sequencing import base_rate
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
 from models.likelihood_problems import KINDS, Case, cases, clean

@@ -164,7 +164,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
         (Changes(first=("nobody",)), "there is no group 'nobody'"),
         (Changes(without=("a",)), "group 'b' requires 'a', which is to be left out; leave out both"),
         (Changes(without=("c",), first=("c",)), "group 'c' is to go first and to be left out"),
-        (Changes(without=NAMES), "no groups; expected at least one"),
+        (Changes(without=NAMES), "no groups are left; expected at least one"),
     ],
     ids=str,
 )

@@ -65,7 +65,7 @@ def test_penalties_are_chosen_on_folds_that_grow() -> None:
     X, y = rows()
     stream = AnytimeRegressor(GROUPS, alpha="cv", folds=3)
     stream.partial_fit(X[:150], y[:150]).partial_fit(X[150:], y[150:])
-    errors = stream.curve_.errors
+    errors = stream.curve_.cv_error
     assert errors is not None
     assert errors[0] > errors[-1] > 0
     assert abs(errors[-1] - 1.0) < 0.5
@@ -74,7 +74,9 @@ def test_penalties_are_chosen_on_folds_that_grow() -> None:
 def test_weights_and_several_responses_are_taken() -> None:
     X, y = rows()
     Y, w = np.column_stack([y, X[:, 0]]), np.linspace(0, 2, 300)
-    stream = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:99], Y[:99], w[:99]).partial_fit(X[99:], Y[99:], w[99:])
+    stream = (
+        AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:99], Y[:99], w[:99]).partial_fit(X[99:], Y[99:], w[99:])
+    )
     whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y, sample_weight=w)
     np.testing.assert_allclose(stream.predict(X), whole.predict(X), atol=1e-9)
 

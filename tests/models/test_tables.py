@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 import anytime.tables
 from anytime.errors import TableError
-from anytime.tables.arrow import ArrowTable
 from anytime.tables import Batch, Table, Text, delimited, feature_matrix, numbers, open_table
+from anytime.tables.arrow import ArrowTable
 
 Columns = dict[str, NDArray[Any]]
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["HERE", "BackendName", "CheckpointFile", "Place", "Scheduler", "place"]
 
 BackendName = Annotated[
-    Literal["local", "dask"], typer.Option("--backend", help="Where rows are read and summed: here, or on a Dask cluster.")
+    Literal["local", "dask"],
+    typer.Option("--backend", help="Where rows are read and summed: here, or on a Dask cluster."),
 ]
 Scheduler = Annotated[
     str | None,

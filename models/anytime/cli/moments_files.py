@@ -35,7 +35,7 @@ def gathered(
         What `source_of` and `KeptMoments.load` refuse; or a table whose target is not that of the first.
     """
     found: list[KeptMoments] = []
-    for number, path in enumerate(data):
+    for path in data:
         if are_moments(path):
             found.append(KeptMoments.load(path))
             continue
@@ -57,6 +57,6 @@ def gathered(
             groups=meaning.groups,
             folds=folds,
         )
-        parts = source.moments(folds, seed + number, jobs)
+        parts = source.moments(folds, seed, jobs)
         found.append(KeptMoments(record, tuple(parts)))
     return found

@@ -13,15 +13,14 @@ from anytime.manifest import Method
 
 __all__ = ["resequence"]
 
-Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Groups file with the new costs.", show_default=False)
-]
+Costs = Annotated[Path | None, typer.Option("--costs", help="Groups file with the new costs.", show_default=False)]
 NewMethod = Annotated[Method | None, typer.Option("--method", help="Another criterion.", show_default=False)]
 NewAlpha = Annotated[
     float | None, typer.Option("--alpha", help="Another penalty, for all prefixes.", show_default=False)
 ]
 CostBlind = Annotated[
-    bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Forget costs in selection, or not.", show_default=False)
+    bool | None,
+    typer.Option("--cost-blind/--no-cost-blind", help="Forget costs in selection, or not.", show_default=False),
 ]
 Doubling = Annotated[
     bool | None,
@@ -77,7 +76,14 @@ def resequence(
         remark(f"ignored: {listed(ignored, 10)} (left out when the model was trained)")
     again = None
     if data is not None and loaded.manifest.family != "gaussian":
-        again = open_again(loaded, kept_groups(loaded, changes), data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs))
+        again = open_again(
+            loaded,
+            kept_groups(loaded, changes),
+            data,
+            weights=weights,
+            drop_missing=drop_missing_target,
+            jobs=workers(n_jobs),
+        )
     elif data is not None:
         remark("--data is not needed: the moments are in the model")
     with working(f"ordering {len(loaded.groups) - len(changes.without)} groups and fitting every prefix"):

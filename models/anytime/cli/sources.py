@@ -65,7 +65,7 @@ def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
     if are_moments(data):
         if place != HERE:
             raise TrainingError(
-                f"--backend and --checkpoint are for reading rows; {str(data)!r} holds moments, which are summed already"
+                f"--backend and --checkpoint are for reading rows; {str(data)!r} holds moments, summed already"
             )
         return _kept(data, given)
     for option, value in (("--groups", given.groups), ("--target", given.target)):

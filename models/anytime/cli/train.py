@@ -50,9 +50,7 @@ Validating = Annotated[
         "--validation", help="Table of other rows: keep the prefix with the least error there.", show_default=False
     ),
 ]
-TablesOrMoments = Annotated[
-    Path, typer.Argument(metavar="DATA", help="Table, or moments of one.", show_default=False)
-]
+TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or moments of one.", show_default=False)]
 Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 

@@ -24,7 +24,7 @@ from anytime.moments import Moments
 from anytime.targets import Target
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
 __all__ = ["Cluster", "connected"]
 
@@ -38,7 +38,7 @@ class Cluster:
     """Workers behind a Dask scheduler."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client: Any = client
 
     @property
     def threads(self) -> int:
@@ -66,17 +66,13 @@ class Cluster:
         found: list[Moments] = futures[0].result()
         return found
 
-    def observed(
-        self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False
-    ) -> ClusterObserved:
+    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
         """The rows of a table, in the same folds, for a likelihood."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
         return ClusterObserved(self._client, full, dataset.target)
 
-    def _parts(
-        self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
-    ) -> tuple[list[Part], list[Tally]]:
+    def _parts(self, dataset: Dataset, folds: int, seed: int, *, stratified: bool) -> tuple[list[Part], list[Tally]]:
         """The parts of a table, and how many of their rows have a target."""
         if not self.threads:
             raise TrainingError("the cluster has no workers; start some, or train with --backend local")
@@ -91,14 +87,16 @@ class Cluster:
         deals = deal.split(tallies)
         return [Part(dataset, span, own) for span, own in zip(ranges, deals, strict=True)], tallies
 
-    def _raised(self, future: Future) -> None:
+    def _raised(self, future: Any) -> None:
         """Wait for a task; what it raises is raised here, and in one line where it is not ours."""
         try:
             future.result()
         except (TableError, TrainingError):
             raise
         except ImportError as error:
-            raise TrainingError(f"a worker cannot import what it needs ({error}); install anytime-linear there") from error
+            raise TrainingError(
+                f"a worker cannot import what it needs ({error}); install anytime-linear there"
+            ) from error
         except _module().KilledWorker as error:
             raise TrainingError(
                 "a part of the table has ended several workers; they may have too little memory for its rows"
@@ -144,4 +142,6 @@ def _module() -> Any:
     try:
         return import_module("distributed")
     except ImportError as error:
-        raise TrainingError("--backend dask needs distributed; install it with: pip install 'anytime-linear[dask]'") from error
+        raise TrainingError(
+            "--backend dask needs distributed; install it with: pip install 'anytime-linear[dask]'"
+        ) from error

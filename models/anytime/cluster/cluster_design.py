@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.manifest import FamilyName
 from anytime.slab_design import SlabDesign, SlabView
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 __all__ = ["ClusterDesign", "light"]
 
@@ -71,11 +68,11 @@ class ClusterDesign(Design):
 
     Attributes
     ----------
-    client : of the cluster.  rows : futures of `HeldRows`, in the order of the table.
+    client : of the cluster, a `distributed.Client`.  rows : futures of `HeldRows`, in the order of the table.
     """
 
-    client: Client | None = None
-    rows: tuple[Future, ...] = ()
+    client: Any = None
+    rows: tuple[Any, ...] = ()
 
     @property
     def fold_jobs(self) -> int:
@@ -97,11 +94,10 @@ class ClusterDesign(Design):
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """What a function of a part's design, and of the arguments, comes to at each part, in the order of the table."""
-        assert self.client is not None  # noqa: S101
-        fit = self._fit
-        futures = [self.client.submit(_at_part, rows, fit, task, arguments, pure=False) for rows in self.rows]
-        yield from self.client.gather(futures)
+        """What a function of a part's design comes to at each part, in the order of the table."""
+        client, fit = self.client, self._fit
+        futures = [client.submit(_at_part, rows, fit, task, arguments, pure=False) for rows in self.rows]
+        yield from client.gather(futures)
 
     @cached_property
     def _fit(self) -> _Fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -23,10 +23,19 @@ from anytime.model import AnytimeModel, affordable, checked_budget
 from anytime.probabilities import class_codes
 from anytime.provenance import provenance
 from anytime.streaming import MomentStream
-from anytime.targets import Target, check_family
+from anytime.targets import check_family
 from anytime.training import Fit, Options, fit
 
-__all__ = ["Estimator", "names_of"]
+__all__ = ["Estimator", "learns_from_streams", "names_of"]
+
+
+def learns_from_streams(estimator: Estimator) -> bool:
+    """Whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""
+    if not estimator._by_moments:
+        raise AttributeError(
+            "partial_fit learns by least squares (family='gaussian'); a likelihood needs all rows at once"
+        )
+    return True
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -110,6 +119,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         options.check()
         return options
 
+    @property
+    def _by_moments(self) -> bool:
+        """Whether what it fits depends on the rows by their moments alone."""
+        return bool(self.family == "gaussian")
+
     def _family(self) -> FamilyName:
         """The family, settled."""
         raise NotImplementedError
@@ -146,8 +160,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _learn_more(self, X: Any, Y: Float, sample_weight: Any, decay: float) -> None:
         """Add rows to those of the stream, and learn from all of them."""
         options = self._options()
-        if options.family != "gaussian":
-            raise TrainingError(f"partial_fit learns by least squares; family {options.family!r} needs all rows at once")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         stream = getattr(self, "_stream", None)
         if stream is None:

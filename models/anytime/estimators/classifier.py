@@ -7,12 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from anytime.arrays import Float
 from anytime.errors import TrainingError
-from anytime.estimators.base import Estimator, names_of
+from anytime.estimators.base import Estimator, learns_from_streams, names_of
 from anytime.manifest import FamilyName
 from anytime.matrix_columns import ordered_columns, picked_columns
 from anytime.probabilities import class_probabilities
@@ -53,6 +54,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self._learn(ordered_columns(X, self._columns), one_hot.astype(np.float64), sample_weight, query)
         return self
 
+    @available_if(learns_from_streams)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, decay: float = 1.0
     ) -> Self:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from anytime.arrays import Float
 from anytime.errors import TrainingError
-from anytime.estimators.base import Estimator, names_of
+from anytime.estimators.base import Estimator, learns_from_streams, names_of
 from anytime.manifest import FamilyName
 from anytime.matrix_columns import ordered_columns, picked_columns
 from anytime.probabilities import expected_responses
@@ -85,6 +86,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         self._learn(ordered_columns(X, self._columns), y, sample_weight, query)
         return self
 
+    @available_if(learns_from_streams)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, decay: float = 1.0) -> Self:
         """Learn from more rows by least squares: as `fit` of all rows that came this way, old ones weighing less.
 
@@ -130,6 +132,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     def _shaped(self, scores: Float) -> Float:
         told = expected_responses(scores, self._family())
         return told[:, 0] if self._flat else told
+
+    @property
+    def _by_moments(self) -> bool:
+        return self._family() == "gaussian"
 
     def _family(self) -> FamilyName:
         return "gaussian" if self.family == "auto" else self.family

@@ -68,7 +68,9 @@ def sequencer(
     """`sequence` as a function of the penalty alone; the order of "sparse", which has none, is learned once."""
     check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
-        return partial(given_sequence, gram, groups, led_by(first, sparse_entries(gram, groups, cost_blind).steps, groups))
+        return partial(
+            given_sequence, gram, groups, led_by(first, sparse_entries(gram, groups, cost_blind).steps, groups)
+        )
     return partial(_greedy, gram, groups, method, cost_blind, doubling, epsilon, first)
 
 
