@@ -45,7 +45,7 @@ LAYERS = (
     "prefixes",
     "cross_validation",
     "alpha curve guarantee stopping certificate",
-    "comparison model generalised",
+    "comparison model generalised options",
     "training artifact arrived conformity certifying",
     "provenance",
     "resequencing",

@@ -125,7 +125,8 @@ class Moments:
             raise TableError("rows that are not among those counted cannot be taken away")
         zero = spread <= ROUNDING * cancelled
         scatter[zero] = scatter[:, zero] = 0.0
-        return replace(a, rows=rows, weight=weight, mean=a.mean - delta * (b.weight / weight), scatter=scatter)
+        left = replace(a, rows=rows, weight=weight, mean=a.mean - delta * (b.weight / weight), scatter=scatter)
+        return left._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:
         """The same rows, each counting `factor` (0 to 1) times as much: how a stream forgets."""
@@ -158,6 +159,16 @@ class Moments:
             if scatter[j, j] <= ROUNDING * cancelled:
                 scatter[j] = scatter[:, j] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
+
+    def _with_gaps_only(self) -> Moments:
+        """Without the indicators of features that no row lacks any more."""
+        width = self.features + self.responses
+        gaps = np.flatnonzero(np.abs(self.mean[width:]) > ROUNDING)
+        if len(gaps) == len(self.missing):
+            return self
+        at = np.concatenate([np.arange(width), width + gaps])
+        missing = tuple(self.missing[k] for k in gaps)
+        return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], missing=missing)
 
     @property
     def _unseen(self) -> Bool:

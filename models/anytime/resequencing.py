@@ -16,9 +16,10 @@ from anytime.groups import FeatureGroups
 from anytime.manifest import Manifest, Method, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.provenance import now
 from anytime.targets import Target
-from anytime.training import Options, fit
+from anytime.training import fit
 
 __all__ = ["Changes", "Retrained", "kept_groups", "left_out", "resequence"]
 

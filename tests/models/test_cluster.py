@@ -26,9 +26,10 @@ from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.tables import open_table
 from anytime.targets import settle_target, survey_target
-from anytime.training import Options, fit
+from anytime.training import fit
 
 distributed = pytest.importorskip("distributed", reason="no Dask (pip install 'anytime-linear[dask]')")
 

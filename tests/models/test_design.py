@@ -18,10 +18,11 @@ from anytime.errors import TableError
 from anytime.families import FAMILIES, deviances
 from anytime.generalised import Observed
 from anytime.gram import Gram
+from anytime.options import Options
 from anytime.sequencing import likelihood
 from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, Case, clean, coefficients, order_of
 from models.literal import Method

@@ -60,8 +60,9 @@ def compare(
     from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
     from anytime.errors import TrainingError  # noqa: PLC0415
     from anytime.moments import Moments  # noqa: PLC0415
+    from anytime.options import Options  # noqa: PLC0415
     from anytime.plotting import check_picture, plot_comparison  # noqa: PLC0415
-    from anytime.training import Options, fit  # noqa: PLC0415
+    from anytime.training import fit  # noqa: PLC0415
 
     options = Options("omp", alpha=parsed_alpha(alpha))
     options.check()

@@ -112,8 +112,9 @@ def train(
     from anytime.cli.learning import check_other_rows, checked_coverage, open_calibration, open_test  # noqa: PLC0415
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
     from anytime.cli.sources import Given, source_of  # noqa: PLC0415
+    from anytime.options import Options  # noqa: PLC0415
     from anytime.provenance import provenance  # noqa: PLC0415
-    from anytime.training import Options, fit  # noqa: PLC0415
+    from anytime.training import fit  # noqa: PLC0415
 
     settled = family or ("poisson" if task == "count" else "gaussian")
     options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon)

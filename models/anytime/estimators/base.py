@@ -20,11 +20,12 @@ from anytime.generalised import Observed
 from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.matrix_columns import GivenGroups, ordered_columns, picked_columns, settled_columns
 from anytime.model import AnytimeModel, affordable, checked_budget
+from anytime.options import Options
 from anytime.probabilities import class_codes
 from anytime.provenance import provenance
 from anytime.streaming import MomentStream
 from anytime.targets import check_family
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 
 __all__ = ["Estimator", "learns_from_streams", "names_of"]
 

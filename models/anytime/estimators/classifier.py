@@ -54,7 +54,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self._learn(ordered_columns(X, self._columns), one_hot.astype(np.float64), sample_weight, query)
         return self
 
-    @available_if(learns_from_streams)
+    @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, decay: float = 1.0
     ) -> Self:

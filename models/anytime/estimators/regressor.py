@@ -86,7 +86,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         self._learn(ordered_columns(X, self._columns), y, sample_weight, query)
         return self
 
-    @available_if(learns_from_streams)
+    @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, decay: float = 1.0) -> Self:
         """Learn from more rows by least squares: as `fit` of all rows that came this way, old ones weighing less.
 
