@@ -23,6 +23,9 @@ from anytime.errors import ArtifactError
 
 __all__ = ["Arrays", "Kind", "holds", "read", "write"]
 
+LONGEST_HEADER = 100_000_000
+"""Bytes of the longest header that safetensors reads."""
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -105,8 +108,9 @@ def holds(path: Path, kind: Kind) -> bool:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            content = file.read(min(size, path.stat().st_size))
-        header = json.loads(content)
+            if size > LONGEST_HEADER:  # what other files begin with, read as a number
+                return False
+            header = json.loads(file.read(size))
     except (OSError, ValueError, RecursionError):
         return False
     metadata = header.get("__metadata__") if isinstance(header, dict) else None

@@ -23,8 +23,8 @@ from anytime.targets import Target, absent, survey_target, without_target
 
 __all__ = ["Dataset", "Progress", "Rows", "held_out", "ignored"]
 
-BLOCK_VALUES = 2**24
-"""Numbers of features in a block, of which a few are in memory at a time: 128 MiB."""
+BLOCK_VALUES = 2**22
+"""Numbers of features in a block, of which a few are in memory at a time: 32 MiB."""
 
 LEAST_ROWS = 1024
 

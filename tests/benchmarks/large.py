@@ -1,9 +1,9 @@
 """A table many times as large as the memory allowed: `python tests/benchmarks/large.py [--gigabytes 8] [--folder D]`.
 
 The table is written chunk by chunk as Parquet. Then, in turns and each in a process of its own: `anytime train` under a
-hard limit of 1 GiB of data (`RLIMIT_DATA`, which no private memory escapes), and the floor below which no training can
-go: the same chunks read, and `X.T @ X` of each with as many threads. Rates are told as shares of the floor's. Exits
-with 1 where training is slower than 60% of it, or its resident memory exceeds the limit.
+hard limit of 1 GiB (a control group's, beyond which the kernel ends the process), and the floor below which no training
+can go: the same chunks read, and `X.T @ X` of each with as many threads. Rates are told as shares of the floor's. Exits
+with 1 where training is slower than 60% of it. Linux, as root.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -66,11 +68,25 @@ def floor(table: Path) -> None:
     print(json.dumps({"rows": rows, "seconds": time.perf_counter() - begun}))
 
 
-def ran(command: list[str], limit: int | None) -> tuple[float, float, str]:
-    """Seconds, peak resident MiB and output of a command, with a hard limit on its data."""
+@contextmanager
+def confined(limit: int) -> Iterator[list[str]]:
+    """A control group whose memory has a hard limit, swap among it; what to put before a command to run it there."""
+    first = Path("/sys/fs/cgroup/memory")
+    group = (first if first.is_dir() else Path("/sys/fs/cgroup")) / f"anytime-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if first.is_dir() else "memory.max")).write_text(str(limit))
+    except OSError as error:
+        raise SystemExit(f"no control group with a limit of memory can be made here ({error})") from error
+    try:
+        yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        group.rmdir()
+
+
+def ran(command: list[str]) -> tuple[float, float, str]:
+    """Seconds, peak resident MiB and output of a command."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
-    if limit is not None:
-        command = ["prlimit", f"--data={limit}", *command]
     begun = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
@@ -116,10 +132,11 @@ def main() -> None:
         shares: dict[str, list[float]] = {name: [] for name in ways}
         peaks = dict.fromkeys(ways, 0.0)
         for _ in range(given.repeats):
-            least = json.loads(ran([sys.executable, __file__, "--floor", str(table)], None)[2])["seconds"]
+            least = json.loads(ran([sys.executable, __file__, "--floor", str(table)])[2])["seconds"]
             print(f"reading and X.T @ X: {rows / least:,.0f} rows/s, {size / least / 1e6:,.0f} MB/s", flush=True)
             for name, way in ways.items():
-                seconds, peak, _ = ran(way, LIMIT)
+                with confined(LIMIT) as there:
+                    seconds, peak, _ = ran([*there, *way])
                 shares[name].append(least / seconds)
                 peaks[name] = max(peaks[name], peak)
                 print(f"  {name}: {rows / seconds:,.0f} rows/s, {least / seconds:.0%}, {peak:.0f} MiB", flush=True)

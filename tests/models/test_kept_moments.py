@@ -208,3 +208,11 @@ def test_moments_of_other_columns_do_not_merge(desk: Path) -> None:
     with pytest.raises(TableError, match="their query are 'q', expected None"):
         north.merge(other)
     assert desk.exists()
+
+
+def test_a_large_table_is_not_read_to_see_that_it_is_no_moments(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    with path.open("wb") as file:
+        file.write(b"PAR1\x15\x04\x15\x80")
+        file.truncate(1 << 34)
+    assert not are_moments(path)

@@ -194,6 +194,8 @@ def test_what_was_added_can_be_taken_away(pieces: Pieces, cut: int) -> None:
     kept, gone = pieces.parts[:cut], pieces.parts[cut:]
     whole = Moments.merged(pieces.parts)
     rest = reduce(Moments.without, gone, whole)
+    assert set(rest.missing) <= {j for part in kept for j in part.missing}
+    rest = rest.with_indicators(whole.missing)
     expected = reduce(Moments.merge, kept, Moments.empty(whole.features, whole.responses, whole.fill))
     expected = expected.refilled(whole.fill).with_indicators(whole.missing)
     assert rest.rows == expected.rows

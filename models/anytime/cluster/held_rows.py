@@ -20,13 +20,13 @@ class HeldRows:
 
     def __init__(self, part: Part, gram: Gram) -> None:
         self._recipe = part, gram
-        self.slabs = slabs_of(part.blocks(), gram)
+        self.slabs = slabs_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may hold many parts
 
     def __reduce__(self) -> tuple[Callable[..., HeldRows], tuple[Any, ...]]:
         return HeldRows, self._recipe
 
     def __sizeof__(self) -> int:
-        return sum(slab.Z.nbytes + slab.Y.nbytes for slab in self.slabs)
+        return sum(slab.Y.nbytes for slab in self.slabs)
 
 
 def held_rows(part: Part, gram: Gram) -> HeldRows:
