@@ -7,10 +7,10 @@ Missing values are stored as `fill` and marked in indicator columns (see `anytim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -21,7 +21,10 @@ from anytime.errors import TableError
 from anytime.moments import Moments
 from anytime.threads import single_blas_thread
 
-__all__ = ["Block", "UnusableColumnError", "accumulate", "fold_moments_of", "moments_of"]
+__all__ = ["Block", "Reached", "UnusableColumnError", "accumulate", "fold_moments_of", "moments_of"]
+
+Reached: TypeAlias = Callable[[int, list[Moments]], None]
+"""Told behind which row of the table a pass is, and the moments of each fold until there."""
 
 MAX_PART_ROWS = 65_536
 """Rows that one task adds up in memory before its moments are merged; longer sums would lose digits to their shift."""
@@ -50,12 +53,14 @@ class Block:
     Y : (rows, P) responses, none missing.
     weights : (rows,) or None for weight 1.
     folds : (rows,) fold of each row, or None when there is one.
+    end : the row of the table behind its last, where there is a table.
     """
 
     X: Any
     Y: NDArray[Any]
     weights: Float | None = None
     folds: Index | None = None
+    end: int = 0
 
 
 def moments_of(
@@ -106,42 +111,53 @@ def fold_moments_of(
 
 
 def accumulate(
-    blocks: Iterable[Block], count: int = 1, *, n_jobs: int | None = None, chunk_rows: int | None = None
+    blocks: Iterable[Block],
+    count: int = 1,
+    *,
+    n_jobs: int | None = None,
+    chunk_rows: int | None = None,
+    before: list[Moments] | None = None,
+    reached: Reached | None = None,
 ) -> list[Moments]:
-    """Moments of each of `count` folds of the rows of all blocks (at least one), merged in the order of the blocks."""
-    iterator = iter(blocks)
-    first = next(iterator, None)
-    if first is None:
+    """Moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
+
+    Blocks are asked for while those before are summed, a few ahead at most.
+
+    Parameters
+    ----------
+    before : moments of each fold of rows that go before; without them there must be a block.
+    reached : called with the `end` of each block and the moments so far.
+    """
+    total = before
+    for end, part in _parts(blocks, count, n_jobs, chunk_rows):
+        total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
+        if reached is not None:
+            reached(end, total)
+    if total is None:
         raise TableError("there are no rows to learn from; expected at least one with a target")
+    return total
 
-    def chained() -> Iterator[Block]:
-        yield first
-        yield from iterator
 
+def _parts(
+    blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
+) -> Iterator[tuple[int, list[Moments]]]:
+    """End and moments of each block, in their order."""
     if effective_n_jobs(n_jobs) == 1:
-        return _merged((_part(block, count, chunk_rows) for block in chained()), count)
+        yield from (_part(block, count, chunk_rows) for block in blocks)
+        return
     with single_blas_thread():
         parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        return _merged(parallel(delayed(_part)(block, count, chunk_rows) for block in chained()), count)
-
-
-def _merged(parts: Iterable[list[Moments]], count: int) -> list[Moments]:
-    """Fold by fold, while the parts come in."""
-    iterator = iter(parts)
-    total = next(iterator)
-    for part in iterator:
-        total = [total[f].merge(part[f]) for f in range(count)]
-    return total
+        yield from parallel(delayed(_part)(block, count, chunk_rows) for block in blocks)
 
 
 def _dense(X: Any) -> NDArray[Any]:
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
-def _part(block: Block, count: int, chunk_rows: int | None) -> list[Moments]:
-    """Moments of each fold of one block."""
+def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[int, list[Moments]]:
+    """End and moments of each fold of one block."""
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told once, in words
-        return [_fold(block, fold, count, chunk_rows) for fold in range(count)]
+        return block.end, [_fold(block, fold, count, chunk_rows) for fold in range(count)]
 
 
 def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:

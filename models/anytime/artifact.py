@@ -1,26 +1,22 @@
 """Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. Data, never code.
 
-Writing goes to a file beside the target, which then takes its name, so that there is never half a model. Reading
-believes nothing: the container, the format number, the manifest, the shapes and the content hash are checked, in this
-order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change it.
+Reading believes nothing: the container, the format number, the manifest, the shapes and the content hash are checked,
+in this order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change
+it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as serialise
 
+from anytime.container import Kind, read, write
 from anytime.curvature import Curvatures
 from anytime.errors import ArtifactError
 from anytime.manifest import FORMAT, Manifest
@@ -30,8 +26,7 @@ from anytime.prefixes import PrefixModels
 
 __all__ = ["load", "save"]
 
-KEY = "anytime"
-"""Metadata entry that holds the manifest."""
+MODEL = Kind("anytime", "model", "anytime train", "train or copy it again")
 
 _LATER: dict[int, dict[str, Any]] = {
     2: {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}},
@@ -51,32 +46,10 @@ def save(model: AnytimeModel, path: str | Path) -> AnytimeModel:
     ArtifactError
         The file cannot be written, or the model has a number that is not finite.
     """
-    path = Path(path)
     arrays = _arrays(model)
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ArtifactError(f"the model's array {name!r} is not finite everywhere; it was not saved")
     manifest = model.manifest.model_copy(update={"version": _version(model.manifest, arrays)})
-    content = serialise(arrays, metadata={KEY: manifest.model_dump_json()})
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        _write(aside, content, path)
-    except OSError as error:
-        raise ArtifactError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+    write(Path(path), MODEL, manifest.model_dump_json(), arrays)
     return replace(model, manifest=manifest)
-
-
-def _write(aside: Path, content: bytes, path: Path) -> None:
-    """Write to the file beside, then let it take the name; nothing is left of it when that fails."""
-    with aside.open("xb") as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(aside, path)
-        except BaseException:
-            aside.unlink()
-            raise
 
 
 def load(path: str | Path) -> AnytimeModel:
@@ -87,34 +60,11 @@ def load(path: str | Path) -> AnytimeModel:
     ArtifactError
         The file is not there, not a model of this library, of a newer format, truncated, or not what was written.
     """
-    path = Path(path)
+    text, arrays = read(Path(path), MODEL)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:  # a name that no file can have
-        raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
-    try:
-        deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, whatever its arrays are
-        metadata = _metadata(content)
-        arrays = parse_tensors(content) if KEY in metadata else {}
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
-        raise ArtifactError(
-            f"{str(path)!r} is not a whole safetensors file ({error}); train or copy it again"
-        ) from error
-    if KEY not in metadata:
-        raise ArtifactError(f"{str(path)!r} is a safetensors file of something else; expected one from 'anytime train'")
-    try:
-        return _model(_manifest(metadata[KEY]), arrays)
+        return _model(_manifest(text), arrays)
     except ArtifactError as error:
         raise ArtifactError(f"{str(path)!r} {error}") from None
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Metadata of a sound safetensors file: eight bytes of length, then a JSON header."""
-    header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    metadata: dict[str, str] = header.get("__metadata__") or {}
-    return metadata
 
 
 def _manifest(text: str) -> Manifest:

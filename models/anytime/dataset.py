@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.accumulate import Block, UnusableColumnError, accumulate
+from anytime.accumulate import Block, Reached, UnusableColumnError, accumulate
 from anytime.arrays import Bool, Float
+from anytime.checkpoint import Checkpoint, Place
+from anytime.dealing import Deal, Tally
 from anytime.errors import GroupsError, TableError, listed, suggestion
-from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
-from anytime.probabilities import class_codes
-from anytime.tables import Batch, Table, feature_matrix, numbers
+from anytime.tables import ROWS, Batch, Table, feature_matrix, fingerprint, numbers
 from anytime.targets import Target, absent, survey_target, without_target
 
-__all__ = ["Dataset", "Rows", "held_out"]
+__all__ = ["Dataset", "Progress", "Rows", "held_out", "ignored"]
+
+BLOCK_VALUES = 2**22
+"""Numbers of features in a block, of which a few are in memory at a time: 32 MiB."""
+
+LEAST_ROWS = 1024
+
+END = 2**62
+"""A row behind every table."""
+
+Progress: TypeAlias = Callable[[int], None]
+"""Told how many rows have just been read."""
+
+
+def ignored(_rows: int) -> None:
+    """Progress that nobody follows."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +80,19 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def rows(self, batch_rows: int | None = None) -> Iterator[Rows]:
-        """The table's rows that have a target, batch by batch."""
+    def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The table's rows that have a target, batch by batch; of rows `start` to `stop` of the table."""
+        return self._rows(self.groups.features, batch_rows, start, stop)
+
+    def tally(self, deal: Deal, *, start: int = 0, stop: int | None = None) -> Tally:
+        """What dealing must know of a range of rows, by their targets and queries alone."""
+        return deal.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
+
+    def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
+        """Rows with some of the features."""
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
-        columns = [*self.groups.features, *extra]
-        batches = self.table.batches(columns) if batch_rows is None else self.table.batches(columns, batch_rows)
-        for batch in batches:
+        numeric = features if self.weights is None else [*features, self.weights]
+        for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
             keep = ~without_target(batch, self.target.columns)
             if not keep.all() and not self.drop_missing:
                 row = batch.start + int(np.flatnonzero(~keep)[0])
@@ -77,21 +100,22 @@ class Dataset:
                     f"{self.table.name}: row {row} (counted from 0) has no target; mend it or leave it out"
                 )
             if keep.any():
-                yield self._kept(batch, keep)
+                yield self._kept(batch, features, keep)
 
-    def _kept(self, batch: Batch, keep: Bool) -> Rows:
+    def _kept(self, batch: Batch, features: Many[str], keep: Bool) -> Rows:
         try:
-            X = feature_matrix(batch, self.groups.features)
+            X = feature_matrix(batch, features)
         except TableError as error:
             raise TableError(f"{self.table.name}: {error}") from None
         weights = None if self.weights is None else self._weights(batch)
         query = None if self.query is None else batch.columns[self.query]
         if query is not None and absent(query).any():
             raise TableError(f"{self.table.name}: column {self.query!r} is missing in some rows; a query needs a name")
-        Y = self._responses(batch, keep)
+        Y, end = self._responses(batch, keep), batch.start + batch.rows
         if keep.all():
-            return Rows(X, Y, weights, query)
-        return Rows(X[keep], Y, None if weights is None else weights[keep], None if query is None else query[keep])
+            return Rows(X, Y, weights, query, end)
+        some = None if weights is None else weights[keep]
+        return Rows(X[keep], Y, some, None if query is None else query[keep], end)
 
     def _weights(self, batch: Batch) -> Float:
         weights = numbers(batch, str(self.weights))
@@ -127,7 +151,8 @@ class Dataset:
         seed: int = 0,
         stratified: bool = False,
         n_jobs: int | None = None,
-        progress: Callable[[int], None] = lambda _: None,
+        progress: Progress = ignored,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
         """Moments of each fold of the table, in one pass; rows of one query share a fold.
 
@@ -135,44 +160,90 @@ class Dataset:
         ----------
         stratified : deal the rows of each class out by themselves, where rows have no query.
         progress : called with the number of rows of each batch as it is read.
+        checkpoint : where the pass is remembered, and taken up again from where an earlier one was stopped.
         """
+        deal = Deal(folds, seed, stratified=stratified)
+        place = None if checkpoint is None else self._place(checkpoint, deal, seed)
+        if checkpoint is None or place is None:
+            reached = None if checkpoint is None else checkpoint.reached
+            found = self.summed(self.blocks(deal, progress=progress), folds, n_jobs=n_jobs, reached=reached)
+        else:
+            before = self.tally(deal, stop=place.row)
+            deal.skip(before)
+            progress(before.rows)
+            left = self.blocks(deal, start=place.row, progress=progress)
+            found = self.summed(left, folds, n_jobs=n_jobs, before=place.parts, reached=checkpoint.reached)
+        if checkpoint is not None:
+            checkpoint.save(END, found)
+        return found
+
+    def _place(self, checkpoint: Checkpoint, deal: Deal, seed: int) -> Place | None:
+        """Where an earlier pass came to."""
+        identity = {
+            "table": fingerprint(self.table.name),
+            "features": self.groups.features,
+            "target": [*self.target.columns, self.target.task, self.target.classes],
+            "query": self.query,
+            "weights": self.weights,
+            "missing targets": self.drop_missing,
+            "folds": deal.folds,
+            "stratified": deal.stratified,
+            "seed": seed,
+        }
+        return checkpoint.begin(identity, len(self.groups.features), len(self.target.responses))
+
+    def no_moments(self) -> Moments:
+        """Moments of none of its rows."""
+        features = len(self.groups.features)
+        return Moments.empty(features, len(self.target.responses), np.zeros(features))
+
+    def summed(
+        self,
+        blocks: Iterable[Block],
+        folds: int,
+        *,
+        n_jobs: int | None = None,
+        before: list[Moments] | None = None,
+        reached: Reached | None = None,
+    ) -> list[Moments]:
+        """Moments of each fold of some of its blocks, as `accumulate`; a column that cannot be summed is named."""
         try:
-            return accumulate(
-                self.blocks(folds, seed=seed, stratified=stratified, progress=progress), folds, n_jobs=n_jobs
-            )
+            return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(
-        self,
-        folds: int = 1,
-        *,
-        seed: int = 0,
-        stratified: bool = False,
-        progress: Callable[[int], None] = lambda _: None,
+        self, deal: Deal, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
-        """The rows as the trainer takes them, with their folds: the same each time for the same arguments."""
-        rng = np.random.default_rng(seed)
-        by_row, by_query, by_class = FoldStream(folds, rng), GroupedFolds(folds, rng), StratifiedFolds(folds, rng)
-        for rows in self.rows():
-            ids = None
-            if folds > 1 and rows.query is not None:
-                ids = by_query.take(rows.query.tolist())
-            elif folds > 1:
-                ids = by_class.take(class_codes(rows.Y)) if stratified else by_row.take(len(rows.Y))
-            yield Block(rows.X, rows.Y, rows.weights, ids)
+        """The rows as the trainer takes them, with their folds; of rows `start` to `stop` of the table.
+
+        Parameters
+        ----------
+        deal : deals these rows next; it is gone through as they are.
+        """
+        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), LEAST_ROWS), ROWS)
+        for rows in self.rows(batch_rows, start=start, stop=stop):
+            yield Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query), rows.end)
             progress(len(rows.Y))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset: features (rows, D), responses (rows, P), weights (rows,) or None, queries (rows,) or None."""
+    """Rows of a dataset.
+
+    Attributes
+    ----------
+    X, Y : features (rows, D) and responses (rows, P).
+    weights, query : (rows,), or None.
+    end : the row of the table behind the last of them.
+    """
 
     X: Float
     Y: Float
     weights: Float | None
     query: NDArray[Any] | None
+    end: int
 
     def filled(self, mean: Float) -> Float:
         """X (rows, D) with `mean` (D,), of the training rows, where a value is missing."""

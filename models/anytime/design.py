@@ -1,40 +1,26 @@
-"""The design matrix of a likelihood: rows of a table in standard units, gone over as often as a fit needs.
+"""The rows of a table as a likelihood sees them, wherever they are: gone over as often as a fit needs.
 
 Least squares needs the rows once. Other families need passes for each step of Newton's method: one that brings the
-linear predictors of all rows, and one that brings the derivatives there; between them, along a line, no pass is needed.
-A pass goes slab by slab through joblib, with BLAS held to one thread around it. A slab has its rows as columns, so that
-the features of a prefix are contiguous; its first row is ones, the intercept. Sums are taken in the order of the slabs
-and do not depend on the number of threads.
+linear predictors of all rows, and one that brings the derivatives there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 
-from anytime.arrays import Bool, Float, Index
+from anytime.arrays import Float, Index
 from anytime.families import Family
 from anytime.gram import Gram
-from anytime.slabs import Slab
 
-__all__ = ["Design", "Evaluation", "Predictors", "View"]
+__all__ = ["Design", "Evaluation", "Predictors", "Totals", "View"]
 
-CHUNK_VALUES = 2**17
-"""Values of a chunk of rows: 1 MiB, which stay in the cache from one product to the next."""
-
-ALONE = 2**20
-"""Values of a pass under which threads cost more than they save."""
-
-Predictors: TypeAlias = list[Float]
-"""Linear predictors (rows, Q) of each slab."""
-
-T = TypeVar("T")
+Predictors: TypeAlias = Any
+"""Linear predictors of all rows; what holds them is for the design to know."""
 
 
 @dataclass(frozen=True)
@@ -53,247 +39,108 @@ class Evaluation:
     hessian: Float | None = None
 
 
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all rows, those held out among them.
+
+    Attributes
+    ----------
+    rows : how many.
+    responses : (P,) without weights.
+    saturated : weight times the loss that no model can undercut.
+    """
+
+    rows: int
+    responses: Float
+    saturated: float
+
+
 @dataclass(frozen=True, eq=False)
-class Design:
+class Design(ABC):
     """Rows of a table, as one fit sees them.
 
     Attributes
     ----------
-    slabs : the rows, in the standard units of the whole table.
     gram : normal equations of the training rows, in standard units of their own.
     family : the likelihood.
     weight : sum of the weights of the training rows.
-    ridge : (D,) the penalty of each coefficient in the units of the slabs, for alpha 1.
+    ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
     held : fold that is left out, or None.
-    centre : (D,) the means of the training rows in the units of the slabs, which fill what is missing.
-    n_jobs : threads, as joblib counts them.
+    centre : (D,) the means of the training rows in the units of the whole table, which fill what is missing.
     """
 
-    slabs: tuple[Slab, ...]
     gram: Gram
     family: Family
     weight: float
     ridge: Float
     held: int | None = None
     centre: Float | None = None
-    n_jobs: int | None = None
 
     @property
     def predictors(self) -> int:
         """Free linear predictors Q of a row."""
         return self.family.predictors(len(self.gram.y_mean))
 
-    def view(self, columns: Index) -> View:
-        """The same rows with some columns only, in that order."""
-        return View(self, columns)
-
-    def without(self, fold: int, gram: Gram, weight: float) -> Design:
+    def without(self, fold: int, gram: Gram, weight: float) -> Self:
         """The rows of the other folds; the penalty is on standard units of their own."""
         ridge = np.square(gram.x_scale / self.gram.x_scale)
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
-    @cached_property
-    def weights(self) -> list[Float | None]:
-        """Weights (rows,) of each slab, 0 in the fold held out; None for weight 1."""
-        if self.held is None:
-            return [slab.weights for slab in self.slabs]
-        return [slab.weights_where(lambda folds: folds != self.held) for slab in self.slabs]
+    @property
+    @abstractmethod
+    def fold_jobs(self) -> int | None:
+        """How many passes, for several folds, are best made at once, as joblib counts threads."""
+
+    @property
+    @abstractmethod
+    def totals(self) -> Totals:
+        """Sums over all rows."""
+
+    @abstractmethod
+    def view(self, columns: Index) -> View:
+        """The same rows with some columns only, in that order."""
 
 
-class View:
+class View(ABC):
     """Some columns of a design, in some order."""
 
-    def __init__(self, design: Design, columns: Index) -> None:
-        self.design, self.columns = design, columns
-        self.ridge = design.ridge[columns]
-        self._runs = _runs(np.concatenate([[0], columns + 1]))
+    def __init__(self, columns: Index, ridge: Float) -> None:
+        self.columns, self.ridge = columns, ridge
 
     @property
     def width(self) -> int:
         """Coefficients of each predictor, the intercept among them: d + 1."""
         return len(self.columns) + 1
 
+    @abstractmethod
     def predictors(self, theta: Float) -> Predictors:
-        """Linear predictors of all rows at coefficients (d + 1, Q): one pass."""
-        return list(self._map(lambda i: self._predictors(i, theta)))
+        """Linear predictors of all rows at coefficients (d + 1, Q)."""
 
+    @abstractmethod
+    def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
+        """Predictors a share of the way along others, made by this view as they were."""
+
+    @abstractmethod
     def loss(self, etas: Predictors) -> float:
         """Mean loss at some predictors."""
-        return self._along(etas, None)[0]
 
+    @abstractmethod
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         """Mean loss at some predictors, and its derivative in a direction."""
-        return self._along(etas, directions)
 
+    @abstractmethod
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
         """Loss and score at some predictors, and on demand the second derivatives, n (d Q)^2 operations: one pass."""
-        n, Q = self.design.weight, self.design.predictors
-        loss, score, curvature = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_curvature in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
-            loss += own_loss
-            score += own_score
-            if own_curvature is not None:
-                curvature = own_curvature if curvature is None else np.add(curvature, own_curvature, out=curvature)
-        return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
 
+    @abstractmethod
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
         """The Hessian at some predictors as a function of a direction (d + 1, Q), one pass of 4 n d Q operations."""
 
-        def product(direction: Float) -> Float:
-            total = np.zeros_like(direction)
-            for own in self._map(lambda i: self._product(i, etas[i], direction)):
-                total += own
-            return total / self.design.weight
-
-        return product
-
+    @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:
         """Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number a row."""
-        total = np.zeros((self.width, self.width))
-        for own in self._map(lambda i: self._weighted_gram(i, etas[i])):
-            total += own
-        return total / self.design.weight
 
+    @abstractmethod
     def held_deviance(self, theta: Float) -> float:
         """Sum over the rows of the fold held out of weight times deviance."""
-        return sum(self._map(lambda i: self._held_deviance(i, theta)))
-
-    def _map(self, task: Callable[[int], T]) -> Iterator[T]:
-        """A task for every slab, by its number; results in their order."""
-        slabs = self.design.slabs
-        few = len(slabs) == 1 or sum(len(slab.Y) for slab in slabs) * self.width < ALONE
-        if few or effective_n_jobs(self.design.n_jobs) == 1:
-            yield from map(self._released(task), range(len(slabs)))
-            return
-        run = Parallel(n_jobs=self.design.n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        yield from run(delayed(self._released(task))(i) for i in range(len(slabs)))
-
-    def _released(self, task: Callable[[int], T]) -> Callable[[int], T]:
-        """A task that lets go of its slab."""
-
-        def released(number: int) -> T:
-            try:
-                return task(number)
-            finally:
-                self.design.slabs[number].release()
-
-        return released
-
-    def _chunks(self, number: int) -> Iterator[tuple[Float, slice]]:
-        """Z (d + 1, rows) of the chunks of a slab; valid until the next."""
-        Z, gaps = self.design.slabs[number].Z, self._gaps(number)
-        total = Z.shape[1]
-        step = min(max(256, CHUNK_VALUES // self.width), total)
-        buffer = None if len(self._runs) == 1 and not gaps else np.empty((self.width, step))
-        for start in range(0, total, step):
-            rows = slice(start, min(start + step, total))
-            if buffer is None:
-                yield Z[: self.width, rows], rows
-                continue
-            chunk = buffer[:, : rows.stop - start]
-            for to, out_of in self._runs:
-                chunk[to] = Z[out_of, rows]
-            for row, missing, mean in gaps:
-                chunk[row, missing[rows]] = mean
-            yield chunk, rows
-
-    def _gaps(self, number: int) -> list[tuple[int, Bool, float]]:
-        """Where a slab lacks features of the view, and their means where these are not 0."""
-        gaps, centre = self.design.slabs[number].gaps, self.design.centre
-        if not gaps or centre is None:
-            return []
-        place = {int(column): row for row, column in enumerate(self.columns, start=1)}
-        return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
-
-    def _predictors(self, number: int, theta: Float) -> Float:
-        """Z'theta (rows, Q) of a slab, run by run, without a copy."""
-        Z = self.design.slabs[number].Z
-        eta = np.zeros((Z.shape[1], theta.shape[1]))
-        with np.errstate(over="ignore", invalid="ignore"):  # a step too far is seen by its loss
-            for to, out_of in self._runs:
-                eta += Z[out_of].T @ theta[to]
-            for row, missing, mean in self._gaps(number):
-                eta[missing] += mean * theta[row]
-        return eta
-
-    def _score(self, number: int, residual: Float) -> Float:
-        """Z residual (d + 1, Q) of a slab, likewise."""
-        Z = self.design.slabs[number].Z
-        score = np.empty((self.width, residual.shape[1]))
-        for to, out_of in self._runs:
-            score[to] = Z[out_of] @ residual
-        for row, missing, mean in self._gaps(number):
-            score[row] += mean * residual[missing].sum(axis=0)
-        return score
-
-    def _along(self, etas: Predictors, directions: Predictors | None) -> tuple[float, float]:
-        loss, slope = 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for i, (slab, w) in enumerate(zip(self.design.slabs, self.design.weights, strict=True)):
-                losses, residual = self.design.family.loss(etas[i], slab.Y)
-                loss += float(losses.sum() if w is None else w @ losses)
-                if directions is not None:
-                    own = (residual * directions[i]).sum(axis=1)
-                    slope -= float(own.sum() if w is None else w @ own)
-        return loss / self.design.weight, slope / self.design.weight
-
-    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
-        slab, w, family = self.design.slabs[number], self.design.weights[number], self.design.family
-        losses, residual = family.loss(eta, slab.Y)
-        if w is not None:
-            losses, residual = losses * w, residual * w[:, np.newaxis]
-        Q = eta.shape[1]
-        H = np.zeros((self.width, Q, self.width, Q)) if hessian else None
-        if H is not None:
-            for Z, rows in self._chunks(number):
-                _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
-        score = self._score(number, residual)
-        return float(losses.sum()), score, None if H is None else H.reshape(self.width * Q, -1)
-
-    def _product(self, number: int, eta: Float, direction: Float) -> Float:
-        w = self.design.weights[number]
-        curved = self.design.family.bend(eta, self._predictors(number, direction))
-        return self._score(number, curved if w is None else curved * w[:, np.newaxis])
-
-    def _weighted_gram(self, number: int, eta: Float) -> Float:
-        total = np.zeros((self.width, 1, self.width, 1))
-        for Z, rows in self._chunks(number):
-            h = self._curvature(number, eta[rows], rows)
-            mean = np.einsum("iaa->i", h) / h.shape[1]
-            _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
-        return total.reshape(self.width, self.width)
-
-    def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
-        """Second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta), self.design.weights[number]
-        return h if w is None else h * w[rows, np.newaxis, np.newaxis]
-
-    def _held_deviance(self, number: int, theta: Float) -> float:
-        slab, family = self.design.slabs[number], self.design.family
-        weights = slab.weights_where(lambda folds: folds == self.design.held)
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses = family.loss(self._predictors(number, theta), slab.Y)[0] - family.saturated(slab.Y)
-        return 2.0 * float(weights @ losses)
-
-
-def _runs(rows: Index) -> list[tuple[slice, slice]]:
-    """Runs of consecutive rows: where each goes, and where it comes from. Groups are contiguous, so there are few."""
-    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    edges = [0, *cuts.tolist(), len(rows)]
-    return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
-
-
-def _add_hessian(H: Float, Z: Float, h: Float) -> None:
-    """Add sum_i h_i (x) z_i z_i' to H (d + 1, Q, d + 1, Q); Z is (d + 1, rows)."""
-    Q = h.shape[1]
-    if Q == 1:
-        B = Z * np.sqrt(h[:, 0, 0])
-        H[:, 0, :, 0] += B @ B.T
-        return
-    for a in range(Q):
-        for b in range(a + 1):
-            block = (Z * h[:, a, b]) @ Z.T
-            H[:, a, :, b] += block
-            if a != b:
-                H[:, b, :, a] += block

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from copy import copy
+from typing import Self
 
 import numpy as np
 
@@ -28,6 +30,14 @@ class FoldStream:
         taken, self._ready = self._ready[:rows], self._ready[rows:]
         return taken
 
+    def skip(self, rows: int) -> None:
+        """Go on behind the next `rows` rows, without drawing for them."""
+        ready = min(rows, len(self._ready))
+        self._ready = self._ready[ready:]
+        runs, rest = divmod(rows - ready, self.count)
+        self._rng.bit_generator.advance(runs * self.count)  # type: ignore[attr-defined]  # of PCG64: a draw a number
+        self.take(rest)
+
 
 class StratifiedFolds:
     """Fold numbers by a class: each class is dealt out by itself, so that two rows of one are in two folds."""
@@ -41,10 +51,18 @@ class StratifiedFolds:
         folds = np.empty(len(labels), dtype=np.intp)
         for label in np.unique(labels).tolist():
             rows = np.flatnonzero(labels == label)
-            if label not in self._streams:  # a generator of its own, so that batches change nothing
-                self._streams[label] = FoldStream(self._count, np.random.default_rng([self._seed, label]))
-            folds[rows] = self._streams[label].take(len(rows))
+            folds[rows] = self._of(label).take(len(rows))
         return folds
+
+    def skip(self, counts: Mapping[int, int]) -> None:
+        """Go on behind so many rows of each class."""
+        for label, rows in counts.items():
+            self._of(label).skip(rows)
+
+    def _of(self, label: int) -> FoldStream:
+        if label not in self._streams:  # a generator of its own, so that batches change nothing
+            self._streams[label] = FoldStream(self._count, np.random.default_rng([self._seed, label]))
+        return self._streams[label]
 
 
 class GroupedFolds:
@@ -57,6 +75,12 @@ class GroupedFolds:
     def take(self, keys: Iterable[Hashable]) -> Index:
         """Folds of the next rows by their keys, (rows,)."""
         return np.array([self._of(key) for key in keys], dtype=np.intp)
+
+    def only(self, keys: Iterable[Hashable]) -> Self:
+        """The same folds for some keys, which have theirs already, and for no others."""
+        some = copy(self)
+        some._fold = {key: self._fold[key] for key in keys}
+        return some
 
     def _of(self, key: Hashable) -> int:
         if key not in self._fold:

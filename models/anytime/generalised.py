@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from anytime.cross_validation import with_rows
 from anytime.curvature import Curvature, Curvatures, on_all_columns
 from anytime.design import Design
 from anytime.errors import TrainingError
-from anytime.families import FAMILIES
+from anytime.families import FAMILIES, Family
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.manifest import FamilyName
@@ -29,12 +30,13 @@ from anytime.moments import Moments
 from anytime.newton import Optimum, SeparatedError, Stop, optimum
 from anytime.prefixes import PrefixModels
 from anytime.sequencing import LikelihoodSequence, base_rate, separated
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from anytime.stopping import HeldBest, HoldOut
 from anytime.targets import Target
 from anytime.threads import single_blas_thread
 
-__all__ = ["Generalised", "Observed", "Selection", "generalised"]
+__all__ = ["Generalised", "Observations", "Observed", "Selection", "generalised"]
 
 ORDERED = 4
 """An order is learned at every so-manyth penalty of the grid."""
@@ -46,9 +48,20 @@ ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-6)
 """Fits that only measure an error on held-out rows."""
 
 
+class Observations(Protocol):
+    """Rows to fit a likelihood on."""
+
+    @property
+    def target(self) -> Target:
+        """What their responses stand for."""
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """The rows in the units of their normal equations, ready for passes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Rows to fit a likelihood on.
+    """Rows that come block by block, and are kept here.
 
     Attributes
     ----------
@@ -60,6 +73,11 @@ class Observed:
     blocks: Iterable[Block]
     target: Target
     n_jobs: int | None = None
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """Read the rows."""
+        ridge = np.ones(len(gram.x_mean))
+        return SlabDesign(gram, family, weight, ridge, slabs=slabs_of(self.blocks, gram), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +129,8 @@ class _HeldOut:
 
     @property
     def n_jobs(self) -> int | None:
-        """Where the rows are one slab, passes leave the other cores to the other folds."""
-        return self.train.n_jobs if len(self.train.slabs) == 1 else 1
+        """Threads for the folds, as joblib counts them."""
+        return self.train.fold_jobs
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
         """Mean deviances, (alphas, steps + 1), from the largest penalty down.
@@ -143,7 +161,7 @@ class _HeldOut:
 
 
 def generalised(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observed, how: Selection
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
 ) -> Generalised:
     """Learn the order and the optimum of every prefix.
 
@@ -161,12 +179,10 @@ def generalised(
 
 
 def _generalised(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observed, how: Selection
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
 ) -> Generalised:
-    kind = FAMILIES[family]
-    slabs = slabs_of(observed.blocks, gram)
     weight = sum(part.weight for part in parts)
-    design = Design(slabs, gram, kind, weight, np.ones(len(gram.x_mean)), n_jobs=observed.n_jobs)
+    design = observed.design(gram, FAMILIES[family], weight)
     _check(design, observed.target)
     if len(parts) == 1:
         alpha = how.grid[0]
@@ -193,11 +209,7 @@ def _generalised(
         kept = held.steps + 1
         sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
         optima, alphas, errors = optima[:kept], alphas[:kept], None if errors is None else errors[:kept]
-    rest = sum(
-        float(kind.saturated(slab.Y).sum() if slab.weights is None else slab.weights @ kind.saturated(slab.Y))
-        for slab in slabs
-    )
-    deviance = np.array([2 * (o.loss - rest / weight) for o in optima])
+    deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
     return Generalised(
         sequence=sequence,
         alpha=alpha,
@@ -218,8 +230,7 @@ def _check(design: Design, target: Target) -> None:
         if not mean[0] > 0:
             raise TrainingError("every count with weight is 0; expected some that are larger")
         return
-    counts = np.sum([slab.Y.sum(axis=0) for slab in design.slabs], axis=0)
-    rows = sum(len(slab.Y) for slab in design.slabs)
+    rows, counts = design.totals.rows, design.totals.responses
     counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
     shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
     for label, count, share in zip(target.classes, counts, shares, strict=True):

@@ -98,7 +98,8 @@ class Stopped(_Record):
     `rule` is what ended the sequence after `steps` steps; None where every group was taken after all. `epsilon` is as
     asked, and `longest` the length of the longest projection left when it stopped. `validation` names the table whose
     `errors` (of every prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the
-    number of steps. `left_out` are the groups that training had and this model has not.
+    number of steps. `left_out` are the groups that training had and this model has not, whether the rule, the
+    hold-out or whoever re-sequenced the model left them out.
     """
 
     rule: Literal["epsilon", "validation"] | None

@@ -20,11 +20,15 @@ from functools import reduce
 import numpy as np
 
 from anytime.arrays import Bool, Float, Index
+from anytime.errors import TableError
 
 __all__ = ["Moments"]
 
 ROUNDING = 1e-13
 """Variances under this share of what was cancelled to get them are zero."""
+
+CANCELLED = 1e-9
+"""Negative variances above this share of what was cancelled are rounding."""
 
 ALL = 1.0 - 1e-12
 """Shares of the rows from here on are all of them, but for rounding."""
@@ -86,6 +90,48 @@ class Moments:
         scatter += np.outer(delta * (a.weight * b.weight / weight), delta)
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
+    def without(self, other: Moments) -> Moments:
+        """Moments of the rows that are not among those of `other`, all of which must be here: what `merge` added.
+
+        With delta = mean_2 - mean,  n_1 = n - n_2,
+
+            mean_1 = mean - (n_2/n_1) delta,  scatter_1 = scatter - scatter_2 - (n n_2/n_1) delta delta'.
+
+        Digits are lost where few rows are left of many: what is within rounding of zero is zero.
+
+        Raises
+        ------
+        TableError
+            There are more rows, or more spread, in `other` than here.
+        """
+        both = tuple(sorted({*self.missing, *other.missing}))
+        a = self.with_indicators(both)
+        b = other.refilled(self.fill).with_indicators(both)
+        rows, weight = a.rows - b.rows, a.weight - b.weight
+        if b.weight == 0:
+            return replace(a, rows=rows)
+        if rows < 0 or weight < -ROUNDING * a.weight:
+            raise TableError(
+                f"{b.rows} rows of weight {b.weight:g} cannot be taken away from {a.rows} of weight {a.weight:g}"
+            )
+        if rows == 0 or weight <= ROUNDING * a.weight:
+            return replace(Moments.empty(self.features, self.responses, self.fill), rows=rows)
+        delta = b.mean - a.mean
+        change = np.outer(delta * (a.weight * b.weight / weight), delta)
+        scatter = a.scatter - b.scatter - change
+        cancelled = np.diagonal(a.scatter) + np.diagonal(b.scatter) + np.diagonal(change)
+        spread = np.diagonal(scatter)
+        if (spread < -CANCELLED * cancelled).any():
+            raise TableError("rows that are not among those counted cannot be taken away")
+        zero = spread <= ROUNDING * cancelled
+        scatter[zero] = scatter[:, zero] = 0.0
+        left = replace(a, rows=rows, weight=weight, mean=a.mean - delta * (b.weight / weight), scatter=scatter)
+        return left._with_gaps_only()
+
+    def decayed(self, factor: float) -> Moments:
+        """The same rows, each counting `factor` (0 to 1) times as much: how a stream forgets."""
+        return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
+
     def with_indicators(self, missing: tuple[int, ...]) -> Moments:
         """The same moments with (zero) indicators for more features; `missing` holds at least the present ones."""
         if missing == self.missing:
@@ -113,6 +159,16 @@ class Moments:
             if scatter[j, j] <= ROUNDING * cancelled:
                 scatter[j] = scatter[:, j] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
+
+    def _with_gaps_only(self) -> Moments:
+        """Without the indicators of features that no row lacks any more."""
+        width = self.features + self.responses
+        gaps = np.flatnonzero(np.abs(self.mean[width:]) > ROUNDING)
+        if len(gaps) == len(self.missing):
+            return self
+        at = np.concatenate([np.arange(width), width + gaps])
+        missing = tuple(self.missing[k] for k in gaps)
+        return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], missing=missing)
 
     @property
     def _unseen(self) -> Bool:

@@ -169,7 +169,7 @@ def _searched(
     rest = value - 0.5 * float(np.sum(ridge * theta**2))
 
     def at(t: float) -> tuple[float, float, Predictors]:
-        there = [eta + t * direction for eta, direction in zip(etas, directions, strict=True)]
+        there = view.moved(etas, t, directions)
         loss, slope = view.slope(there, directions)
         penalty = t * pull + 0.5 * t * t * bend
         return loss - rest + penalty, (slope + pull + t * bend) / (2 * promised), there

@@ -9,19 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 from anytime.manifest import Provenance
 from anytime.training import Fit
 
-__all__ = ["now", "provenance"]
+__all__ = ["library_version", "now", "provenance"]
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
     """Where a fit comes from."""
-    try:
-        library = version("anytime-linear")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        library = "unknown"
     features, taken = fitted.groups.features, set(fitted.taken[0].features)
     return Provenance(
         created=now(),
-        library=library,
+        library=library_version(),
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
@@ -29,6 +25,14 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         folds=folds,
         seed=seed,
     )
+
+
+def library_version() -> str:
+    """Version of this library."""
+    try:
+        return version("anytime-linear")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
 
 
 def now() -> str:

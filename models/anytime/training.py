@@ -6,16 +6,14 @@ are trained alike; the other families go over the rows again (`anytime.generalis
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
-from anytime.alpha import GRID, choose, nested_errors
+from anytime.alpha import choose, nested_errors
 from anytime.arrays import Bool, Float, Index
 from anytime.cholesky import factorise
 from anytime.cross_validation import split
@@ -23,79 +21,28 @@ from anytime.curve import Curve
 from anytime.design import Design
 from anytime.errors import TrainingError
 from anytime.families import FAMILIES
-from anytime.generalised import Generalised, Observed, Selection, generalised
+from anytime.generalised import Generalised, Observations, Selection, generalised
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.guarantee import guarantee
-from anytime.manifest import FamilyName, Guarantee, Manifest, Method, Provenance, Redundant, StepRecord, Stopped
+from anytime.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.prefixes import PrefixModels, prefix_models, staircase
 from anytime.sequencing import (
     FactoredSequence,
     LikelihoodSequence,
     Sequence,
-    check_sparse,
     given_sequence,
     likelihood_sequence,
     sequencer,
 )
-from anytime.stopping import HeldBest, HoldOut, check_epsilon, check_steps, stopped
+from anytime.stopping import HeldBest, HoldOut, check_steps, stopped
 from anytime.targets import Target, check_family
 from anytime.threads import single_blas_thread
 
-__all__ = ["Fit", "Options", "fit"]
-
-METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to train.
-
-    Attributes
-    ----------
-    family : what is fitted: "gaussian" is least squares.
-    method : criterion of selection, or "sparse": entry on the Group Lasso path, by least squares without doubling.
-    epsilon : stop where no group left has a projection of the residual longer than this; see `anytime.stopping`.
-    cost_blind : forget the costs in selection.
-    doubling : take no step that costs more than all before it.
-    alpha : the penalty, 0 or more, or "cv" to choose from `anytime.alpha.GRID`.
-    one_se : choose the largest penalty within a standard error of the best.
-    nested : let each fold learn its own order for the errors.
-    """
-
-    method: Method = "fr"
-    cost_blind: bool = False
-    doubling: bool = False
-    alpha: float | Literal["cv"] = 1e-5
-    one_se: bool = False
-    nested: bool = False
-    family: FamilyName = "gaussian"
-    epsilon: float | None = None
-
-    @property
-    def grid(self) -> tuple[float, ...]:
-        """The penalties to try."""
-        return GRID if isinstance(self.alpha, str) else (self.alpha,)
-
-    def horizon(self, groups: FeatureGroups) -> float | None:
-        """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
-        return None if self.epsilon is None else float(groups.costs.sum())
-
-    def check(self) -> None:
-        """Refuse what cannot be trained."""
-        if self.method not in METHODS:
-            raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
-        if self.family not in FAMILIES:
-            raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
-        check_sparse(self.method, self.doubling, self.family, self.epsilon)
-        if isinstance(self.alpha, str):
-            if self.alpha != "cv":
-                raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
-        elif not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-        check_epsilon(self.epsilon)
+__all__ = ["Fit", "fit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +104,8 @@ class Fit:
         """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
         if self.generalised is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
+        if self.options.first:
+            return Guarantee(why="the first groups were chosen by hand", doubling_until=self.sequence.doubling_until)
         return guarantee(
             self.gram,
             self.groups,
@@ -227,7 +176,7 @@ def fit(
     parts: Many[Moments],
     groups: FeatureGroups,
     options: Options,
-    observed: Observed | None = None,
+    observed: Observations | None = None,
     hold_out: HoldOut | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
@@ -256,8 +205,10 @@ def fit(
     if options.family != "gaussian":
         return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
 
+    first = options.forced(groups)
+
     def orders(of: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon)
+        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon, first)
 
     order = orders(gram)
     errors: Float | None = None
@@ -296,7 +247,7 @@ def _likelihood(
     options: Options,
     moments: Moments,
     gram: Gram,
-    observed: Observed | None,
+    observed: Observations | None,
     hold_out: HoldOut | None,
 ) -> Fit:
     """As `fit`, for the families that need the rows."""
@@ -306,7 +257,14 @@ def _likelihood(
 
     def order(design: Design, alpha: float) -> LikelihoodSequence:
         return likelihood_sequence(
-            design, groups, options.method, alpha, options.cost_blind, options.doubling, options.epsilon
+            design,
+            groups,
+            options.method,
+            alpha,
+            options.cost_blind,
+            options.doubling,
+            options.epsilon,
+            options.forced(groups),
         )
 
     how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)

@@ -24,8 +24,9 @@ from anytime.folds import FoldStream
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import Method
+from anytime.options import Options
 from anytime.sequencing import sequence
-from anytime.training import Options, fit
+from anytime.training import fit
 
 THREADS = 2
 

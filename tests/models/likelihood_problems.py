@@ -12,8 +12,9 @@ from anytime.accumulate import Block, moments_of
 from anytime.arrays import Float
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups
+from anytime.options import Options
 from anytime.targets import Target
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 from models import literal
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows

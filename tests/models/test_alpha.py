@@ -20,8 +20,9 @@ from anytime.folds import FoldStream
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.sequencing import Sequence, sequence
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 from models import literal
 from models.properties import quick
 

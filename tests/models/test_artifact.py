@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
-from anytime import artifact
 from anytime.artifact import load, save
 from anytime.calibration import Calibration
 from anytime.curvature import Curvatures
@@ -674,7 +673,7 @@ def test_a_disk_that_fails_leaves_the_old_model_and_no_other_file(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifact.os, call, fail, raising=True)  # type: ignore[attr-defined]
+    monkeypatch.setattr(os, call, fail, raising=True)
     with pytest.raises(ArtifactError, match=r"cannot write .*m\.safetensors.*no space left"):
         save(trained(), path)
     monkeypatch.undo()

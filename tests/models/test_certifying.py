@@ -18,10 +18,11 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import FeatureGroups
 from anytime.manifest import FORMAT, Certificate
 from anytime.model import AnytimeModel
+from anytime.options import Options
 from anytime.provenance import provenance
 from anytime.resequencing import resequence
 from anytime.targets import Target
-from anytime.training import Options, fit
+from anytime.training import fit
 from models import literal
 from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.problems import any_groups, grouped, messy_table

@@ -589,6 +589,7 @@ CSV = ["train", "train.csv", *TRAIN[2:]]
 ALL_DROPPED = [word for feature in ("a0", "a1", "b0", "c0") for word in ("--drop", feature)]
 EVALUATE = ["evaluate", "m.safetensors", "test.csv"]
 RESEQUENCE = ["resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors"]
+NEW = ["resequence", "m.safetensors", "--out", "new.safetensors"]
 A_GROUP_TWICE = with_groups(b={"features": ["b0", "a0"]})
 CIRCLE = with_groups(visit={"requires": ["b"]})
 WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
@@ -625,7 +626,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
     ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
-    ("a table that is a directory", nothing, ["train", ".", *TRAIN[2:]], ["directory"]),
+    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without a file *.parquet"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
     ("certifying a model without moments", train_bare, CERTIFY, ["'m'", "--no-moments"]),
     ("certifying a likelihood", train_likelihood, CERTIFY, ["'m'", "binomial", "least squares"]),
@@ -696,7 +697,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["--out", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
     ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
-    ("no table", nothing, ["train"], ["argument 'data'", "--help"]),
+    ("no table", nothing, ["train"], ["argument 'DATA'", "--help"]),
     ("an unknown option", nothing, [*TRAIN, "--cost"], ["--cost"]),
     ("an unknown command", nothing, ["trian"], ["trian", "--help"]),
     ("no command", nothing, [], ["command", "--help"]),
@@ -716,6 +717,19 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("an evaluation without a column", other_columns, EVALUATE, ["test.csv", "'b0'"]),
     ("other costs for a tampered model", tamper, RESEQUENCE, ["changed after it was written"]),
     ("other costs for a model without moments", train_bare, RESEQUENCE, ["without its moments", "--no-moments"]),
+    ("nothing to be changed", train_plain, NEW, ["nothing is to be changed"]),
+    (
+        "a required group left out",
+        train_plain,
+        [*NEW, "--without", "visit"],
+        ["'b' requires 'visit', which is to be left out"],
+    ),
+    (
+        "a forced group that is none",
+        train_plain,
+        [*NEW, "--first", "visits"],
+        ["no group 'visits'; did you mean 'visit'?"],
+    ),
 ]
 
 
@@ -819,3 +833,16 @@ def test_the_module_runs_as_the_command() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Path, capsys: Capture) -> None:
+    trained("--alpha", "0.01")
+    new = ("resequence", "m.safetensors", "--out", "new.safetensors")
+    told(capsys, *new, "--first", "c", "--without", "a", "--method", "omp", "--alpha", "0.5", "--doubling")
+    manifest = load("new.safetensors").manifest
+    assert [step.group for step in manifest.steps] == ["c", "b"]
+    assert (manifest.method, manifest.alpha, manifest.doubling) == ("omp", 0.5, True)
+    assert manifest.groups.names == ("visit", "b", "c")
+    told(capsys, *new, "--first", "b")
+    assert load("new.safetensors").manifest.steps[0].adds == ("visit", "b")
+    assert desk.exists()

@@ -9,19 +9,20 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 
-from anytime import design as design_module
+from anytime import slab_design as design_module
 from anytime import slabs as slabs_module
 from anytime.accumulate import Block, fold_moments_of, moments_of
 from anytime.arrays import Float, Index
 from anytime.curvature import Curvature
-from anytime.design import Design
 from anytime.errors import TableError
 from anytime.families import FAMILIES, deviances
 from anytime.generalised import Observed
 from anytime.gram import Gram
+from anytime.options import Options
 from anytime.sequencing import likelihood
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, Case, clean, coefficients, order_of
 from models.literal import Method
@@ -30,11 +31,11 @@ from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
-def design_of(case: Case, **options: Any) -> Design:
+def design_of(case: Case, **options: Any) -> SlabDesign:
     moments = moments_of(case.X, case.Y, case.weights)
     gram = Gram.of(moments)
     slabs = slabs_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return Design(slabs, gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]))
+    return SlabDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), slabs=slabs)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:

@@ -21,10 +21,11 @@ from anytime.errors import TableError
 from anytime.evaluation import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
 from anytime.model import AnytimeModel
+from anytime.options import Options
 from anytime.provenance import provenance
 from anytime.tables import open_table
 from anytime.targets import settle_target, survey_target
-from anytime.training import Options, fit
+from anytime.training import fit
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {

@@ -43,6 +43,21 @@ def test_batches_do_not_change_the_folds(count: int, seed: int, batches: list[in
     assert taken == drawn(count, seed, sum(batches))
 
 
+@quick()
+@given(counts, seeds, st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=8), st.integers(0, 40))
+def test_rows_that_are_skipped_change_nothing_for_those_after(
+    count: int, seed: int, walk: list[tuple[bool, int]], rows: int
+) -> None:
+    dealt, gone = stream(count, seed), 0
+    for skipped, length in walk:
+        if skipped:
+            dealt.skip(length)
+        else:
+            dealt.take(length)
+        gone += length
+    assert dealt.take(rows).tolist() == drawn(count, seed, gone + rows)[gone:]
+
+
 def test_the_seed_decides() -> None:
     assert drawn(5, 0, 100) == drawn(5, 0, 100)
     assert drawn(5, 0, 100) != drawn(5, 1, 100)

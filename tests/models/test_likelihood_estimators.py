@@ -21,9 +21,10 @@ from anytime.evaluation import evaluate
 from anytime.folds import GroupedFolds, StratifiedFolds
 from anytime.groups import load_groups
 from anytime.manifest import FamilyName, Task
+from anytime.options import Options
 from anytime.tables import open_table
 from anytime.targets import FAMILY_TASKS, Target, check_family, settle_target, survey_target
-from anytime.training import Options, fit
+from anytime.training import fit
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",

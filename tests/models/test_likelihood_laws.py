@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from anytime.accumulate import Block, moments_of
 from anytime.arrays import Float
-from anytime.design import Design
 from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.prefixes import staircase
 from anytime.sequencing import likelihood_sequence, sequence
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
 from models.judge import check_every_step
@@ -110,7 +110,7 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     gram = Gram.of(moments)
     by_moments = sequence(gram, case.groups, method, case.alpha, blind, doubling)
     slabs = slabs_of([Block(case.X, Y, case.weights)], gram)
-    design = Design(slabs, gram, FAMILIES["gaussian"], moments.weight, np.ones(len(gram.x_mean)))
+    design = SlabDesign(gram, FAMILIES["gaussian"], moments.weight, np.ones(len(gram.x_mean)), slabs=slabs)
     by_rows = likelihood_sequence(design, case.groups, method, case.alpha, blind, doubling)
     judged = LikelihoodRows(literal.standardise(case.X, Y, case.weights)[0], Y, "gaussian", case.alpha, case.weights)
     options: dict[str, Any] = {"method": method, "cost_blind": blind, "doubling": doubling}

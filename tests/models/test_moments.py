@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from anytime.accumulate import moments_of
 from anytime.arrays import Float
+from anytime.errors import TableError
 from anytime.gram import Gram
 from anytime.moments import Moments
 from models.properties import quick
@@ -185,3 +186,48 @@ def test_indicators_of_features_that_never_miss_are_zero_and_change_nothing() ->
     assert wider.mean[5:].tolist() == [0.0, pytest.approx(0.2), 0.0]
     np.testing.assert_array_equal(wider.imputed().scatter, moments.imputed().scatter)
     assert moments.with_indicators(moments.missing) is moments
+
+
+@quick()
+@given(pieces(), st.integers(0, 5))
+def test_what_was_added_can_be_taken_away(pieces: Pieces, cut: int) -> None:
+    kept, gone = pieces.parts[:cut], pieces.parts[cut:]
+    whole = Moments.merged(pieces.parts)
+    rest = reduce(Moments.without, gone, whole)
+    assert set(rest.missing) <= {j for part in kept for j in part.missing}
+    rest = rest.with_indicators(whole.missing)
+    expected = reduce(Moments.merge, kept, Moments.empty(whole.features, whole.responses, whole.fill))
+    expected = expected.refilled(whole.fill).with_indicators(whole.missing)
+    assert rest.rows == expected.rows
+    if expected.weight == 0:
+        assert rest.weight == pytest.approx(0.0, abs=1e-9)
+        return
+    assert rest.weight == pytest.approx(expected.weight)
+    size = np.sqrt(np.diagonal(whole.scatter)) + np.abs(whole.mean) * np.sqrt(whole.weight) + 1e-9
+    scale = np.outer(size, size) * max(1.0, whole.weight / expected.weight)
+    assert (np.abs(rest.scatter - expected.scatter) <= 1e-9 * scale).all()
+    np.testing.assert_allclose(rest.mean, expected.mean, atol=1e-7 * max(1.0, whole.weight / expected.weight))
+
+
+def test_rows_that_are_not_there_cannot_be_taken_away() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+    few, others = moments_of(X[:10], y[:10]), moments_of(100.0 + 50.0 * X[:10], y[:10])
+    whole = moments_of(X, y)
+    with pytest.raises(TableError, match="50 rows of weight 50 cannot be taken away from 10 of weight 10"):
+        few.without(whole)
+    with pytest.raises(TableError, match="not among those counted"):
+        whole.without(others)
+    assert whole.without(whole).rows == 0
+
+
+def test_a_decayed_stream_counts_old_rows_less() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 3)), rng.normal(size=90)
+    stream = reduce(
+        lambda old, part: old.decayed(0.5).merge(part), (moments_of(X[a : a + 30], y[a : a + 30]) for a in (0, 30, 60))
+    )
+    weighted = moments_of(X, y, np.repeat([0.25, 0.5, 1.0], 30))
+    assert stream.weight == pytest.approx(weighted.weight)
+    np.testing.assert_allclose(stream.mean, weighted.mean, atol=1e-12)
+    np.testing.assert_allclose(stream.scatter, weighted.scatter, atol=1e-10)

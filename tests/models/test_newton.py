@@ -14,12 +14,13 @@ from scipy.special import expit
 from anytime import AnytimeClassifier, AnytimeRegressor, newton
 from anytime.accumulate import Block, moments_of
 from anytime.arrays import Float
-from anytime.design import Design, View
+from anytime.design import View
 from anytime.errors import TrainingError
 from anytime.families import FAMILIES
 from anytime.gram import Gram
 from anytime.newton import Optimum, SeparatedError, optimum
 from anytime.sequencing import base_rate
+from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
 from models.likelihood_problems import KINDS, Case, cases, clean
@@ -29,14 +30,14 @@ from models.properties import quick
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
-def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> Design:
+def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> SlabDesign:
     moments = moments_of(X, Y, weights)
     gram = Gram.of(moments)
     slabs = slabs_of([Block(X, Y, weights)], gram)
-    return Design(slabs, gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]))
+    return SlabDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), slabs=slabs)
 
 
-def solved(design: Design, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
+def solved(design: SlabDesign, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
     """The optimum of some columns (all by default), from the base rate."""
     chosen = np.arange(len(design.gram.x_mean)) if columns is None else np.array(columns, dtype=np.intp)
     base, view = base_rate(design), design.view(chosen)
@@ -45,7 +46,7 @@ def solved(design: Design, alpha: float, columns: Sequence[int] | None = None) -
     return optimum(view, alpha, start, scale)
 
 
-def symmetric(design: Design, theta: Float) -> Float:
+def symmetric(design: SlabDesign, theta: Float) -> Float:
     """Coefficients of the responses."""
     return design.family.scores(theta)
 

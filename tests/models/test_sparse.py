@@ -23,6 +23,7 @@ from anytime.errors import TrainingError
 from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.prefixes import staircase
 from anytime.sequencing import (
     FactoredSequence,
@@ -33,7 +34,7 @@ from anytime.sequencing import (
     sparse,
     sparse_entries,
 )
-from anytime.training import Options, fit
+from anytime.training import fit
 from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick

@@ -27,13 +27,14 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.guarantee import spectral_gamma
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.options import Options
 from anytime.prefixes import PrefixModels
 from anytime.provenance import provenance
 from anytime.resequencing import Retrained, resequence
 from anytime.sequencing import sequence
 from anytime.stopping import HoldOut
 from anytime.targets import Target
-from anytime.training import Fit, Options, fit
+from anytime.training import Fit, fit
 from models import likelihood_problems, literal
 from models.literal import Method, Problem, Rows, columns_of, longest_left
 from models.literal_likelihood import Family

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import anytime.tables
 from anytime.errors import TableError
 from anytime.tables import Batch, Table, Text, delimited, feature_matrix, numbers, open_table
+from anytime.tables.arrow import ArrowTable
 
 Columns = dict[str, NDArray[Any]]
 
@@ -193,6 +194,20 @@ def test_columns_come_as_asked_and_as_often_as_asked(file: Path) -> None:
     assert list(twice.columns) == ["late", "count"]
 
 
+@pytest.mark.parametrize("between", [(0, 3), (1, None), (2, 5), (3, 3), (0, 1000), (1000, None)])
+def test_a_range_of_rows_is_what_a_whole_reading_has_there(file: Path, between: tuple[int, int | None]) -> None:
+    table, names = open_table(file), ["colour", "count"]
+    expected = whole(table, names)
+    start, stop = between
+    batches = list(table.batches(names, 2, start=start, stop=stop))
+    assert [batch.start for batch in batches] == list(
+        np.cumsum([start, *(batch.rows for batch in batches)])[:-1].tolist()
+    )
+    for name in names:
+        found = np.concatenate([expected[name][:0], *(batch.columns[name] for batch in batches)])
+        np.testing.assert_array_equal(found, expected[name][start:stop])
+
+
 def test_two_readings_do_not_disturb_each_other(file: Path) -> None:
     table = open_table(file)
     pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
@@ -216,6 +231,74 @@ def test_a_file_that_goes_away_is_one_line(file: Path) -> None:
     table = open_table(file)
     file.unlink()
     complaint(lambda: list(table.batches(["colour"])), str(file))
+
+
+# Pieces of Parquet
+
+
+def pieces(path: Path, start: int, rows: int, **columns: Any) -> Path:
+    """A file of rows counted from `start`, four in a row group."""
+    content = pa.table({"n": pa.array(range(start, start + rows), pa.int32())} | columns)
+    pq.write_table(content, path, row_group_size=4)
+    return path
+
+
+def test_parquet_can_be_read_from_every_row_group(tmp_path: Path) -> None:
+    table = open_table(pieces(tmp_path / "t.parquet", 0, 10))
+    assert table.starts == (0, 4, 8)
+    for start in range(11):
+        found = [n for batch in table.batches(["n"], 3, start=start) for n in batch.columns["n"].tolist()]
+        assert found == list(range(start, 10))
+
+
+def test_row_groups_before_a_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_table(pieces(tmp_path / "t.parquet", 0, 12))
+    next(table.batches(["n"]))  # the kind is settled
+    asked: list[list[int]] = []
+    read = pq.ParquetFile.iter_batches
+
+    def spied(self: Any, *args: Any, **options: Any) -> Any:
+        asked.append(options["row_groups"])
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spied)
+    assert sum(batch.rows for batch in table.batches(["n"], start=9)) == 3
+    assert asked == [[2]]
+
+
+def test_a_directory_of_parquet_files_is_one_table_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for number, (start, rows) in enumerate([(0, 5), (5, 0), (5, 3), (8, 9)]):
+        pieces(tmp_path / f"part-{number}.parquet", start, rows)
+    (tmp_path / "_SUCCESS").touch()
+    table = open_table(tmp_path)
+    assert table.name == str(tmp_path)
+    assert table.starts == (0, 4, 5, 8, 12, 16)
+    assert whole(table, rows=3)["n"].tolist() == list(range(17))
+    assert [n for batch in table.batches(["n"], start=6, stop=10) for n in batch.columns["n"].tolist()] == [6, 7, 8, 9]
+    assert whole(pickle.loads(pickle.dumps(table)))["n"].tolist() == list(range(17))
+
+
+def test_a_directory_whose_files_have_other_columns_is_refused(tmp_path: Path) -> None:
+    pieces(tmp_path / "a.parquet", 0, 4)
+    pieces(tmp_path / "b.parquet", 4, 4, more=pa.array([1.0] * 4))
+    complaint(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
+
+
+def test_columns_wanted_as_numbers_are_not_surveyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = pa.table({"i": pa.array([1, None, 3]), "b": [True, False, True], "t": ["x", "y", "z"], "j": [1, 2, 3]})
+    pq.write_table(content, tmp_path / "t.parquet")
+    table = open_table(tmp_path / "t.parquet")
+    monkeypatch.setattr(ArrowTable, "_survey", lambda *_: pytest.fail("a column was read twice"))
+    (batch,) = table.batches(["i", "b", "t"], numeric=["i", "b", "t"])
+    np.testing.assert_array_equal(batch.columns["i"], [1.0, np.nan, 3.0])
+    assert batch.columns["b"].tolist() == [1.0, 0.0, 1.0]
+    assert batch.columns["b"].dtype == np.float64
+    assert batch.columns["t"].tolist() == ["x", "y", "z"]
+    monkeypatch.undo()
+    (again,) = table.batches(["j", "i"])
+    assert [again.columns[name].dtype for name in ("j", "i")] == [np.int64, np.float64]
+    (numbers,) = table.batches(["j"], numeric=["j"])
+    assert numbers.columns["j"].dtype == np.float64
 
 
 # Types
@@ -561,7 +644,7 @@ def test_damage_inside_an_npz_file_is_one_line(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_table_is_one_line(tmp_path: Path) -> None:
     complaint(lambda: open_table(tmp_path / "none.csv"), "there is no file", "none.csv")
-    complaint(lambda: open_table(tmp_path), "is a directory; expected a file")
+    complaint(lambda: open_table(tmp_path), "is a directory without a file *.parquet")
     for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz"):
         path = written(tmp_path / name, "a\n1\n")
         complaint(lambda p=path: open_table(p), str(path), "no known format", ".parquet", ".csv.gz", ".npz")  # type: ignore[misc]

@@ -18,6 +18,8 @@ __all__ = [
     "Folds",
     "GroupsFile",
     "Jobs",
+    "MaybeGroups",
+    "MaybeTarget",
     "ModelFile",
     "Query",
     "Seed",
@@ -33,6 +35,18 @@ ModelFile = Annotated[Path, typer.Argument(help="Model file.", show_default=Fals
 GroupsFile = Annotated[Path, typer.Option("--groups", help="Groups file, JSON or YAML.", show_default=False)]
 TargetColumns = Annotated[
     list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
+]
+MaybeGroups = Annotated[
+    Path | None,
+    typer.Option("--groups", help="Groups file, JSON or YAML; moments bring their own.", show_default=False),
+]
+MaybeTarget = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="Column to predict; repeat it for several responses. Moments bring their own.",
+        show_default=False,
+    ),
 ]
 Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
 Folds = Annotated[

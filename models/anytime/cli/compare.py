@@ -60,8 +60,9 @@ def compare(
     from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
     from anytime.errors import TrainingError  # noqa: PLC0415
     from anytime.moments import Moments  # noqa: PLC0415
+    from anytime.options import Options  # noqa: PLC0415
     from anytime.plotting import check_picture, plot_comparison  # noqa: PLC0415
-    from anytime.training import Options, fit  # noqa: PLC0415
+    from anytime.training import fit  # noqa: PLC0415
 
     options = Options("omp", alpha=parsed_alpha(alpha))
     options.check()
@@ -76,10 +77,10 @@ def compare(
     held = None
     if test is not None:
         held = Moments.merged(open_test(test, source).moments(n_jobs=jobs))
-    fitted = fit(source.moments(folds, seed, jobs), source.dataset.groups, options)
+    fitted = fit(source.moments(folds, seed, jobs), source.meaning.groups, options)
     beside = None if held is None else fitted.gram.beside(held)
-    compared = comparison.compare(fitted.gram, source.dataset.groups, fitted.alpha, beside, level)
-    unit = source.dataset.groups.cost_unit
+    compared = comparison.compare(fitted.gram, source.meaning.groups, fitted.alpha, beside, level)
+    unit = source.meaning.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
         remark(f"wrote {plot}")

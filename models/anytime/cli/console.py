@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-__all__ = ["print_json", "progress", "remark", "results", "working"]
+__all__ = ["Pace", "print_json", "progress", "remark", "results", "working"]
 
 PLAIN_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
@@ -60,19 +62,60 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
+            _Rate(unit),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda just: bar.advance(task, just)
         return
-    done, last = 0, time.monotonic()
+    pace = Pace()
+    last = time.monotonic()
 
     def plain(just: int) -> None:
-        nonlocal done, last
-        done += just
+        nonlocal last
+        pace.add(just)
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            remark(f"{what}: {done} of {total} {unit}")
+            remark(f"{what}: {pace.done:,} of {total:,} {unit}{pace.told(total)}")
 
     yield plain
+
+
+class Pace:
+    """How fast work goes.
+
+    Counted from the first units on, which may have been done in an earlier run.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._first = (0, 0.0)
+
+    def add(self, just: int) -> None:
+        """Count units that are done."""
+        if not self.done:
+            self._first = (just, time.monotonic())
+        self.done += just
+
+    def told(self, total: int) -> str:
+        """Rate and time left, in words; nothing where there is no rate yet."""
+        units, since = self._first
+        spent = time.monotonic() - since
+        if self.done == units or spent <= 0.0:
+            return ""
+        rate = (self.done - units) / spent
+        left = timedelta(seconds=round((total - self.done) / rate))
+        return f", {rate:,.0f} a second, {left} left"
+
+
+class _Rate(ProgressColumn):
+    """Units a second, once they are known."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Put it in words."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}/s")

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 from anytime.calibration import conformal_rank
+from anytime.cli.backends import HERE, Place
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
+from anytime.dealing import Deal
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
-from anytime.generalised import Observed
+from anytime.generalised import Observations, Observed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
 from anytime.model import AnytimeModel
@@ -22,7 +24,9 @@ from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
 
 __all__ = [
+    "Meaning",
     "Source",
+    "TableSource",
     "check_other_rows",
     "checked_coverage",
     "open_again",
@@ -39,26 +43,74 @@ FEW = 20
 """Different whole numbers up to which a target may well be classes."""
 
 
+class Meaning(NamedTuple):
+    """What columns mean, whichever table they are in."""
+
+    groups: FeatureGroups
+    target: Target
+    query: str | None = None
+    drop_missing: bool = False
+
+
+class Source(Protocol):
+    """What a model is trained from."""
+
+    @property
+    def meaning(self) -> Meaning:
+        """What its columns mean."""
+
+    @property
+    def remark(self) -> str:
+        """What else is to be said of its task."""
+
+    @property
+    def name(self) -> str:
+        """Where its rows come from."""
+
+    def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
+        """Moments of each fold."""
+
+    def observed(self, folds: int, seed: int, jobs: int) -> Observations:
+        """The rows themselves, in the same folds, for a likelihood."""
+
+
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A table opened for training, how many of its rows have a target, and what else is to be said of its task."""
 
     dataset: Dataset
     rows: int
     remark: str
     stratified: bool
+    place: Place = HERE
+
+    @property
+    def meaning(self) -> Meaning:
+        """What its columns mean."""
+        return Meaning(self.dataset.groups, self.dataset.target, self.dataset.query, self.dataset.drop_missing)
+
+    @property
+    def name(self) -> str:
+        """Name of the table's file."""
+        return Path(self.dataset.table.name).name
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
         """Moments of each fold, while progress is told."""
-        name = Path(self.dataset.table.name).name
-        with progress(f"reading {name}", self.rows) as told:
+        cluster, checkpoint = self.place
+        count = self._count(folds)
+        with progress(f"reading {self.name}", self.rows) as told:
+            if cluster is not None:
+                return cluster.moments(self.dataset, count, seed=seed, stratified=self.stratified, progress=told)
             return self.dataset.moments(
-                self._count(folds), seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told
+                count, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told, checkpoint=checkpoint
             )
 
-    def observed(self, folds: int, seed: int, jobs: int) -> Observed:
+    def observed(self, folds: int, seed: int, jobs: int) -> Observations:
         """The rows themselves, in the same folds, for a likelihood."""
-        blocks = self.dataset.blocks(self._count(folds), seed=seed, stratified=self.stratified)
+        count = self._count(folds)
+        if self.place.cluster is not None:
+            return self.place.cluster.observed(self.dataset, count, seed=seed, stratified=self.stratified)
+        blocks = self.dataset.blocks(Deal(count, seed, stratified=self.stratified))
         return Observed(blocks, self.dataset.target, jobs)
 
     def _count(self, folds: int) -> int:
@@ -77,10 +129,13 @@ def open_source(
     weights: str | None,
     drop: Many[str] | None,
     drop_missing: bool,
-) -> Source:
+    place: Place = HERE,
+) -> TableSource:
     """Open and check everything that training will read; remarks say what was settled and what is left out."""
     loaded = _without(load_groups(groups), drop or ())
-    table = open_table(data)
+    table = open_table(data if place.cluster is None else data.resolve())
+    if place.cluster is not None and len(table.starts) == 1:
+        remark(f"{data.name} is one piece, for one worker: row groups or a directory of Parquet files are shared out")
     survey = survey_target(table, target, drop_missing=drop_missing)
     dataset = Dataset(table, loaded, settle_target(survey, task, family), query, weights, drop_missing)
     ignored = dataset.check()
@@ -89,7 +144,8 @@ def open_source(
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
     stratified = family in ("binomial", "multinomial")
-    return Source(dataset, survey.rows - survey.missing, _remark(survey, dataset.target, family), stratified)
+    said = _remark(survey, dataset.target, family)
+    return TableSource(dataset, survey.rows - survey.missing, said, stratified, place)
 
 
 def _remark(survey: Survey, target: Target, family: FamilyName) -> str:
@@ -135,7 +191,7 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
 
 def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
     """A table with the columns of the source, checked, and how many of its rows have a target."""
-    like = source.dataset
+    like = source.meaning
     table = open_table(path)
     query = like.query if like.query is not None and table.has(like.query) else None
     survey = survey_target(table, like.target.columns, drop_missing=like.drop_missing)
@@ -144,14 +200,16 @@ def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
     return dataset, survey.rows - survey.missing
 
 
-def open_again(model: AnytimeModel, data: Path, *, weights: str | None, drop_missing: bool, jobs: int) -> Retrained:
-    """The rows that a model's likelihood is fitted on again, with their moments."""
+def open_again(
+    model: AnytimeModel, groups: FeatureGroups, data: Path, *, weights: str | None, drop_missing: bool, jobs: int
+) -> Retrained:
+    """The rows that a model's likelihood is fitted on again, of some of its groups, with their moments."""
     manifest, table = model.manifest, open_table(data)
     survey = survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset = Dataset(table, model.groups, target, None, weights, drop_missing)
+    dataset = Dataset(table, groups, target, None, weights, drop_missing)
     dataset.check()
-    source = Source(dataset, survey.rows - survey.missing, "", stratified=False)
+    source = TableSource(dataset, survey.rows - survey.missing, "", stratified=False)
     return Retrained(source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))
 
 

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from anytime.cli.certify import certify
 from anytime.cli.compare import compare
 from anytime.cli.evaluate import evaluate
+from anytime.cli.moments import moments
 from anytime.cli.plot import plot
 from anytime.cli.reproduce import reproduce
 from anytime.cli.resequence import resequence
@@ -29,7 +30,7 @@ __all__ = ["application", "main"]
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-COMMANDS = (train, show, evaluate, compare, plot, resequence, certify, reproduce)
+COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, certify, reproduce)
 
 
 def _print_version(wanted: bool) -> None:

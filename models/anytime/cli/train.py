@@ -10,20 +10,20 @@ import typer
 
 from anytime.cli.arguments import (
     Alpha,
-    Data,
     Drop,
     DropMissing,
     Folds,
-    GroupsFile,
     Jobs,
+    MaybeGroups,
+    MaybeTarget,
     Query,
     Seed,
-    TargetColumns,
     Weights,
     checked_folds,
     parsed_alpha,
     workers,
 )
+from anytime.cli.backends import BackendName, CheckpointFile, Scheduler, place
 from anytime.cli.console import remark, results, working
 from anytime.cli.output import Out, check_out
 from anytime.manifest import FamilyName, Method
@@ -50,14 +50,15 @@ Validating = Annotated[
         "--validation", help="Table of other rows: keep the prefix with the least error there.", show_default=False
     ),
 ]
+TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or moments of one.", show_default=False)]
 Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 
 def train(
-    data: Data,
-    groups: GroupsFile,
-    target: TargetColumns,
+    data: TablesOrMoments,
     out: Out,
+    groups: MaybeGroups = None,
+    target: MaybeTarget = None,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
         typer.Option(
@@ -97,23 +98,23 @@ def train(
     ] = False,
     n_jobs: Jobs = None,
     seed: Seed = 0,
+    checkpoint: CheckpointFile = None,
+    backend: BackendName = "local",
+    scheduler: Scheduler = None,
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
-    Values missing in a feature are imputed by its training mean, exactly, in the same pass.
+    Values missing in a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
+    moments`) least squares is trained without a table, by the groups and folds that they were made with.
     """
     from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.calibrating import calibrated  # noqa: PLC0415
-    from anytime.cli.learning import (  # noqa: PLC0415
-        check_other_rows,
-        checked_coverage,
-        open_calibration,
-        open_source,
-        open_test,
-    )
+    from anytime.cli.learning import check_other_rows, checked_coverage, open_calibration, open_test  # noqa: PLC0415
     from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
+    from anytime.cli.sources import Given, source_of  # noqa: PLC0415
+    from anytime.options import Options  # noqa: PLC0415
     from anytime.provenance import provenance  # noqa: PLC0415
-    from anytime.training import Options, fit  # noqa: PLC0415
+    from anytime.training import fit  # noqa: PLC0415
 
     settled = family or ("poisson" if task == "count" else "gaussian")
     options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon)
@@ -124,21 +125,20 @@ def train(
     if validation is not None and test is not None:
         check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_out(out)
-    source = open_source(
-        data, groups, target, task, settled, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
-    )
-    calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
-    testing = None if test is None else open_test(test, source)
-    validating = None if validation is None else open_test(validation, source)
-    found = source.dataset.target
-    remark(f"task: {found.task}{source.remark}")
-    parts = source.moments(folds, seed, jobs)
-    observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
-    with working(f"ordering {len(source.dataset.groups)} groups and fitting every prefix"):
-        held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
-        fitted = fit(parts, source.dataset.groups, options, observed, held)
-    origin = provenance(fitted, data.name, folds=folds or None, seed=seed)
-    model = fitted.model(out.stem, found, origin, query=query, keep_moments=not no_moments)
+    with place(backend, scheduler, checkpoint) as where:
+        source = source_of(data, Given(groups, target, task, settled, query, weights, drop, drop_missing_target), where)
+        calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
+        testing = None if test is None else open_test(test, source)
+        validating = None if validation is None else open_test(validation, source)
+        found = source.meaning.target
+        remark(f"task: {found.task}{source.remark}")
+        parts = source.moments(folds, seed, jobs)
+        observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
+        with working(f"ordering {len(source.meaning.groups)} groups and fitting every prefix"):
+            held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
+            fitted = fit(parts, source.meaning.groups, options, observed, held)
+    origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
+    model = fitted.model(out.stem, found, origin, query=source.meaning.query, keep_moments=not no_moments)
     if calibrating is not None:
         with working(f"calibrating on {calibrating.table.name}"):
             model = calibrated(model, replace(calibrating, groups=model.groups), share)
@@ -147,6 +147,7 @@ def train(
         with working(f"evaluating on {testing.table.name}"):
             evaluated = evaluation.evaluated(model, replace(testing, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
+    where.done()
     console = results()
     console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))
     console.print(summary(model), markup=False)

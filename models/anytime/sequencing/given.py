@@ -12,7 +12,7 @@ from anytime.sequencing.steps import FactoredSequence, Step
 from anytime.sweep import Sweep
 from anytime.threads import single_blas_thread
 
-__all__ = ["given_sequence"]
+__all__ = ["given_sequence", "led_by"]
 
 
 def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...]], alpha: float) -> FactoredSequence:
@@ -34,3 +34,15 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...
             ends.append(ends[-1] + sum(len(groups.groups[g].features) for g in adds))
         columns, factor, z = sweep.factor()
     return FactoredSequence(tuple(steps), None, columns, np.array(ends, dtype=np.intp), factor, z)
+
+
+def led_by(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
+    """The steps of an order with some groups before all others, each after what it requires and nobody has paid."""
+    led: list[tuple[int, ...]] = []
+    taken: set[int] = set()
+    for group in first:
+        if group not in taken:
+            led.append((*(g for g in groups.prerequisites[group] if g not in taken), group))
+            taken.update(led[-1])
+    rest = (tuple(group for group in adds if group not in taken) for adds in order)
+    return [*led, *filter(None, rest)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +39,14 @@ class Found:
     longest: float | None
 
 
-def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False, epsilon: float | None = None) -> Found:
+def greedy(
+    search: Search,
+    groups: FeatureGroups,
+    *,
+    doubling: bool = False,
+    epsilon: float | None = None,
+    first: Many[int] = (),
+) -> Found:
     """Take the best step for its cost until all groups are taken, or none left is worth it.
 
     Parameters
@@ -45,26 +54,34 @@ def greedy(search: Search, groups: FeatureGroups, *, doubling: bool = False, eps
     doubling : take no step that costs more than all before it together (Algorithm 2).
     epsilon : stop before the step at which no group left has a projection of the residual longer than this (Group-OMP,
         Figure 1). Costs have no part in it; while one group is longer, whichever is densest goes first.
+    first : groups taken before all others, in this order, each after what it requires; no rule holds for their steps.
     """
     steps: list[Step] = []
     ends = [0]
     spent = 0.0
-    doubling_until: int | None = None
+    doubling_until: int | None = 0 if doubling and first else None
     longest: float | None = None
+    forced = deque(first)
     while len(search.candidates.remaining()):
         candidates = search.candidates
         costs = candidates.step_costs()
         left = ~candidates.left.taken
-        allowed = left
-        if doubling:
-            allowed, capable = within_doubling(costs, candidates.remaining(), spent)
-            if not capable and doubling_until is None:
-                doubling_until = len(steps)
-        scores = candidates.scores(allowed if epsilon is None else left)
-        if epsilon is not None and candidates.longest(scores) <= epsilon:
-            longest = candidates.longest(scores)
-            break
-        adds = candidates.choose(allowed, costs, scores)
+        if forced:
+            group = forced.popleft()
+            if not left[group]:
+                continue
+            adds = candidates.adds(group)
+        else:
+            allowed = left
+            if doubling:
+                allowed, capable = within_doubling(costs, candidates.remaining(), spent)
+                if not capable and doubling_until is None:
+                    doubling_until = len(steps)
+            scores = candidates.scores(allowed if epsilon is None else left)
+            if epsilon is not None and candidates.longest(scores) <= epsilon:
+                longest = candidates.longest(scores)
+                break
+            adds = candidates.choose(allowed, costs, scores)
         explained = search.take(adds)
         cost = float(groups.costs[list(adds)].sum())
         spent += cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from functools import partial
 
 from anytime.criteria import CRITERIA
@@ -10,7 +11,7 @@ from anytime.gram import Gram
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.sequencing.candidates import Candidates
-from anytime.sequencing.given import given_sequence
+from anytime.sequencing.given import given_sequence, led_by
 from anytime.sequencing.greedy import greedy
 from anytime.sequencing.sparse import check_sparse, sparse_entries
 from anytime.sequencing.steps import FactoredSequence
@@ -28,6 +29,7 @@ def sequence(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
+    first: Many[int] = (),
 ) -> FactoredSequence:
     """Order the groups so that each prefix explains as much as its cost allows.
 
@@ -40,6 +42,7 @@ def sequence(
     cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
     doubling : take no step that costs more than all before it together (Algorithm 2).
     epsilon : stop where no group left has a projection of the residual longer than this; None takes all groups.
+    first : groups taken before all others, in this order.
 
     Raises
     ------
@@ -50,7 +53,7 @@ def sequence(
     -----
     About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
     """
-    return sequencer(gram, groups, method, cost_blind, doubling, epsilon)(alpha)
+    return sequencer(gram, groups, method, cost_blind, doubling, epsilon, first)(alpha)
 
 
 def sequencer(
@@ -60,12 +63,15 @@ def sequencer(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
+    first: Many[int] = (),
 ) -> Callable[[float], FactoredSequence]:
     """`sequence` as a function of the penalty alone; the order of "sparse", which has none, is learned once."""
     check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
-        return partial(given_sequence, gram, groups, sparse_entries(gram, groups, cost_blind).steps)
-    return partial(_greedy, gram, groups, method, cost_blind, doubling, epsilon)
+        return partial(
+            given_sequence, gram, groups, led_by(first, sparse_entries(gram, groups, cost_blind).steps, groups)
+        )
+    return partial(_greedy, gram, groups, method, cost_blind, doubling, epsilon, first)
 
 
 def _greedy(
@@ -75,6 +81,7 @@ def _greedy(
     cost_blind: bool,
     doubling: bool,
     epsilon: float | None,
+    first: Many[int],
     alpha: float,
 ) -> FactoredSequence:
     """The sequence of a criterion."""
@@ -82,7 +89,7 @@ def _greedy(
         criterion = CRITERIA[method](gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
         search = _Swept(sweep, Candidates(groups, sweep, criterion, cost_blind))
-        found = greedy(search, groups, doubling=doubling, epsilon=epsilon)
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
         columns, factor, z = sweep.factor()
     return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z, longest=found.longest)
 

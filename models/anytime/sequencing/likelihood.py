@@ -11,6 +11,7 @@ columns are too many to keep H, Boehning's bound H <= 1/2 I (x) X'X/n stands in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -67,6 +68,7 @@ def likelihood_sequence(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
+    first: Many[int] = (),
 ) -> LikelihoodSequence:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
@@ -79,7 +81,7 @@ def likelihood_sequence(
     """
     with single_blas_thread():
         search = _Fitted(design, groups, method, alpha, cost_blind)
-        found = greedy(search, groups, doubling=doubling, epsilon=epsilon)
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
     return LikelihoodSequence(
         found.steps,
         found.doubling_until,

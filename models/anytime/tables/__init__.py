@@ -7,7 +7,7 @@ only those.
 from __future__ import annotations
 
 from anytime.tables.features import feature_matrix, numbers
-from anytime.tables.formats import open_table
+from anytime.tables.formats import fingerprint, open_table
 from anytime.tables.table import ROWS, Batch, Table, Text
 
-__all__ = ["ROWS", "Batch", "Table", "Text", "feature_matrix", "numbers", "open_table"]
+__all__ = ["ROWS", "Batch", "Table", "Text", "feature_matrix", "fingerprint", "numbers", "open_table"]

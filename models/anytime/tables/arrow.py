@@ -45,21 +45,26 @@ class ArrowTable(FileTable):
         """Check the file as far as is cheap; its columns and their types."""
 
     @abstractmethod
-    def _pieces(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """Read the file from its start, these columns only, in any order; pieces may be of any length."""
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read the file from one of its `starts`, these columns only, in any order; pieces may be of any length."""
 
-    def _read(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
-        start = 0
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
         culprits = {name: self._culprits[name] for name in names if name in self._culprits}
+        kinds = {name: self._kind(name, numeric) for name in names}
         with self._reading():
-            for piece in self._pieces(names, rows):
-                for begin in range(0, piece.num_rows, rows):
-                    part = piece.slice(begin, rows)
-                    arrays = {name: to_numpy(part.column(name), self._kinds[name]) for name in names}
-                    yield Batch(start, arrays, culprits)
-                    start += part.num_rows
+            for piece in self._pieces(names, rows, begin):
+                for first in range(0, piece.num_rows, rows):
+                    part = piece.slice(first, rows)
+                    arrays = {name: to_numpy(part.column(name), kind) for name, kind in kinds.items()}
+                    yield Batch(begin, arrays, culprits)
+                    begin += part.num_rows
 
-    def _prepare(self, names: tuple[str, ...]) -> None:
+    def _kind(self, name: str, numeric: frozenset[str]) -> Kind:
+        """How a column is handed out that is prepared."""
+        kind = self._kinds.get(name, Kind.FLOAT)
+        return Kind.FLOAT if name in numeric and kind is not Kind.TEXT else kind
+
+    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
         """Settle a kind for each column.
 
         A column of integers is int64 only if no row of the file is missing. The type does not tell, so those columns,
@@ -73,7 +78,8 @@ class ArrowTable(FileTable):
             if kind is None:
                 raise TableError(f"{self.name}: column {name!r} is {self._types[name]}; expected numbers or text")
             if kind in (Kind.BOOL, Kind.INT):
-                unsettled.append(name)
+                if name not in numeric:
+                    unsettled.append(name)
             else:
                 self._kinds[name] = kind
         if unsettled:

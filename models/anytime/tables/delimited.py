@@ -75,14 +75,15 @@ class CsvTable(ArrowTable):
         with self._stream() as stream, self._reader(stream, names) as reader:
             yield from reader
 
-    def _pieces(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        del rows  # blocks are parsed by bytes
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        del rows, begin  # blocks are parsed by bytes, from the start
         pa = required("pyarrow")
         for cells in self._cells(names):
             arrays = [converted(cells.column(name), self._types[name]) for name in names]
             yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
-    def _prepare(self, names: tuple[str, ...]) -> None:
+    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
+        del numeric  # whether a column is text has to be found out anyway
         seen = {name: Evidence() for name in names if name not in self._kinds}
         if not seen:
             return

@@ -14,7 +14,7 @@ from anytime.tables.parquet import ParquetTable
 from anytime.tables.svmlight import SvmlightTable
 from anytime.tables.table import Table
 
-__all__ = ["SUFFIXES", "open_table"]
+__all__ = ["SUFFIXES", "fingerprint", "open_table"]
 
 SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
     {
@@ -36,7 +36,7 @@ SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
 
 
 def open_table(path: str | Path) -> Table:
-    """Open a file as a table, by its suffix; case does not matter.
+    """Open a file as a table, by its suffix; case does not matter. A directory is one of Parquet files.
 
     Checks what is cheap to check. Nothing stays open, so a table can be sent to another process.
 
@@ -48,7 +48,7 @@ def open_table(path: str | Path) -> Table:
     """
     path = Path(path)
     if path.is_dir():
-        raise TableError(f"{str(path)!r} is a directory; expected a file")
+        return ParquetTable(path)
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")
     name = path.name.lower()
@@ -56,3 +56,15 @@ def open_table(path: str | Path) -> Table:
     if reader is None:
         raise TableError(f"{str(path)!r} is of no known format; expected one of {' '.join(SUFFIXES)}")
     return reader(path)
+
+
+def fingerprint(name: str) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of last change (ns) of each file of a table: what tells whether it is still the same.
+
+    Parameters
+    ----------
+    name : the path of a table that has been opened.
+    """
+    path = Path(name)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

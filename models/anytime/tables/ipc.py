@@ -33,8 +33,8 @@ class ArrowFileTable(ArrowTable):
                 raise self._no_rows()
         return {field.name: field.type for field in schema}
 
-    def _pieces(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        del rows  # the batches of the file are taken as they are
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        del rows, begin  # the batches of the file are taken as they are, from its start
         fields = sorted(self.columns.index(name) for name in names)
         with self._batches(fields) as (_, batches):
             for batch in batches:

@@ -94,7 +94,8 @@ class NpzTable(FileTable):
         if not header.shape[0]:
             raise self._no_rows()
 
-    def _prepare(self, names: tuple[str, ...]) -> None:
+    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
+        del numeric  # its types tell nearly all
         for array in dict.fromkeys(self._places[name][0] for name in names):
             if array not in self._types:
                 self._types[array] = self._settled(array, [name for name in names if self._places[name][0] == array])
@@ -121,7 +122,8 @@ class NpzTable(FileTable):
             case _:
                 raise TableError(f"{self.name}: {listed(names)} is {header.dtype}; expected numbers or text")
 
-    def _read(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        del begin, numeric  # read from the start
         arrays = tuple(dict.fromkeys(self._places[name][0] for name in names))
         with ExitStack() as stack:
             # A handle each, for one zip file cannot be read at several places without seeking back and forth.

@@ -61,7 +61,8 @@ class SvmlightTable(FileTable):
         """Whether a column may be asked for: any feature may."""
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
-    def _read(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        del begin, numeric  # all of it is in memory
         width = self._features.shape[1]
         indices = {name: int(name[1:]) for name in names if name not in self._labels}
         inside = {name: index for name, index in indices.items() if index < width}

@@ -15,8 +15,9 @@ Rows are counted from 0, the header not among them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -62,6 +63,15 @@ class Batch:
         """Number of rows."""
         return len(next(iter(self.columns.values())))
 
+    def between(self, start: int, stop: int | None) -> Batch:
+        """Those of its rows that are in a range of rows of the table; there may be none."""
+        low = max(start - self.start, 0)
+        high = self.rows if stop is None else min(stop - self.start, self.rows)
+        if low == 0 and high == self.rows:
+            return self
+        columns = {name: column[low : max(high, low)] for name, column in self.columns.items()}
+        return Batch(self.start + low, columns, self.culprits)
+
 
 class Table(Protocol):
     """Named columns that can be read as often as needed; each reading opens the file anew."""
@@ -77,14 +87,32 @@ class Table(Protocol):
     def has(self, name: str) -> bool:
         """Whether a column may be asked for; svmlight tables have features beyond `columns`, all zero."""
 
-    def batches(self, columns: Sequence[str], rows: int = ROWS) -> Iterator[Batch]:
+    def batches(
+        self,
+        columns: Sequence[str],
+        rows: int = ROWS,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        numeric: Collection[str] = (),
+    ) -> Iterator[Batch]:
         """Read some columns, at most `rows` rows at a time, at least one.
+
+        Parameters
+        ----------
+        start, stop : the rows to read, to the end where None; there may be none of them.
+        numeric : columns that are wanted as float64 where they are no text: a format that would have to read all of a
+            column of integers first, to tell whether it has gaps, need not.
 
         Raises
         ------
         TableError
             At the call: no such column, or a column of a type that is neither number nor text. Later: a damaged file.
         """
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Rows, ascending from 0, from which it can be read without what is before."""
 
 
 class FileTable(ABC):
@@ -107,7 +135,20 @@ class FileTable(ABC):
         """Whether a column may be asked for."""
         return name in self.columns
 
-    def batches(self, columns: Sequence[str], rows: int = ROWS) -> Iterator[Batch]:
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Rows from which it can be read without what is before: the first."""
+        return (0,)
+
+    def batches(
+        self,
+        columns: Sequence[str],
+        rows: int = ROWS,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        numeric: Collection[str] = (),
+    ) -> Iterator[Batch]:
         """Read some columns, at most `rows` rows at a time, at least one; see `Table`."""
         names = tuple(dict.fromkeys(columns))
         if not names:
@@ -117,23 +158,33 @@ class FileTable(ABC):
         for name in names:
             if not self.has(name):
                 raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
-        self._prepare(names)
-        return self._at_least_one(names, rows)
+        wanted = frozenset(numeric)
+        self._prepare(names, wanted)
+        return self._between(names, rows, start, stop, wanted)
 
-    def _at_least_one(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
+    def _between(
+        self, names: tuple[str, ...], rows: int, start: int, stop: int | None, numeric: frozenset[str]
+    ) -> Iterator[Batch]:
         empty = True
-        for batch in self._read(names, rows):
+        begin = self.starts[bisect_right(self.starts, start) - 1]
+        for batch in self._read(names, rows, begin, numeric):
             empty = False
-            yield batch
-        if empty:
+            if stop is not None and batch.start >= stop:
+                return
+            part = batch.between(start, stop)
+            if part.rows:
+                yield part
+        if empty and start == 0:
             raise self._no_rows()
 
-    def _prepare(self, names: tuple[str, ...]) -> None:  # noqa: B027 - not every format has something to learn
+    def _prepare(  # noqa: B027 - not every format has something to learn
+        self, names: tuple[str, ...], numeric: frozenset[str]
+    ) -> None:
         """Learn what must be known of these columns before the first batch; raise for those that cannot be read."""
 
     @abstractmethod
-    def _read(self, names: tuple[str, ...], rows: int) -> Iterator[Batch]:
-        """Batches of 1 to `rows` rows; the names are known to exist and prepared."""
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        """Batches of 1 to `rows` rows from row `begin` on, one of `starts`; the names exist and are prepared."""
 
     def _no_rows(self) -> TableError:
         return TableError(f"{self.name} has no rows; expected at least one")

@@ -9,7 +9,8 @@ from anytime.evaluation import held_out_curve
 from anytime.experiments.experiment import Result, Setting
 from anytime.experiments.sets import load_set
 from anytime.experiments.uai.curves import CURVES, METHODS, PROBLEMS, draw_curves
-from anytime.training import Options, fit
+from anytime.options import Options
+from anytime.training import fit
 
 QUICK = Setting(quick=True)
 

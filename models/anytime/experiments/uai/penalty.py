@@ -10,7 +10,8 @@ from anytime.accumulate import fold_moments_of
 from anytime.arrays import Index
 from anytime.experiments.experiment import Setting
 from anytime.experiments.sets import RealSet, SetName, load_set, numbered_grouping
-from anytime.training import Options, fit
+from anytime.options import Options
+from anytime.training import fit
 
 __all__ = ["validated_alpha"]
 

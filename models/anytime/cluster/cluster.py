@@ -1,0 +1,147 @@
+"""A cluster, and the two things it is for: the moments of a table, and its rows for a likelihood."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anytime.cluster.cluster_design import ClusterDesign, light
+from anytime.cluster.held_rows import held_rows
+from anytime.cluster.parts import Part, Span, merged, moments_of_part, spans, tally_of_span
+from anytime.dataset import Dataset, Progress, ignored
+from anytime.dealing import Deal, Tally
+from anytime.design import Design
+from anytime.errors import TableError, TrainingError
+from anytime.families import Family
+from anytime.gram import Gram
+from anytime.moments import Moments
+from anytime.targets import Target
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Cluster", "connected"]
+
+PARTS_PER_THREAD = 4
+"""Parts of a table for each thread of the workers, so that one that is slow or lost holds up little."""
+
+CONNECT_S = 10.0
+
+
+class Cluster:
+    """Workers behind a Dask scheduler."""
+
+    def __init__(self, client: Client) -> None:
+        self._client: Any = client
+
+    @property
+    def threads(self) -> int:
+        """Threads of all workers."""
+        return int(sum(self._client.nthreads().values()))
+
+    def moments(
+        self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
+    ) -> list[Moments]:
+        """Moments of each fold of a table, as `Dataset.moments`; they are merged on the workers.
+
+        Parameters
+        ----------
+        progress : called with the number of rows of each part that is done.
+        """
+        parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
+        futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
+        sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
+        for future in _module().as_completed(futures):
+            self._raised(future)
+            progress(sizes[future.key])
+        while len(futures) > 1:
+            pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
+            futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
+        found: list[Moments] = futures[0].result()
+        return found
+
+    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
+        """The rows of a table, in the same folds, for a likelihood."""
+        parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
+        full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
+        return ClusterObserved(self._client, full, dataset.target)
+
+    def _parts(self, dataset: Dataset, folds: int, seed: int, *, stratified: bool) -> tuple[list[Part], list[Tally]]:
+        """The parts of a table, and how many of their rows have a target."""
+        if not self.threads:
+            raise TrainingError("the cluster has no workers; start some, or train with --backend local")
+        deal = Deal(folds, seed, stratified=stratified)
+        ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
+        futures = [self._client.submit(tally_of_span, dataset, deal, span, pure=False) for span in ranges]
+        for future in futures:
+            self._raised(future)
+        tallies: list[Tally] = self._client.gather(futures)
+        if not any(tally.rows for tally in tallies):
+            raise TableError("there are no rows to learn from; expected at least one with a target")
+        deals = deal.split(tallies)
+        return [Part(dataset, span, own) for span, own in zip(ranges, deals, strict=True)], tallies
+
+    def _raised(self, future: Any) -> None:
+        """Wait for a task; what it raises is raised here, and in one line where it is not ours."""
+        try:
+            future.result()
+        except (TableError, TrainingError):
+            raise
+        except ImportError as error:
+            raise TrainingError(
+                f"a worker cannot import what it needs ({error}); install anytime-linear there"
+            ) from error
+        except _module().KilledWorker as error:
+            raise TrainingError(
+                "a part of the table has ended several workers; they may have too little memory for its rows"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterObserved:
+    """Rows to fit a likelihood on, which workers read and keep."""
+
+    client: Client
+    parts: tuple[Part, ...]
+    target: Target
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """Let the workers read them."""
+        lean = light(gram)
+        rows = tuple(self.client.submit(held_rows, part, lean, pure=False) for part in self.parts)
+        return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """A cluster by the address of its scheduler, as `tcp://host:8786`.
+
+    Raises
+    ------
+    TrainingError
+        Dask is not installed, or no scheduler answers.
+    """
+    module = _module()
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    try:
+        client = module.Client(address, timeout=CONNECT_S)
+    except (OSError, ValueError, TimeoutError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise TrainingError(f"no Dask scheduler at {address!r} ({said}); expected one as in tcp://host:8786") from error
+    with client:
+        yield Cluster(client)
+
+
+def _module() -> Any:
+    try:
+        return import_module("distributed")
+    except ImportError as error:
+        raise TrainingError(
+            "--backend dask needs distributed; install it with: pip install 'anytime-linear[dask]'"
+        ) from error

@@ -1,0 +1,175 @@
+"""Moments as files: what a site has learned from its rows, without the rows.
+
+Moments add up, so sites that may not share rows share these: merged, they are the moments of all rows, and the model is
+the one that all rows together would have given. They are sums over rows, not rows; yet they are exact. Whoever holds
+the moments of n rows and of n - 1 of them holds the row between, and moments of few rows may tell all of them: send
+none of fewer rows than features, and let whoever merges them be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anytime.container import Kind, holds, read, write
+from anytime.errors import ArtifactError, TableError
+from anytime.groups import FeatureGroups
+from anytime.manifest import Label, Task
+from anytime.moments import Moments
+from anytime.packed_moments import packed, unpacked
+from anytime.targets import Target
+
+__all__ = ["FORMAT", "KeptMoments", "MomentsRecord", "are_moments"]
+
+FORMAT = 1
+"""Number of the format that this library writes."""
+
+KIND = Kind("anytime.moments", "moments", "anytime moments", "make or copy it again")
+
+
+class MomentsRecord(BaseModel):
+    """What moments are of.
+
+    `data` names the tables, in the order in which they were added; `folds` is the number of parts, each of which holds
+    the rows of one fold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    format: int = FORMAT
+    created: str
+    library: str
+    data: tuple[str, ...] = Field(min_length=1)
+    task: Task
+    target: tuple[str, ...] = Field(min_length=1)
+    classes: tuple[Label, ...] | None = None
+    query: str | None = None
+    groups: FeatureGroups
+    folds: int = Field(ge=1)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptMoments:
+    """Moments of each fold of some rows, with what their columns mean."""
+
+    record: MomentsRecord
+    parts: tuple[Moments, ...]
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return Target(self.record.task, self.record.target, self.record.classes)
+
+    @cached_property
+    def total(self) -> Moments:
+        """Moments of all rows."""
+        return Moments.merged(self.parts)
+
+    def merge(self, other: KeptMoments) -> KeptMoments:
+        """Moments of the rows of both, fold by fold.
+
+        Raises
+        ------
+        TableError
+            The columns of the other mean something else.
+        """
+        self._check_alike(other)
+        parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
+        data = (*self.record.data, *other.record.data)
+        return KeptMoments(self.record.model_copy(update={"data": data}), parts)
+
+    def without(self, other: KeptMoments) -> KeptMoments:
+        """Moments of the rows that are not among those of the other, fold by fold; undoes `merge`.
+
+        Raises
+        ------
+        TableError
+            The columns of the other mean something else, or its rows are not all here.
+        """
+        self._check_alike(other)
+        parts = tuple(a.without(b) for a, b in zip(self.parts, other.parts, strict=True))
+        if not any(part.weight > 0 for part in parts):
+            raise TableError(f"nothing is left of {self.total.rows} rows when {other.total.rows} are taken away")
+        left = list(self.record.data)
+        for name in other.record.data:
+            if name in left:
+                left.remove(name)
+        return KeptMoments(self.record.model_copy(update={"data": tuple(left) or self.record.data}), parts)
+
+    def decayed(self, factor: float) -> KeptMoments:
+        """The same rows, each counting `factor` times as much."""
+        return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
+
+    def save(self, path: str | Path) -> None:
+        """Write a file.
+
+        Raises
+        ------
+        ArtifactError
+            It cannot be written.
+        """
+        write(Path(path), KIND, self.record.model_dump_json(), packed(self.parts))
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeptMoments:
+        """Read and check a file.
+
+        Raises
+        ------
+        ArtifactError
+            It is not there, holds something else, is of a newer format, or is not whole.
+        """
+        text, arrays = read(Path(path), KIND)
+        try:
+            record = _record(text)
+            target = Target(record.task, record.target, record.classes)
+            parts = unpacked(arrays, record.folds, len(record.groups.features), len(target.responses))
+        except ArtifactError as error:
+            raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
+        return cls(record, parts)
+
+    def _check_alike(self, other: KeptMoments) -> None:
+        """Refuse moments of other columns."""
+        ours, theirs = self.record, other.record
+        for what, a, b in (
+            ("features", ours.groups.features, theirs.groups.features),
+            ("target", ours.target, theirs.target),
+            ("classes", ours.classes, theirs.classes),
+            ("query", ours.query, theirs.query),
+            ("folds", ours.folds, theirs.folds),
+        ):
+            if a != b:
+                raise TableError(
+                    f"moments of {theirs.data[0]} do not go with those of {ours.data[0]}: their {what} are "
+                    f"{_shown(b)}, expected {_shown(a)}; make them by the same groups file and options"
+                )
+
+
+def are_moments(path: Path) -> bool:
+    """Whether a file says that it holds moments."""
+    return holds(path, KIND)
+
+
+def _shown(value: Any) -> str:
+    text = repr(list(value)) if isinstance(value, tuple) else repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _record(text: str) -> MomentsRecord:
+    try:
+        number = json.loads(text)["format"]
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError("has a record that is not one of this library") from error
+    if type(number) is int and number > FORMAT:
+        raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
+    try:
+        return MomentsRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error

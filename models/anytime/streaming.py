@@ -1,0 +1,56 @@
+"""Learning from a stream: moments by fold, to which batches of rows are added while older ones fade."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from anytime.accumulate import fold_moments_of
+from anytime.arrays import Float
+from anytime.errors import TrainingError
+from anytime.folds import FoldStream
+from anytime.moments import Moments
+
+__all__ = ["MomentStream"]
+
+
+class MomentStream:
+    """Moments of the rows seen so far.
+
+    Parameters
+    ----------
+    folds : into how many parts rows are dealt out, 1 for no cross-validation.
+    seed : of the folds.
+    """
+
+    def __init__(self, folds: int, seed: int) -> None:
+        self._folds = folds
+        self._deal = FoldStream(folds, np.random.default_rng(seed))
+        self.parts: list[Moments] = []
+
+    def add(
+        self, X: Any, Y: Float, weights: Float | None = None, *, decay: float = 1.0, n_jobs: int | None = None
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        X : (n, D) features, NaN where missing.  Y : (n, P) responses.  weights : (n,) or None.
+        decay : what the rows before count from now on beside these, 0 to 1.
+
+        Raises
+        ------
+        TrainingError
+            The decay is not between 0 and 1.
+        TableError
+            A value that cannot be summed; nothing has changed.
+        """
+        if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
+            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
+        folds = self._deal.take(len(Y)) if self._folds > 1 else None
+        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
+        if self.parts:
+            new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
+        self.parts = new

@@ -1,0 +1,165 @@
+"""A pass that was stopped is taken up where it was, and comes to the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime.checkpoint import Checkpoint
+from anytime.cli.main import main
+from anytime.dataset import Dataset
+from anytime.errors import ArtifactError, TableError
+from anytime.groups import load_groups
+from anytime.moments import Moments
+from anytime.tables import open_table
+from anytime.targets import settle_target, survey_target
+
+ROWS = 40_000
+CONTENT = {
+    "groups": [{"name": "g", "features": ["x0", "x1"], "cost": 1.0}, {"name": "h", "features": ["x2"], "cost": 2}]
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty blocks, so that some are done when a pass stops."""
+    monkeypatch.setattr("anytime.dataset.BLOCK_VALUES", 1)
+
+
+@pytest.fixture(params=[".parquet", ".csv"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table of several batches, with gaps, queries and classes."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(ROWS, 3)), columns=["x0", "x1", "x2"])
+    frame["x1"] += 1e4
+    frame.loc[::700, "x2"] = np.nan
+    frame["y"] = frame["x0"] + rng.normal(size=ROWS)
+    frame.loc[::900, "y"] = np.nan
+    frame["kind"] = np.where(frame["x0"] > 0.3, "up", "down")
+    frame["q"] = np.sort(rng.integers(0, 500, size=ROWS))
+    path = tmp_path / f"table{request.param}"
+    if request.param == ".parquet":
+        frame.to_parquet(path, row_group_size=9_000)
+    else:
+        frame.to_csv(path, index=False)
+    return path
+
+
+def dataset(path: Path, target: str = "y", **options: Any) -> Dataset:
+    opened = open_table(path)
+    survey = survey_target(opened, [target], drop_missing=True)
+    return Dataset(opened, load_groups(CONTENT), settle_target(survey), drop_missing=True, **options)
+
+
+def stopped(after: int) -> Callable[[int], None]:
+    """Progress that stops the pass behind some rows."""
+    seen = 0
+
+    def told(rows: int) -> None:
+        nonlocal seen
+        seen += rows
+        if seen > after:
+            raise TableError("the table is out of reach")
+
+    return told
+
+
+def assert_same(one: list[Moments], other: list[Moments]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert (a.rows, a.weight, a.missing) == (b.rows, b.weight, b.missing)
+        np.testing.assert_allclose(a.mean, b.mean, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(a.scatter, b.scatter, rtol=1e-11, atol=1e-9)
+
+
+@pytest.mark.parametrize("how", ["rows", "queries", "classes", "whole"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_pass_that_was_stopped_comes_to_what_it_would_have(how: str, jobs: int, table: Path, tmp_path: Path) -> None:
+    target, query = "kind" if how == "classes" else "y", "q" if how == "queries" else None
+    options: dict[str, Any] = {"seed": 3, "stratified": how == "classes", "n_jobs": jobs}
+    folds = 1 if how == "whole" else 4
+    expected = dataset(table, target, query=query).moments(folds, **options)
+    path = tmp_path / "pass.checkpoint"
+    again, remembered = dataset(table, target, query=query), Checkpoint(path, every_s=0.0)
+    with pytest.raises(TableError, match="out of reach"):
+        again.moments(folds, progress=stopped(30_000), checkpoint=remembered, **options)
+    row = json.loads(read(path))["row"]
+    assert 0 < row < ROWS
+    told: list[int] = []
+    found = dataset(table, target, query=query).moments(
+        folds, progress=told.append, checkpoint=Checkpoint(path, every_s=0.0), **options
+    )
+    assert_same(found, expected)
+    assert sum(told) == sum(part.rows for part in expected)
+    assert_same(dataset(table, target, query=query).moments(folds, checkpoint=Checkpoint(path), **options), expected)
+
+
+def read(path: Path) -> str:
+    """The record of a checkpoint."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return str(header["__metadata__"]["anytime.checkpoint"])
+
+
+def test_it_is_written_now_and_then_only(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pass.checkpoint"
+    data, remembered = dataset(table), Checkpoint(path, every_s=3600.0)
+    with pytest.raises(TableError, match="out of reach"):
+        data.moments(progress=stopped(30_000), checkpoint=remembered)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("change", ["seed", "folds", "table", "features"])
+def test_a_checkpoint_of_another_pass_is_refused(change: str, table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pass.checkpoint"
+    dataset(table).moments(3, seed=0, checkpoint=Checkpoint(path))
+    other = dataset(table)
+    if change == "table":
+        table.touch()
+    if change == "features":
+        other = Dataset(other.table, load_groups({"groups": CONTENT["groups"][:1]}), other.target, drop_missing=True)
+    with pytest.raises(ArtifactError, match=f"another {change}") as caught:
+        other.moments(4 if change == "folds" else 3, seed=int(change == "seed"), checkpoint=Checkpoint(path))
+    assert "\n" not in str(caught.value)
+    assert path.exists()
+
+
+def test_a_damaged_checkpoint_is_refused(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pass.checkpoint"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(ArtifactError, match="remove it to begin anew"):
+        dataset(table).moments(checkpoint=Checkpoint(path))
+
+
+def test_the_command_goes_on_from_a_checkpoint_and_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(ROWS, 3)), columns=["x0", "x1", "x2"])
+    frame["y"] = frame["x0"] + rng.normal(size=ROWS)
+    frame.to_parquet("t.parquet")
+    Path("g.json").write_text(json.dumps(CONTENT))
+    command = ["train", "t.parquet", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
+    command += ["--checkpoint", "c.checkpoint"]
+    moments = Dataset.moments
+
+    def cut(self: Dataset, *args: Any, **options: Any) -> list[Moments]:
+        options["checkpoint"]._every_s = 0.0
+        return moments(self, *args, **options | {"progress": stopped(30_000)})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Dataset, "moments", cut)
+        assert main(command) != 0
+    assert Path("c.checkpoint").exists()
+    assert not Path("m.safetensors").exists()
+    assert main([*command, "--seed", "1"]) == 2
+    assert "another seed" in capsys.readouterr().err
+    assert main(command) == 0
+    assert not Path("c.checkpoint").exists()
+    assert Path("m.safetensors").exists()

@@ -1,0 +1,240 @@
+"""Training on a Dask cluster of real processes comes to what training here comes to, even where a worker dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.cluster import Cluster
+from anytime.cluster.parts import Span, spans
+from anytime.dataset import Dataset
+from anytime.dealing import Deal
+from anytime.errors import TableError, TrainingError
+from anytime.families import FAMILIES
+from anytime.generalised import Observed
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.manifest import FamilyName
+from anytime.moments import Moments
+from anytime.options import Options
+from anytime.tables import open_table
+from anytime.targets import settle_target, survey_target
+from anytime.training import fit
+
+distributed = pytest.importorskip("distributed", reason="no Dask (pip install 'anytime-linear[dask]')")
+
+ROWS, FEATURES = 6_000, 12
+NAMES = [f"x{j}" for j in range(FEATURES)]
+
+
+def groups(size: int = 2) -> FeatureGroups:
+    starts = range(0, FEATURES, size)
+    return load_groups(
+        {"groups": [{"name": f"g{j}", "features": NAMES[j : j + size], "cost": 1.0 + j} for j in starts]}
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of Parquet files, of several row groups each."""
+    folder = tmp_path_factory.mktemp("table")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, FEATURES))
+    X[:, 1:] += 0.6 * X[:, :-1]
+    score = X @ np.linspace(1, -1, FEATURES)
+    frame = pd.DataFrame(X, columns=NAMES)
+    frame["x3"] += 1e4
+    frame.loc[::50, "x5"] = np.nan
+    frame["y"] = score + rng.normal(size=ROWS)
+    frame.loc[::77, "y"] = np.nan
+    frame["kind"] = np.where(score + rng.logistic(size=ROWS) > 0, "up", "down")
+    frame["grade"] = np.digitize(score + rng.logistic(size=ROWS), [-1.0, 1.0]).astype(str)
+    frame["q"] = rng.integers(0, 300, size=ROWS)
+    frame["w"] = rng.random(ROWS)
+    for number, start in enumerate(range(0, ROWS, 2_500)):
+        frame[start : start + 2_500].to_parquet(folder / f"{number}.parquet", row_group_size=700)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Any]:
+    """Two workers, each a process with one thread."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as local,
+        distributed.Client(local) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def cluster(running: Any) -> Cluster:
+    running.wait_for_workers(2, timeout=60)
+    return Cluster(running)
+
+
+def dataset(folder: Path, target: str = "y", size: int = 2, **options: Any) -> Dataset:
+    table = open_table(folder)
+    survey = survey_target(table, [target], drop_missing=True)
+    return Dataset(table, groups(size), settle_target(survey), drop_missing=True, **options)
+
+
+def assert_same(found: list[Moments], expected: list[Moments]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert (a.rows, a.missing) == (b.rows, b.missing)
+        ours = a.refilled(b.fill)
+        scale = np.sqrt(np.diagonal(b.scatter))
+        assert np.abs(ours.mean - b.mean).max() <= 1e-12 * np.abs(b.mean).max()
+        assert (np.abs(ours.scatter - b.scatter) <= 1e-12 * np.outer(scale, scale)).all()
+        assert a.weight == pytest.approx(b.weight, rel=1e-12)
+
+
+@pytest.mark.parametrize("how", ["rows", "queries", "classes", "whole"])
+def test_moments_are_those_of_one_process(how: str, cluster: Cluster, folder: Path) -> None:
+    options: dict[str, Any] = {"weights": "w"} | ({"query": "q"} if how == "queries" else {})
+    data = dataset(folder, "kind" if how == "classes" else "y", **options)
+    folds = 1 if how == "whole" else 3
+    told: list[int] = []
+    found = cluster.moments(data, folds, seed=5, stratified=how == "classes", progress=told.append)
+    expected = data.moments(folds, seed=5, stratified=how == "classes")
+    assert_same(found, expected)
+    assert sum(told) == sum(part.rows for part in expected)
+    assert len(told) == 8
+    ours, theirs = (fit(parts, groups(), Options(alpha=1e-3)) for parts in (found, expected))
+    assert ours.sequence.columns.tolist() == theirs.sequence.columns.tolist()
+    np.testing.assert_allclose(ours.prefixes.packed, theirs.prefixes.packed, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "alpha"),
+    [("kind", "binomial", 1e-3), ("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)],
+)
+def test_a_likelihood_is_that_of_one_process(
+    target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
+) -> None:
+    nested = alpha == 0.1
+    data, folds = dataset(folder, target, 4, weights="w"), 2 if nested else 1
+    parts = data.moments(folds, stratified=True)
+    options = Options(alpha=alpha, family=family, nested=nested)
+    here = Observed(data.blocks(Deal(folds, 0, stratified=True)), data.target)
+    expected = fit(parts, groups(4), options, here)
+    found = fit(parts, groups(4), options, cluster.observed(data, folds, stratified=True))
+    assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
+    np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
+    assert found.generalised is not None
+    assert expected.generalised is not None
+    np.testing.assert_allclose(found.generalised.deviance, expected.generalised.deviance, rtol=1e-10)
+    assert found.alphas.tolist() == expected.alphas.tolist()
+
+
+def kill_one(client: Any) -> None:
+    """End a worker's process as the kernel does where memory is gone; its nanny starts another."""
+    pids = client.run(os.getpid)
+    os.kill(min(pids.values()), signal.SIGKILL)
+
+
+def test_a_worker_that_dies_on_the_way_costs_time_and_nothing_else(
+    cluster: Cluster, running: Any, folder: Path
+) -> None:
+    data, told = dataset(folder), list[int]()
+
+    def progress(rows: int) -> None:
+        if not told:
+            kill_one(running)
+        told.append(rows)
+
+    expected = data.moments(3)
+    assert_same(cluster.moments(data, 3, progress=progress), expected)
+    assert sum(told) == sum(part.rows for part in expected)
+
+
+def test_rows_that_a_dead_worker_held_are_read_again(cluster: Cluster, running: Any, folder: Path) -> None:
+    data = dataset(folder, "kind")
+    moments = Moments.merged(data.moments())
+    design = cluster.observed(data).design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+    view = design.view(np.arange(FEATURES))
+    theta = np.random.default_rng(0).normal(size=(FEATURES + 1, 1))
+    before = view.evaluate(view.predictors(theta), hessian=True)
+    kill_one(running)
+    after = view.evaluate(view.predictors(theta), hessian=True)
+    assert before.hessian is not None
+    assert after.hessian is not None
+    assert after.loss == pytest.approx(before.loss, rel=1e-14)
+    np.testing.assert_allclose(after.score, before.score, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(after.hessian, before.hessian, rtol=1e-12, atol=1e-14)
+
+
+def test_the_command_trains_on_a_cluster_as_it_does_here(
+    cluster: Cluster, running: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    Path("groups.json").write_text(groups().model_dump_json())
+    command = ["train", folder.name, "--groups", "groups.json", "--target", "y", "--drop-missing-target"]
+    assert main([*command, "--out", str(tmp_path / "here.safetensors")]) == 0
+    remote = ["--backend", "dask", "--scheduler", running.scheduler.address]
+    assert main([*command, "--out", str(tmp_path / "there.safetensors"), *remote]) == 0
+    here, there = load(tmp_path / "here.safetensors"), load(tmp_path / "there.safetensors")
+    assert here.manifest.steps[0].group == there.manifest.steps[0].group
+    assert [s.group for s in here.manifest.steps] == [s.group for s in there.manifest.steps]
+    np.testing.assert_allclose(here.prefixes.packed, there.prefixes.packed, rtol=1e-8, atol=1e-11)
+    moments = ["moments", folder.name, *command[2:], "--out", str(tmp_path / "there.moments"), *remote]
+    assert main(moments) == 0
+
+
+def test_what_is_wrong_with_the_rows_is_told_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(100, FEATURES)), columns=NAMES)
+    frame["y"] = 1.0 * np.arange(100)
+    frame.loc[60, "x2"] = np.inf
+    frame.to_parquet(tmp_path / "bad.parquet", row_group_size=30)
+    with pytest.raises(TableError, match="'x2' holds 1 infinite value") as caught:
+        cluster.moments(dataset(tmp_path / "bad.parquet"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("starts", "most", "expected"),
+    [
+        ((0,), 8, [(0, None)]),
+        ((0, 10, 20), 8, [(0, 10), (10, 20), (20, None)]),
+        ((0, 10, 20, 30), 2, [(0, 20), (20, None)]),
+    ],
+)
+def test_parts_are_whole_row_groups(starts: tuple[int, ...], most: int, expected: list[tuple[int, Any]]) -> None:
+    assert spans(starts, most) == [Span(*each) for each in expected]
+
+
+def test_options_that_do_not_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"x": range(9), "y": np.arange(9.0)}).to_csv("t.csv", index=False)
+    Path("g.json").write_text(json.dumps({"groups": [{"name": "g", "features": ["x"], "cost": 1}]}))
+    command = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
+    for options, words in (
+        (["--backend", "dask"], "add --scheduler"),
+        (["--scheduler", "tcp://localhost:1"], "goes with --backend dask"),
+        (["--backend", "dask", "--scheduler", "tcp://localhost:1", "--checkpoint", "c"], "goes with --backend local"),
+        (["--backend", "dask", "--scheduler", "nonsense://"], "no Dask scheduler"),
+    ):
+        assert main([*command, *options]) == 2
+        said = capsys.readouterr().err.strip()
+        assert words in said
+        assert "Traceback" not in said
+
+
+def test_a_cluster_without_workers_is_refused(folder: Path) -> None:
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as local,
+        distributed.Client(local) as client,
+        pytest.raises(TrainingError, match="no workers"),
+    ):
+        Cluster(client).moments(dataset(folder))

@@ -1,0 +1,218 @@
+"""Moments as files: what sites have learned adds up to what all rows together tell, and files are not believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.errors import ArtifactError, TableError
+from anytime.kept_moments import KeptMoments, are_moments
+
+Capture = pytest.CaptureFixture[str]
+
+GROUPS = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 4.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5},
+        {"name": "c", "features": ["c0"], "cost": 2.0},
+    ],
+}
+TOLD = ("--groups", "groups.json", "--target", "y")
+
+
+def rows(seed: int, count: int = 80) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame.sum(axis=1) + 0.5 * rng.normal(size=count)
+    frame["kind"] = np.where(frame["y"] > 0, "up", "down")
+    frame.loc[::7, "b0"] = np.nan
+    return frame
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the tables of two sites, both in one, and groups.json."""
+    monkeypatch.chdir(tmp_path)
+    north, south = rows(0), rows(1, 120)
+    north.to_parquet("north.parquet")
+    south.to_csv("south.csv", index=False)
+    pd.concat([north, south]).to_parquet("all.parquet")
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    return tmp_path
+
+
+def done(*arguments: str) -> None:
+    assert main(arguments) == 0
+
+
+def complaint(capsys: Capture, *arguments: str) -> str:
+    capsys.readouterr()
+    assert main(arguments) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    return said
+
+
+def made(*names: str, **options: str) -> KeptMoments:
+    out = f"{names[0].split('.')[0]}.moments"
+    more = [part for option, value in options.items() for part in (f"--{option}", value)]
+    done("moments", *names, *TOLD, "--out", out, *more)
+    return KeptMoments.load(out)
+
+
+@pytest.mark.usefixtures("desk")
+def test_two_sites_train_the_model_of_all_rows() -> None:
+    made("north.parquet")
+    made("south.csv")
+    done("moments", "north.moments", "south.moments", "--out", "both.moments")
+    both = KeptMoments.load("both.moments")
+    assert both.record.data == ("north.parquet", "south.csv")
+    assert both.total.rows == 200
+    for source, out in (("both.moments", "sites.safetensors"), ("all.parquet", "whole.safetensors")):
+        told = () if source == "both.moments" else TOLD
+        done("train", source, *told, "--alpha", "1e-3", "--out", out)
+    sites, whole = load("sites.safetensors"), load("whole.safetensors")
+    assert [step.adds for step in sites.manifest.steps] == [step.adds for step in whole.manifest.steps]
+    np.testing.assert_allclose(sites.prefixes.packed, whole.prefixes.packed, rtol=1e-10)
+    np.testing.assert_allclose(sites.prefixes.mean, whole.prefixes.mean, atol=1e-13)
+    assert sites.manifest.provenance.data == "north.parquet, south.csv"
+    assert sites.manifest.provenance.imputed == ("b0",)
+
+
+@pytest.mark.usefixtures("desk")
+def test_moments_of_a_table_train_what_the_table_trains(capsys: Capture) -> None:
+    made("all.parquet")
+    done("train", "all.moments", "--out", "kept.safetensors")
+    done("train", "all.parquet", *TOLD, "--out", "read.safetensors")
+    kept, read = load("kept.safetensors"), load("read.safetensors")
+    assert "task: regression, 200 rows in 5 folds" in capsys.readouterr().err
+    assert kept.manifest.steps == read.manifest.steps
+    np.testing.assert_array_equal(kept.prefixes.packed, read.prefixes.packed)
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_site_may_be_taken_away_again() -> None:
+    north = made("north.parquet")
+    made("south.csv")
+    done("moments", "north.moments", "south.csv", *TOLD, "--out", "both.moments")
+    done("moments", "both.moments", "--minus", "south.moments", "--out", "left.moments")
+    left = KeptMoments.load("left.moments")
+    assert left.record.data == ("north.parquet",)
+    for a, b in zip(left.parts, north.parts, strict=True):
+        assert a.rows == b.rows
+        assert a.weight == pytest.approx(b.weight)
+        np.testing.assert_allclose(a.scatter, b.scatter, atol=1e-10)
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_stream_forgets() -> None:
+    north, south = made("north.parquet"), made("south.csv")
+    done("moments", "north.moments", "south.moments", "--decay", "0.5", "--out", "stream.moments")
+    assert KeptMoments.load("stream.moments").total.weight == 0.5 * north.total.weight + south.total.weight
+
+
+@pytest.mark.usefixtures("desk")
+def test_groups_may_have_new_costs_when_moments_are_trained() -> None:
+    made("north.parquet")
+    groups = json.loads(Path("groups.json").read_text())
+    groups["groups"][1]["cost"] = 50.0
+    Path("dear.json").write_text(json.dumps(groups))
+    done("train", "north.moments", "--groups", "dear.json", "--out", "dear.safetensors")
+    assert load("dear.safetensors").manifest.steps[-1].group == "b"
+
+
+@pytest.mark.usefixtures("desk")
+def test_few_rows_may_tell_themselves_and_that_is_said(capsys: Capture) -> None:
+    rows(3, 3).to_csv("few.csv", index=False)
+    made("few.csv", folds="0")
+    assert "3 rows of 4 features: whoever has these moments may tell the rows themselves" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("desk")
+def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
+    made("north.parquet")
+    made("south.csv", folds="3")
+    done("moments", "all.parquet", "--groups", "groups.json", "--target", "kind", "--out", "kinds.moments")
+    out = ("--out", "never.moments")
+    assert "their folds are 3, expected 5" in complaint(capsys, "moments", "north.moments", "south.moments", *out)
+    assert "their target are ['kind'], expected ['y']" in complaint(
+        capsys, "moments", "north.moments", "kinds.moments", *out
+    )
+    assert "nothing is left of 80 rows when 80 are taken away" in complaint(
+        capsys, "moments", "north.moments", "--minus", "north.moments", *out
+    )
+    assert "expected a name that ends in .moments" in complaint(
+        capsys, "moments", "north.moments", "--out", "never.safetensors"
+    )
+    assert "is a table; give --groups" in complaint(capsys, "moments", "north.parquet", *out)
+    assert "is a table; give --target" in complaint(
+        capsys, "train", "north.parquet", "--groups", "groups.json", "--out", "never.safetensors"
+    )
+    model = ("--out", "never.safetensors")
+    assert "fitted on rows" in complaint(capsys, "train", "kinds.moments", "--family", "binomial", *model)
+    assert "--weights goes with a table" in complaint(capsys, "train", "north.moments", "--weights", "y", *model)
+    assert "--target is c0; the moments are of y" in complaint(
+        capsys, "train", "north.moments", "--target", "c0", *model
+    )
+    assert "--task is binary; the moments are of task regression" in complaint(
+        capsys, "train", "north.moments", "--task", "binary", *model
+    )
+    assert not list(Path().glob("never*"))
+
+
+@pytest.mark.usefixtures("desk")
+def test_files_are_not_believed(capsys: Capture) -> None:
+    made("north.parquet")
+    arrays = load_file("north.moments")
+    content = Path("north.moments").read_bytes()
+    record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["anytime.moments"]
+
+    def spoilt(changed: dict[str, np.ndarray], text: str = record) -> str:
+        save_file(arrays | changed, "spoilt.moments", {"anytime.moments": text})
+        with pytest.raises(ArtifactError) as caught:
+            KeptMoments.load("spoilt.moments")
+        return str(caught.value)
+
+    assert "no sound array '0.scatter'" in spoilt({"0.scatter": np.zeros((2, 2))})
+    assert "no sound array '1.mean'" in spoilt({"1.mean": np.full_like(arrays["1.mean"], np.nan)})
+    assert "no sound array '2.rows'" in spoilt({"2.rows": np.array([1.5])})
+    assert "counts in fold 2 that cannot be" in spoilt({"2.rows": np.array([-1])})
+    width = len(arrays["0.mean"]) + 1
+    wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([99])}
+    assert "counts in fold 0 that cannot be" in spoilt(wider)
+    assert "has format 2; this library reads up to 1" in spoilt({}, record.replace('"format":1', '"format":2'))
+    assert "damaged record (folds" in spoilt({}, record.replace('"folds":5', '"folds":0'))
+    assert "not one of this library" in spoilt({}, "nonsense")
+    Path("spoilt.moments").write_bytes(content[:-50])
+    assert are_moments(Path("spoilt.moments"))
+    assert "is not a whole safetensors file" in complaint(capsys, "train", "spoilt.moments", "--out", "m.safetensors")
+    done("train", "north.moments", "--out", "m.safetensors")
+    assert not are_moments(Path("m.safetensors"))
+    assert "something else; expected one from 'anytime moments'" in complaint(
+        capsys, "moments", "north.moments", "--minus", "m.safetensors", "--out", "n.moments"
+    )
+
+
+def test_moments_of_other_columns_do_not_merge(desk: Path) -> None:
+    north = made("north.parquet")
+    other = KeptMoments(north.record.model_copy(update={"query": "q"}), north.parts)
+    with pytest.raises(TableError, match="their query are 'q', expected None"):
+        north.merge(other)
+    assert desk.exists()
+
+
+def test_a_large_table_is_not_read_to_see_that_it_is_no_moments(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    with path.open("wb") as file:
+        file.write(b"PAR1\x15\x04\x15\x80")
+        file.truncate(1 << 34)
+    assert not are_moments(path)

@@ -1,0 +1,178 @@
+"""A model re-sequenced is the model that training would have given, without the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime.accumulate import Block, moments_of
+from anytime.errors import GroupsError, TrainingError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.generalised import Observed
+from anytime.groups import load_groups
+from anytime.model import AnytimeModel
+from anytime.resequencing import Changes, Retrained, kept_groups, resequence
+from anytime.targets import Target
+
+ALPHA = 1e-3
+SIZES = (2, 1, 3, 1, 2)
+NAMES = tuple("abcde")
+
+
+def groups(names: tuple[str, ...] = NAMES, **costs: float) -> dict[str, Any]:
+    """Groups a to e; b requires a."""
+    told = []
+    for g, (name, size) in enumerate(zip(NAMES, SIZES, strict=True)):
+        if name in names:
+            features = [f"x{sum(SIZES[:g]) + j}" for j in range(size)]
+            requires = ["a"] if name == "b" else []
+            told.append({"name": name, "features": features, "cost": costs.get(name, 1.0 + g), "requires": requires})
+    return {"cost_unit": "ms", "groups": told}
+
+
+def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, sum(SIZES)))
+    X[:, 1:] += 0.6 * X[:, :-1]
+    return X, X @ rng.normal(size=sum(SIZES)) + rng.normal(size=300)
+
+
+def columns(*names: str) -> list[int]:
+    starts = np.concatenate([[0], np.cumsum(SIZES)])
+    return [j for g, name in enumerate(NAMES) if name in names for j in range(starts[g], starts[g + 1])]
+
+
+def trained(names: tuple[str, ...] = NAMES, **options: Any) -> AnytimeModel:
+    X, y = table()
+    kept = columns(*names)
+    told = groups(names)
+    names_of = {f"x{j}": f"x{place}" for place, j in enumerate(kept)}
+    for group in told["groups"]:
+        group["features"] = [names_of[feature] for feature in group["features"]]
+    return AnytimeRegressor(told, **({"alpha": ALPHA} | options)).fit(X[:, kept], y).model_
+
+
+def check_same(found: AnytimeModel, expected: AnytimeModel) -> None:
+    assert [step.adds for step in found.manifest.steps] == [step.adds for step in expected.manifest.steps]
+    np.testing.assert_allclose(
+        [step.explained_variance for step in found.manifest.steps],
+        [step.explained_variance for step in expected.manifest.steps],
+        rtol=1e-9,
+    )
+    np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "omp"},
+        {"method": "single"},
+        {"method": "no-whiten"},
+        {"method": "sparse"},
+        {"alpha": 0.5},
+        {"cost_blind": True},
+        {"doubling": True},
+    ],
+    ids=str,
+)
+def test_by_another_rule_it_is_what_training_gives(options: dict[str, Any]) -> None:
+    check_same(resequence(trained(), changes=Changes(**options)), trained(**options))
+
+
+def test_what_was_on_can_be_switched_off() -> None:
+    check_same(resequence(trained(cost_blind=True), changes=Changes(cost_blind=False)), trained())
+
+
+@pytest.mark.parametrize("without", [("c",), ("e", "d"), ("b",), ("a", "b")], ids=str)
+def test_without_some_groups_it_is_what_training_gives_without_them(without: tuple[str, ...]) -> None:
+    found = resequence(trained(), changes=Changes(without=without))
+    check_same(found, trained(tuple(name for name in NAMES if name not in without)))
+    assert found.manifest.stopped is not None
+    assert found.manifest.stopped.left_out == without
+    again = resequence(found, load_groups(groups()))
+    check_same(again, found)
+
+
+@pytest.mark.parametrize("method", ["fr", "omp", "sparse"])
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [(("e",), [("e",)]), (("d", "c"), [("d",), ("c",)]), (("b",), [("a", "b")]), (("b", "a"), [("a", "b")])],
+    ids=str,
+)
+def test_what_is_forced_goes_first_after_what_it_requires(
+    method: Any, first: tuple[str, ...], expected: list[tuple[str, ...]]
+) -> None:
+    found = resequence(trained(method=method), changes=Changes(first=first))
+    steps = [step.adds for step in found.manifest.steps]
+    assert steps[: len(expected)] == expected
+    assert sorted(name for adds in steps for name in adds) == list(NAMES)
+    X, y = table()
+    for prefix in range(len(steps) + 1):
+        held = columns(*(name for adds in steps[:prefix] for name in adds))
+        np.testing.assert_allclose(found.prefixes.predict(X, prefix)[:, 0], ridge(X[:, held], y), atol=1e-9)
+    assert found.manifest.guarantee.gamma is None
+    assert "by hand" in found.manifest.guarantee.why
+
+
+def ridge(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Fitted values of ridge regression on standardised columns."""
+    if not X.shape[1]:
+        return np.full(len(y), y.mean())
+    Z, t = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
+    w = np.linalg.solve(Z.T @ Z / len(y) + ALPHA * np.eye(Z.shape[1]), Z.T @ t / len(y))
+    fitted: np.ndarray = y.mean() + y.std() * (Z @ w)
+    return fitted
+
+
+def test_after_what_is_forced_the_rest_is_the_best_for_its_cost() -> None:
+    """With the model's own first steps forced, nothing changes."""
+    model = trained()
+    first = tuple(step.group for step in model.manifest.steps[:2])
+    check_same(resequence(model, changes=Changes(first=first)), model)
+
+
+def test_a_doubling_sequence_with_forced_steps_promises_nothing() -> None:
+    found = resequence(trained(doubling=True), changes=Changes(first=("e",)))
+    assert found.manifest.steps[0].adds == ("e",)
+    assert found.manifest.guarantee.doubling_until == 0
+
+
+def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
+    X, y = table()
+    model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
+    changes = Changes(first=("e",), without=("c",))
+    kept = kept_groups(model, changes)
+    held = columns("a", "b", "d", "e")
+    Y = (y > 0).astype(float)[:, np.newaxis]
+    data = Retrained(
+        moments_of(X[:, held], Y), Observed([Block(X[:, held], Y)], Target("binary", ("y",), (False, True)), 1)
+    )
+    found = resequence(model, data=data, changes=changes)
+    assert kept.names == ("a", "b", "d", "e")
+    assert found.manifest.steps[0].adds == ("e",)
+    assert found.groups.names == kept.names
+    with pytest.raises(TrainingError, match="is fitted on rows; give its data"):
+        resequence(model, changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (Changes(without=("nobody",)), "there is no group 'nobody'"),
+        (Changes(first=("nobody",)), "there is no group 'nobody'"),
+        (Changes(without=("a",)), "group 'b' requires 'a', which is to be left out; leave out both"),
+        (Changes(without=("c",), first=("c",)), "group 'c' is to go first and to be left out"),
+        (Changes(without=NAMES), "no groups are left; expected at least one"),
+    ],
+    ids=str,
+)
+def test_groups_that_cannot_be_are_refused(changes: Changes, why: str) -> None:
+    with pytest.raises(GroupsError, match=why):
+        resequence(trained(), changes=changes)
+
+
+def test_a_penalty_that_cannot_be_is_refused() -> None:
+    with pytest.raises(TrainingError, match="alpha is -1"):
+        resequence(trained(), changes=Changes(alpha=-1.0))

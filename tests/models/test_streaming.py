@@ -1,0 +1,126 @@
+"""Streams: batch after batch gives what all rows at once would have given, and what is old may fade."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.errors import TableError, TrainingError
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "a", "features": ["x0", "x1"], "cost": 3.0},
+        {"name": "b", "features": ["x2"], "cost": 1.0},
+        {"name": "c", "features": ["x3", "x4"], "cost": 2.0},
+    ]
+}
+
+
+def rows(count: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(count, 5))
+    X[::11, 2] = np.nan
+    return X, np.nan_to_num(X) @ np.arange(1.0, 6.0) + rng.normal(size=count)
+
+
+@pytest.mark.parametrize("sizes", [(300,), (2, 298), (100, 1, 199)], ids=str)
+def test_batches_give_what_all_rows_give(sizes: tuple[int, ...]) -> None:
+    X, y = rows()
+    stream = AnytimeRegressor(GROUPS, alpha=1e-3)
+    for start, size in zip(np.cumsum((0, *sizes)), sizes, strict=False):
+        stream.partial_fit(X[start : start + size], y[start : start + size])
+    whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y)
+    assert stream.sequence_ == whole.sequence_
+    for budget in (0.0, 1.0, 3.0, 6.0):
+        np.testing.assert_allclose(stream.predict(X, budget), whole.predict(X, budget), atol=1e-9)
+    assert stream.model_.manifest.provenance.rows == 300
+
+
+def test_decay_weighs_what_is_old() -> None:
+    X, y = rows()
+    stream = AnytimeRegressor(GROUPS, alpha=1e-3)
+    for start in (0, 100, 200):
+        stream.partial_fit(X[start : start + 100], y[start : start + 100], decay=0.25)
+    weighted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y, sample_weight=np.repeat([1 / 16, 1 / 4, 1.0], 100))
+    np.testing.assert_allclose(stream.predict(X), weighted.predict(X), atol=1e-9)
+
+
+def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
+    X, y = rows(600)
+    y[300:] = -y[300:]
+    fading, keeping = (AnytimeRegressor(GROUPS, alpha=1e-3) for _ in range(2))
+    for start in range(0, 600, 50):
+        part = slice(start, start + 50)
+        fading.partial_fit(X[part], y[part], decay=0.5)
+        keeping.partial_fit(X[part], y[part])
+    late = slice(550, 600)
+    assert np.mean((fading.predict(X[late]) - y[late]) ** 2) < 2.0
+    assert np.mean((keeping.predict(X[late]) - y[late]) ** 2) > 10.0
+
+
+def test_penalties_are_chosen_on_folds_that_grow() -> None:
+    X, y = rows()
+    stream = AnytimeRegressor(GROUPS, alpha="cv", folds=3)
+    stream.partial_fit(X[:150], y[:150]).partial_fit(X[150:], y[150:])
+    errors = stream.curve_.cv_error
+    assert errors is not None
+    assert errors[0] > errors[-1] > 0
+    assert abs(errors[-1] - 1.0) < 0.5
+
+
+def test_weights_and_several_responses_are_taken() -> None:
+    X, y = rows()
+    Y, w = np.column_stack([y, X[:, 0]]), np.linspace(0, 2, 300)
+    stream = (
+        AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:99], Y[:99], w[:99]).partial_fit(X[99:], Y[99:], w[99:])
+    )
+    whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y, sample_weight=w)
+    np.testing.assert_allclose(stream.predict(X), whole.predict(X), atol=1e-9)
+
+
+def test_classes_that_come_later_are_told_before() -> None:
+    X, y = rows()
+    labels = np.digitize(y, [-4.0, 4.0])
+    order = np.argsort(labels, kind="stable")
+    X, labels = X[order], labels[order]
+    stream = AnytimeClassifier(GROUPS, family="gaussian", alpha=1e-3)
+    for start in range(0, 300, 60):
+        stream.partial_fit(X[start : start + 60], labels[start : start + 60], classes=[0, 1, 2])
+    whole = AnytimeClassifier(GROUPS, family="gaussian", alpha=1e-3).fit(X, labels)
+    np.testing.assert_allclose(stream.predict_proba(X), whole.predict_proba(X), atol=1e-8)
+    np.testing.assert_array_equal(stream.classes_, [0, 1, 2])
+
+
+def test_a_fit_begins_anew() -> None:
+    X, y = rows()
+    model = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X, -y).fit(X[:100], y[:100])
+    assert model.model_.manifest.provenance.rows == 100
+    assert model.partial_fit(X[100:], y[100:]).model_.manifest.provenance.rows == 200
+
+
+def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
+    X, y = rows()
+    stream = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X, y)
+    before = stream.predict(X)
+    bad = X.copy()
+    bad[:, 1] = 1e200
+    for error, why, arguments, options in (
+        (TrainingError, "decay is 1.5", (X, y), {"decay": 1.5}),
+        (TrainingError, "y has 2 columns; those before had 1", (X, np.column_stack([y, y])), {}),
+        (TableError, "too large to square", (bad, y), {}),
+        (ValueError, "X has 4 features", (X[:, :4], y), {}),
+    ):
+        with pytest.raises(error, match=why):
+            stream.partial_fit(*arguments, **options)
+        np.testing.assert_array_equal(stream.predict(X), before)
+    assert not hasattr(AnytimeRegressor(GROUPS, family="poisson"), "partial_fit")
+    assert not hasattr(AnytimeClassifier(GROUPS), "partial_fit")
+    classifier = AnytimeClassifier(GROUPS, family="gaussian")
+    with pytest.raises(TrainingError, match="one class, 1; give all of them by classes="):
+        classifier.partial_fit(X, np.ones(300, dtype=int))
+    classifier.partial_fit(X, (y > 0).astype(int))
+    with pytest.raises(TrainingError, match="class 2, which the first rows had not"):
+        classifier.partial_fit(X, np.full(300, 2))
