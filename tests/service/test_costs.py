@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from time import sleep
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,14 +22,16 @@ from anytime.groups import load_groups
 from anytime.workers import Arrival, Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
+from anytime_service.client.calling import Ask, Call
+from anytime_service.client.frames import encode_values
+from anytime_service.client.link import Channel
 from anytime_service.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
 from service.serving import GROUPS, VALUES, Running, rows_of, running, small_model, until
+from service.slowness import SLOW_S, slow
 
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
 LONG_MS = 20_000.0
-SLOW_S = 0.06
-"""Beside which nothing else that happens here takes long."""
 
 
 @contextmanager
@@ -49,9 +52,17 @@ def counted(service: Running, group: str, what: str = "count") -> float:
     return service.metric(f"anytime_group_seconds_{what}", model="brake", group=group)
 
 
-def slow(x: dict[str, Any]) -> Any:
-    sleep(SLOW_S)
-    return x["hog"]
+def ask_until(service: Running, client: Client, extractors: Any, count: int, worker: Any = "thread") -> None:
+    """Ask for answers that hog is too slow for, until so many of it have been measured all the same.
+
+    On a busy machine a prediction may be over before hog is even begun.
+    """
+
+    def enough() -> bool:
+        assert "hog" not in client.run(extractors, VALUES, SLOW_S * 1e3 / 2, worker=worker).groups
+        return counted(service, "hog") >= count
+
+    until(enough, 120)
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
@@ -59,12 +70,9 @@ def test_a_group_that_no_answer_waited_for_teaches_what_it_took_to_its_end(fresh
     extractors = EXTRACTORS | {"hog": slow}
     with Client(fresh.url) as client:
         client.warm_up(extractors, worker=worker)
-        answer = client.run(extractors, VALUES, SLOW_S * 1e3 / 3, worker=worker)
-        assert "hog" not in answer.groups
-        until(lambda: counted(fresh, "hog") == 1)
-    assert counted(fresh, "hog", "sum") >= SLOW_S * 0.9
+        ask_until(fresh, client, extractors, 1, worker)
+    assert counted(fresh, "hog", "sum") >= SLOW_S * 0.9 * counted(fresh, "hog")
     assert counted(fresh, "lab") == 0, "nothing is begun after the answer"
-    assert fresh.metric("anytime_groups_late_total", model="brake") == 0, "nobody expected it to be used"
 
 
 def test_what_is_still_at_work_when_a_budget_is_complete_teaches_too(fresh: Running) -> None:
@@ -128,10 +136,7 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
     with serving(load_registry((path,)), metrics_port=0 if side else None) as service, Client(service.url) as client:
         url = f"http://127.0.0.1:{service.metrics_port or service.port}/metrics"
         client.warm_up(extractors)
-        for _ in range(5):
-            client.run(extractors, VALUES, SLOW_S * 1e3 / 3)
-        client.run(extractors, VALUES, LONG_MS)
-        until(lambda: counted(service, "hog") == 6)
+        ask_until(service, client, extractors, 6)
         call = ["costs", "--from", url, "--model", str(path), "--least", "6", "--check"]
         assert main([*call, "--out", str(learned), "--keep", str(kept)]) == 1
         out = capsys.readouterr().out
@@ -142,8 +147,9 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
         assert main(["resequence", str(path), "--costs", str(learned), "--out", str(path)]) == 0
         assert load(path).manifest.steps[-1].group == "hog"
         assert service.post_to("/models/brake/reload").status_code == 200
-        until(lambda: client.run(extractors, VALUES, LONG_MS, budget=6.5).groups == ("lab", "speed"))  # it hears of it
-        assert main([*call, "--since", str(kept)]) == 0, "too little has come since to change anything"
+        # The client hears of the new order from an answer of the new version.
+        until(lambda: client.run(extractors, VALUES, 1_000, budget=6.5).groups == ("lab", "speed"), 60)
+        assert main([*call, "--since", str(kept), "--least", "1000"]) == 0, "too little has come since"
 
 
 def test_a_key_is_taken_from_the_environment(
@@ -163,3 +169,42 @@ def test_a_key_is_taken_from_the_environment(
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-reads-metrics")
         assert main(call) == 2
         assert "no group of any model has come yet" in capsys.readouterr().err
+
+
+class _Link:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, frame: Any) -> None:
+        self.sent.append(frame)
+
+    def leave(self, _: Channel) -> None:
+        """Forget it."""
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
+    async def told() -> list[Any]:
+        call, link, channel = Call(None, Ask(), 0.0), _Link(), Channel(7, 5.0, None)  # type: ignore[arg-type]
+        channel.answer = small_model().open().answer() if answered else None
+        call._link, call._channel = link, channel  # type: ignore[assignment]
+        tell = call.afterwards()
+        call.close()
+        tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+        return link.sent
+
+    (frame,) = asyncio.run(told())
+    assert (frame.id, frame.group, frame.took_ms, frame.dtype) == (7, "hog", 8.5, None)
+    assert msgspec.msgpack.decode(frame.values) == ([] if answered else [1.0, 2.0])
+
+
+def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
+    async def told() -> None:
+        call = Call(None, Ask(), 0.0)  # type: ignore[arg-type]
+        tell = call.afterwards()
+        call.close()
+        tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+
+    asyncio.run(told())
