@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak overload faults load hostile image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak loop overload faults load hostile image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -56,6 +56,10 @@ bench-peers: .venv-peers/ready
 # Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
 soak: .venv/ready
 	$(BIN)/python tests/benchmarks/deadlines.py $(ARGS)
+
+# A slow extractor of the demo, its cost learned in service, the sequence put in order: a picture before and after; ARGS=--quick.
+loop: .venv/ready
+	$(BIN)/python tests/benchmarks/loop.py $(ARGS)
 
 # Up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
 overload: .venv/ready

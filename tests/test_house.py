@@ -24,8 +24,9 @@ SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*
 LAYERS = (
     "arrays errors threads answer",
     "container",
-    "calibration",
+    "calibration histogram",
     "groups manifest",
+    "groups_files distributions extractors scraping",
     "families matrix_columns",
     "tables probabilities",
     "targets",
@@ -49,6 +50,7 @@ LAYERS = (
     "training artifact arrived conformity certifying",
     "provenance",
     "resequencing",
+    "drift inputs profiling random_costs",
     "dataset values",
     "prediction calibrating cluster",
     "evaluation workers",

@@ -17,7 +17,8 @@ from typing import Any, Self
 
 from anytime.answer import Answer, Reason
 from anytime.collecting import Failure, FailureRecord, collect, solve_seconds
-from anytime.errors import ExtractorError, ValuesError, listed, suggestion
+from anytime.errors import ValuesError
+from anytime.extractors import check_extractors
 from anytime.lateness import Lateness, LatenessRecord
 from anytime.model import AnytimeModel
 from anytime.workers import Worker, Workers
@@ -62,7 +63,7 @@ class Runner:
         max_workers: int = 4,
         patience_ms: float = 1000.0,
     ) -> None:
-        _check_names(model, extractors)
+        check_extractors(model.groups, extractors)
         self.model = model
         self._orders = model.computed
         self._solve = solve_seconds(model)
@@ -165,15 +166,3 @@ def _seconds(deadline_ms: float) -> float:
     if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
         raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
     return float(deadline_ms) / 1e3
-
-
-def _check_names(model: AnytimeModel, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
-    featured = [group.name for group in model.groups.groups if group.features]
-    for name in extractors:
-        if name not in model.groups.positions:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features, so nothing to extract; remove its extractor")
-    missing = [name for name in featured if name not in extractors]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")

@@ -1,4 +1,4 @@
-"""The command line: `anytime train`, `show`, `evaluate`, `compare`, `plot`, `resequence` and `certify`, and entries."""
+"""The command line: `anytime train`, `show`, `evaluate`, `plot`, `profile`, `costs` and others, and entries."""
 
 from __future__ import annotations
 

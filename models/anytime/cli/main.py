@@ -16,9 +16,11 @@ from typer.exceptions import TyperException
 
 from anytime.cli.certify import certify
 from anytime.cli.compare import compare
+from anytime.cli.costs import costs
 from anytime.cli.evaluate import evaluate
 from anytime.cli.moments import moments
 from anytime.cli.plot import plot
+from anytime.cli.profile import profile
 from anytime.cli.reproduce import reproduce
 from anytime.cli.resequence import resequence
 from anytime.cli.show import show
@@ -30,7 +32,7 @@ __all__ = ["application", "main"]
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, certify, reproduce)
+COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, profile, costs, certify, reproduce)
 
 
 def _print_version(wanted: bool) -> None:

@@ -57,6 +57,7 @@ class Extraction:
         self._arrived: deque[Arrival] = deque()
         self._ended = False
         self._stop: Callable[[], object] | None = None
+        self._late: Callable[[Arrival], object] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -81,8 +82,13 @@ class Extraction:
         while (arrival := self._next(until)) is not None:
             yield arrival
 
-    def cancel(self) -> tuple[str, ...]:
+    def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
         """Stop it: no further group is started, the one that is being computed is abandoned.
+
+        Parameters
+        ----------
+        late : told, from any thread, of each group that is computed all the same, now or later: its values are of no
+            use any more, but what it took is known.
 
         Returns
         -------
@@ -92,12 +98,16 @@ class Extraction:
         with self._changed:
             if self.cancelled_at is None:
                 self.cancelled_at = time.perf_counter()
+                self._late = late
                 if self._stop is not None:
                     self._stop()
-            unread = tuple(arrival.group for arrival in self._arrived)
+            unread = tuple(self._arrived)
             self._arrived.clear()
             self._changed.notify_all()
-        return unread
+        if late is not None:
+            for arrival in unread:
+                late(arrival)
+        return tuple(arrival.group for arrival in unread)
 
     def begin(self, stop: Callable[[], object]) -> None:
         """Tell how a worker that has taken this extraction learns of `cancel`: by a call of `stop`, from any thread."""
@@ -107,11 +117,15 @@ class Extraction:
                 stop()
 
     def put(self, arrival: Arrival) -> None:
-        """Hand over a group that is computed; dropped when nobody waits for it."""
+        """Hand over a group that is computed; when nobody waits for it, only what it took is told."""
         with self._changed:
+            late = self._late
             if not self.cancelled:
                 self._arrived.append(arrival)
                 self._changed.notify_all()
+                return
+        if late is not None:
+            late(arrival)
 
     def finish(self) -> None:
         """Say that no more groups will come."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
+import msgspec
 import numpy as np
 
 from anytime.answer import Answer, Overload, Policy
@@ -29,6 +30,9 @@ __all__ = ["Ask", "Call", "asked", "with_note"]
 
 _REFUSED = (401, 403)
 """Statuses of who may not ask: the key is wrong, or has gone."""
+
+_NO_VALUES = msgspec.Raw(msgspec.msgpack.encode([]))
+"""What is sent of a group when the answer is here: what it took still counts."""
 
 MOST_BREAKS = 2
 """How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
@@ -193,6 +197,23 @@ class Call:
             why = f"the connection broke: {self._broken}"
         what = "the base rate, since no update had come" if self._update is None else "the last update that had come"
         return with_note(replace(self._update or base, reason="deadline"), f"{why}; this is {what}")
+
+    def afterwards(self) -> Callable[[str, Encoded, float], None]:
+        """How to tell, once this is closed, what a group took that came too late; from the event loop.
+
+        The server measures it, or it would know only what groups take when they are quick.
+        """
+        link, channel = self._link, self._channel
+
+        def tell(group: str, values: Encoded, took_ms: float) -> None:
+            if link is None or channel is None:
+                return
+            if channel.answer is None:  # it may be open there
+                link.send(Group(channel.id, group, values.values, values.dtype, took_ms))
+            else:
+                link.send(Group(channel.id, group, _NO_VALUES, None, took_ms))
+
+        return tell
 
     def close(self) -> list[object]:
         """Wait no longer, and hand over the caller's own events that were not looked at."""

@@ -59,21 +59,58 @@ async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
     ExtractorError
         `x` cannot be sent to a process.
     """
-    loop = asyncio.get_running_loop()
-    left: list[object] = []
+    desk = _Desk(call, asyncio.get_running_loop())
+    left: list[_Extracted] = []
     pool.users += 1
     try:
         extraction = pool.workers.start(known.description.order(call.ask.budget), x)
         try:
-            pool.pumps.submit(_pump, extraction, call.ask.rows, call.until, loop, call.events.put)
+            pool.pumps.submit(_pump, extraction, call.ask.rows, call.until, desk)
             answer = await _Run(call, known).follow()
         finally:
-            unread = extraction.cancel()
+            unread = extraction.cancel(desk.late)
     finally:
         pool.users -= 1
-        left = call.close()
-    unsent = tuple(event.group for event in left if isinstance(event, _Extracted))
+        left = desk.close()
+    unsent = tuple(event.group for event in left)
     return replace(answer, late_groups=(*answer.late_groups, *unsent, *unread))
+
+
+class _Desk:
+    """Where computed groups are handed over: to the call, and when that is over, what they took to the server alone.
+
+    The extractor at work when the answer comes goes on to its end. Without it the server would know what groups take
+    only of those times at which they were quick.
+    """
+
+    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+        self._call = call
+        self._loop = loop
+        self._tell: Callable[[str, Encoded, float], None] | None = None
+
+    def take(self, event: object) -> None:
+        """Take what a worker has done; in the event loop."""
+        if self._tell is None:
+            self._call.events.put(event)
+        elif isinstance(event, _Extracted) and event.values is not None:
+            self._tell(event.group, event.values, event.took_ms)
+
+    def pass_on(self, event: object) -> None:
+        """Have something taken; from any thread."""
+        with suppress(RuntimeError):  # the loop was closed over it
+            self._loop.call_soon_threadsafe(self.take, event)
+
+    def late(self, arrival: Arrival) -> None:
+        """Have a group taken that was computed when nobody waited for it; from any thread."""
+        self.pass_on(_encoded(arrival, self._call.ask.rows))
+
+    def close(self) -> list[_Extracted]:
+        """Close the call; the groups that it has not looked at."""
+        self._tell = self._call.afterwards()
+        left = [event for event in self._call.close() if isinstance(event, _Extracted)]
+        for event in left:
+            self.take(event)
+        return left
 
 
 class _Run:
@@ -152,19 +189,12 @@ def check_extractors(description: ModelDescription, extractors: Mapping[str, Cal
         raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
 
 
-def _pump(
-    extraction: Extraction,
-    rows: int | None,
-    until: float,
-    loop: asyncio.AbstractEventLoop,
-    put: Callable[[object], None],
-) -> None:
+def _pump(extraction: Extraction, rows: int | None, until: float, desk: _Desk) -> None:
     """Hand groups on to the event loop, from a thread, ready to be sent."""
-    with suppress(RuntimeError):  # the loop was closed over it
-        for arrival in extraction.arrivals(until):
-            loop.call_soon_threadsafe(put, _encoded(arrival, rows))
-        if extraction.finished:
-            loop.call_soon_threadsafe(put, _Finished())
+    for arrival in extraction.arrivals(until):
+        desk.pass_on(_encoded(arrival, rows))
+    if extraction.finished:
+        desk.pass_on(_Finished())
 
 
 def _encoded(arrival: Arrival, rows: int | None) -> _Extracted:

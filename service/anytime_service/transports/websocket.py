@@ -228,7 +228,11 @@ class _Connection:
     def _group(self, frame: Any) -> None:
         live = self.open.get(frame.id)
         if live is None:
-            self._known(frame.id, "group").missed(frame.group, now_ms(), frame.took_ms)
+            laps = self._known(frame.id, "group")
+            if frame.values or frame.took_ms is None:
+                laps.missed(frame.group, now_ms(), frame.took_ms)
+            else:  # its client has the answer, and tells only what the group took
+                laps.came(frame.group, now_ms(), frame.took_ms)
             return
         dtype = None if isinstance(frame, GroupFrame) else frame.dtype
         array = array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)

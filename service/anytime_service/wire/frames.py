@@ -55,7 +55,7 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """Hand over the values of a group; `took_ms` is what computing it took."""
+    """Hand over the values of a group; `took_ms` is what computing it took, told after the answer without values."""
 
     id: Id
     group: str

@@ -1,0 +1,126 @@
+"""`anytime costs`: what the groups of a model take in service, and whether its sequence is still the right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anytime.cli.arguments import AsJson, DropMissing, Jobs, Weights, workers
+from anytime.cli.profile import CostQuantile, Distributions
+
+__all__ = ["costs"]
+
+Sources = Annotated[
+    list[str],
+    typer.Option(
+        "--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.", show_default=False
+    ),
+]
+Since = Annotated[
+    list[str] | None,
+    typer.Option("--since", help="File of metrics from before: what it counts is taken away.", show_default=False),
+]
+ModelOption = Annotated[Path, typer.Option("--model", help="Model file that is served.", show_default=False)]
+MaybeOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.", show_default=False
+    ),
+]
+Keep = Annotated[
+    Path | None, typer.Option("--keep", help="File to keep the metrics in, for --since.", show_default=False)
+]
+Budgets = Annotated[
+    list[float] | None,
+    typer.Option("--budget", min=0, help="Budget to compare at, in ms; may be repeated.", show_default=False),
+]
+
+
+def costs(
+    source: Sources,
+    model: ModelOption,
+    since: Since = None,
+    cost_quantile: CostQuantile = None,
+    least: Annotated[int, typer.Option(min=1, help="Values measured, without which a group keeps its cost.")] = 30,
+    out: MaybeOut = None,
+    distributions: Distributions = None,
+    keep: Keep = None,
+    budget: Budgets = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 where staying loses too much.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0, help="Timeliness, 0 to 1, that staying may lose.")] = 0.01,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Table to order a likelihood's groups by.", show_default=False)
+    ] = None,
+    weights: Weights = None,
+    drop_missing_target: DropMissing = False,
+    n_jobs: Jobs = None,
+    json: AsJson = False,
+) -> None:
+    """Learn from a running service what the groups take, and tell whether the sequence should be another.
+
+    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is told. A key is taken from
+    ANYTIME_KEY.
+    """
+    from anytime.artifact import load  # noqa: PLC0415
+    from anytime.cli.console import print_json, remark, results, working  # noqa: PLC0415
+    from anytime.cli.costing import (  # noqa: PLC0415
+        budgets_of,
+        drift_table,
+        drift_values,
+        learned_table,
+        learned_values,
+        order_lines,
+    )
+    from anytime.cli.learning import open_again  # noqa: PLC0415
+    from anytime.cli.metrics import learned_costs, metrics_of  # noqa: PLC0415
+    from anytime.distributions import checked_quantile, priced  # noqa: PLC0415
+    from anytime.drift import drift  # noqa: PLC0415
+    from anytime.groups_files import check_file, write_groups, write_text  # noqa: PLC0415
+
+    quantile = checked_quantile(cost_quantile)
+    if out is not None:
+        check_file(out)
+    if distributions is not None:
+        check_file(distributions, (".json",))
+    loaded = load(model)
+    found = metrics_of(source, since or (), loaded.name, keep)
+    learned = learned_costs(loaded.groups, found, quantile, least)
+    groups = priced(loaded.groups, {each.group: each.cost for each in learned if each.why is None})
+    again = None
+    if data is not None and loaded.manifest.family != "gaussian":
+        again = open_again(
+            loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+        )
+    with working(f"ordering {len(groups)} groups"):
+        changed = drift(loaded, groups, again)
+    budgets = budgets_of(changed, budget or ())
+    if out is not None:
+        write_groups(groups, out)
+    if distributions is not None:
+        write_text(found.text(), distributions)
+    if json:
+        values = drift_values(changed, budgets) | {"tolerance": tolerance}
+        print_json({"model": loaded.name, "cost_unit": "ms", "groups": learned_values(learned), "sequence": values})
+    else:
+        console = results()
+        console.print(learned_table(learned))
+        for line in order_lines(changed):
+            console.print(line, markup=False)
+        console.print(drift_table(changed, budgets))
+        staying, moving = changed.timeliness
+        console.print(
+            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} as it is, {moving:.4f} anew; "
+            f"staying loses {changed.lost:.4f}",
+            markup=False,
+        )
+        written = [str(path) for path in (out, distributions, keep) if path is not None]
+        if written:
+            console.print(f"wrote {' and '.join(written)}", markup=False)
+    if changed.estimated:
+        why = "no moments are in the model" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
+        remark(f"the new sequence is estimated from what the steps gained, as {why}")
+    if check and changed.lost > tolerance:
+        remark(f"staying loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
+        raise typer.Exit(1)

@@ -1,0 +1,99 @@
+"""`anytime profile`: what extractors take on this machine, as the costs of a groups file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anytime.cli.arguments import AsJson
+
+__all__ = ["CostQuantile", "Distributions", "profile"]
+
+CostQuantile = Annotated[
+    float | None,
+    typer.Option("--cost-quantile", help="What a cost is: this quantile, 0.9 for example.", show_default=False),
+]
+Distributions = Annotated[
+    Path | None,
+    typer.Option("--distributions", help="File to write all that was measured to (.json).", show_default=False),
+]
+Extractors = Annotated[
+    str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict of a callable for each group.", show_default=False)
+]
+MaybeData = Annotated[
+    Path | None,
+    typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.", show_default=False),
+]
+GroupsOrModel = Annotated[
+    Path, typer.Option("--groups", help="Groups file, or a model that has the groups.", show_default=False)
+]
+OutGroups = Annotated[
+    Path, typer.Option("--out", help="Groups file to write: .yaml or .json, costs in ms.", show_default=False)
+]
+InputsName = Annotated[
+    str | None,
+    typer.Option(
+        "--inputs", metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.", show_default=False
+    ),
+]
+RowCounts = Annotated[
+    str | None,
+    typer.Option(
+        "--rows", help="Extractors take several rows: as many as each of these, 1,8,64 for example.", show_default=False
+    ),
+]
+
+
+def profile(
+    extractors: Extractors,
+    groups: GroupsOrModel,
+    out: OutGroups,
+    data: MaybeData = None,
+    inputs: InputsName = None,
+    rows: RowCounts = None,
+    cost_quantile: CostQuantile = None,
+    limit: Annotated[int, typer.Option(min=1, help="Inputs that are measured, the first ones.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
+    warm_up: Annotated[int, typer.Option(min=1, help="Inputs before the clock is looked at.")] = 10,
+    distributions: Distributions = None,
+    json: AsJson = False,
+) -> None:
+    """Measure what the extractors of the groups take, and write it as their costs: the median of each.
+
+    Groups that others require are computed before them. With --rows an extractor is called with several rows, as a
+    dict of arrays or a list of inputs, and a cost is that of a row among as many as the last number says.
+    """
+    from anytime.cli.console import print_json, progress, remark, results  # noqa: PLC0415
+    from anytime.cli.costing import profile_table, profile_values  # noqa: PLC0415
+    from anytime.cli.profiling_inputs import groups_of, inputs_of, row_counts  # noqa: PLC0415
+    from anytime.distributions import CostDistributions, checked_quantile, priced  # noqa: PLC0415
+    from anytime.extractors import imported_extractors  # noqa: PLC0415
+    from anytime.groups_files import check_file, write_groups, write_text  # noqa: PLC0415
+    from anytime.profiling import measurements  # noqa: PLC0415
+    from anytime.profiling import profile as profiled  # noqa: PLC0415
+
+    quantile, counts = checked_quantile(cost_quantile), row_counts(rows)
+    check_file(out)
+    if distributions is not None:
+        check_file(distributions, (".json",))
+    known = groups_of(groups)
+    priced(known, {group.name: 0.0 for group in known.groups if group.features})  # before the work
+    found, given = imported_extractors(extractors), inputs_of(data, inputs, limit)
+    with progress("measuring", measurements(given, counts, repeats), "inputs") as told:
+        measured = profiled(known, found, given, rows=counts, warm_up=warm_up, repeats=repeats, progress=told)
+    all_times = CostDistributions.measured(measured.times, f"anytime profile {extractors}")
+    costs = priced(known, {name: all_times.cost(name, quantile or 0.5) for name in all_times.groups})
+    write_groups(costs, out)
+    if distributions is not None:
+        write_text(all_times.text(), distributions)
+    if json:
+        print_json(profile_values(measured, costs))
+        return
+    console = results()
+    console.print(profile_table(measured, costs))
+    unmeasured = [group.name for group in costs.groups if not group.features and group.cost > 0]
+    if unmeasured:
+        remark(f"not measured, as nobody computes them by themselves: {', '.join(unmeasured)}; they keep their costs")
+    console.print(f"wrote {out}" + (f" and {distributions}" if distributions else ""), markup=False)

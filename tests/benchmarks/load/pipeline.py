@@ -1,0 +1,68 @@
+"""A pipeline as a camera has it: computes one group after the other, and sends each when it is computed."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anytime.answer import Answer
+from anytime_service.client.frames import Begin, Encoded, End, Group, encode_frame, encode_values
+from anytime_service.client.replies import Reply, decode_reply
+from benchmarks.load.frames import WebSocketClient, binary
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """One thread, one WebSocket, no margins: the answer is there at the deadline, and looked at after each group.
+
+    The group that is at work then is computed to its end and sent all the same, too late to be used: what it took
+    teaches the service.
+
+    Parameters
+    ----------
+    order : groups in the order in which they are computed.
+    """
+
+    def __init__(self, port: int, order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._client = WebSocketClient(port, "/stream")
+        self._order = tuple(order)
+        self._extractors = extractors
+        self._next = 0
+
+    def ask(self, x: Any, deadline_ms: float) -> Answer:
+        """Compute groups of `x` until the answer is there."""
+        name = self._next
+        self._next += 1
+        self._send(Begin(name, deadline_ms=deadline_ms))
+        for group in self._order:
+            begin = time.perf_counter()
+            values = self._extractors[group](x)
+            took_ms = (time.perf_counter() - begin) * 1e3
+            encoded: Encoded = encode_values(group, values)
+            self._send(Group(name, group, encoded.values, encoded.dtype, took_ms))
+            if select.select([self._client.sock], [], [], 0)[0]:
+                break
+        else:
+            self._send(End(name))
+        while True:
+            for frame in self._client.frames():
+                reply = decode_reply(frame)
+                if reply is not None and reply.id == name and isinstance(reply.content, Answer):
+                    return reply.content
+                self._check(reply)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _send(self, frame: Begin | Group | End) -> None:
+        self._client.sock.sendall(binary(encode_frame(frame)))
+
+    @staticmethod
+    def _check(reply: Reply | None) -> None:
+        """Raise what the server refuses; an `end` that crosses an answer is none of it."""
+        if reply is not None and isinstance(reply.content, Exception):
+            raise reply.content

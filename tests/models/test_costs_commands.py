@@ -1,0 +1,334 @@
+"""`anytime profile`, `costs` and `evaluate --random-costs`: what they write and print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime.artifact import load
+from anytime.cli.main import main
+from anytime.distributions import CostDistributions, Samples
+from anytime.drift import drift
+from anytime.groups import load_groups
+
+Capture = pytest.CaptureFixture[str]
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 4.0},
+        {"name": "visit", "features": [], "cost": 1.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "c", "features": ["c0"], "cost": 2.0},
+    ],
+}
+BOUNDS = ("0.001", "0.002", "0.005", "0.01", "+Inf")
+
+MODULE = """
+import numpy as np
+
+EXTRACTORS = {
+    "a": lambda row: [row["a0"], row["a1"]],
+    "b": lambda row: [row["b0"]],
+    "c": lambda row: [row["c0"]],
+}
+BATCHES = {
+    "a": lambda rows: np.stack([rows["a0"], rows["a1"]], axis=1),
+    "b": lambda rows: rows["b0"][:, np.newaxis],
+    "c": lambda rows: rows["c0"][:, np.newaxis],
+}
+INPUTS = [{"a0": 1.0, "a1": 2.0, "b0": 3.0, "c0": 4.0}] * 3
+WRONG = EXTRACTORS | {"b": lambda row: row["nothing"]}
+NUMBER = 3
+
+
+def made():
+    return EXTRACTORS
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a table, groups, a module of extractors and a model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
+    monkeypatch.delenv("ANYTIME_KEY", raising=False)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.delitem(sys.modules, "desk_module", raising=False)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame @ [1.0, 1.0, 1.5, 0.7] + 0.5 * rng.normal(size=80)
+    frame["kind"] = np.where(frame["y"] > 0, "up", "down")
+    frame[:60].to_csv("train.csv", index=False)
+    frame[60:].to_csv("test.csv", index=False)
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    Path("desk_module.py").write_text(MODULE)
+    return tmp_path
+
+
+PROFILE = ["profile", "desk_module:EXTRACTORS", "train.csv", "--groups", "groups.json", "--out", "measured.yaml"]
+QUICK = ["--limit", "5", "--repeats", "2", "--warm-up", "1"]
+TRAIN = ["train", "train.csv", "--groups", "groups.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]
+COSTS = ["costs", "--from", "metrics.txt", "--model", "m.safetensors"]
+
+
+def told(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    """What a command prints."""
+    capsys.readouterr()
+    assert main(list(arguments)) == code
+    return capsys.readouterr().out
+
+
+def metrics(model: str = "m", **groups: list[float]) -> str:
+    """What a service tells of groups, of values in milliseconds."""
+    lines = ["# TYPE anytime_group_seconds histogram"]
+    for group, values in groups.items():
+        labels = f'model="{model}",group="{group}"'
+        for bound in BOUNDS:
+            below = sum(value / 1e3 <= float(bound) for value in values)
+            lines.append(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {below}.0')
+        lines.append(f"anytime_group_seconds_sum{{{labels}}} {sum(values) / 1e3}")
+    return "\n".join([*lines, ""])
+
+
+def trained(*options: str) -> None:
+    assert main([*TRAIN, "--out", "m.safetensors", *options]) == 0
+
+
+# profile
+
+
+def test_profile_writes_the_groups_at_what_their_extractors_take(desk: Path, capsys: Capture) -> None:
+    out = told(capsys, *PROFILE, *QUICK, "--distributions", "measured.json")
+    found, before = load_groups("measured.yaml"), load_groups(GROUPS)
+    assert found.cost_unit == "ms"
+    assert (found.names, found.features) == (before.names, before.features)
+    assert [group.requires for group in found.groups] == [group.requires for group in before.groups]
+    assert found.costs[found.position("visit")] == 1.0, "nobody computes it by itself"
+    kept = CostDistributions.load("measured.json")
+    assert kept.paired
+    for name in "abc":
+        assert found.costs[found.position(name)] == kept.cost(name, 0.5)
+        assert kept.groups[name].count == 10
+    for word in ("cost (ms)", "median", "p99", "timer", "wrote measured.yaml and measured.json"):
+        assert word in out
+    trained("--groups", "measured.yaml")
+    assert load("m.safetensors").groups == found
+
+
+def test_profile_takes_a_quantile_inputs_of_a_module_a_model_and_batches(desk: Path, capsys: Capture) -> None:
+    trained()
+    inputs = ["profile", "desk_module:made", "--inputs", "desk_module:INPUTS", "--groups", "m.safetensors"]
+    values = json.loads(
+        told(capsys, *inputs, "--out", "g.json", "--cost-quantile", "0.9", "--distributions", "d.json", "--json")
+    )
+    kept = CostDistributions.load("d.json")
+    assert values["cost_unit"] == "ms"
+    assert {each["group"]: each["cost"] for each in values["groups"]} == {name: kept.cost(name, 0.9) for name in "abc"}
+    assert all(each["calls"] == 15 and each["p10"] <= each["median"] <= each["p99"] for each in values["groups"])
+    batches = ["profile", "desk_module:BATCHES", *PROFILE[2:], "--rows", "1,8"]
+    values = json.loads(told(capsys, *batches, *QUICK, "--json"))
+    assert all(each["base"] >= 0 and each["per_row"] >= 0 for each in values["groups"])
+    assert "a row" in told(capsys, *batches, *QUICK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["desk_module:WRONG", *PROFILE[2:]], "the extractor of group 'b' failed (KeyError: 'nothing')"),
+        (["desk_module:NUMBER", *PROFILE[2:]], "desk_module:NUMBER is int; expected a dict of a callable"),
+        (
+            ["desk_module:EXTRACTOR", *PROFILE[2:]],
+            "module 'desk_module' has no 'EXTRACTOR'; did you mean 'EXTRACTORS'?",
+        ),
+        (["desk_modul:EXTRACTORS", *PROFILE[2:]], "cannot import 'desk_modul' (ModuleNotFoundError"),
+        (["desk_module", *PROFILE[2:]], "'desk_module' names nothing in a module; expected MODULE:NAME"),
+        ([*PROFILE[1:], "--inputs", "desk_module:INPUTS"], "a table and --inputs are given"),
+        ([PROFILE[1], *PROFILE[3:]], "no inputs are given; give a table, or --inputs MODULE:INPUTS"),
+        ([PROFILE[1], *PROFILE[3:], "--inputs", "desk_module:NUMBER"], "desk_module:NUMBER is int; expected an iter"),
+        ([*PROFILE[1:], "--rows", "8,8"], "--rows is '8,8'; expected whole numbers from 1 on, each once"),
+        ([*PROFILE[1:], "--rows", "0"], "--rows is '0'"),
+        ([*PROFILE[1:], "--cost-quantile", "90"], "--cost-quantile is 90; expected a number between 0 and 1"),
+        ([*PROFILE[1:-1], "measured.txt"], "cannot write 'measured.txt'; expected a name that ends in"),
+        ([*PROFILE[1:], "--distributions", "d.txt"], "cannot write 'd.txt'; expected a name that ends in .json"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_profile_tells_what_is_wrong_in_a_line(arguments: list[str], why: str, desk: Path, capsys: Capture) -> None:
+    capsys.readouterr()
+    assert main(["profile", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.strip().splitlines()[-1].startswith(f"error: {why}")
+    assert not list(desk.glob("measured*"))
+
+
+def test_profile_refuses_what_must_keep_a_cost_that_is_no_time(desk: Path, capsys: Capture) -> None:
+    Path("groups.json").write_text(json.dumps(GROUPS | {"cost_unit": "dollars"}))
+    assert main([*PROFILE, *QUICK]) == 2
+    assert "'visit' cannot be measured and keep a cost in 'dollars'" in capsys.readouterr().err
+
+
+# costs
+
+
+def test_costs_are_the_means_of_what_the_service_measured_and_few_values_change_nothing(
+    desk: Path, capsys: Capture
+) -> None:
+    trained()
+    Path("metrics.txt").write_text(metrics(a=[0.5] * 40, b=[8.0] * 39 + [4.0], c=[3.0] * 29))
+    values = json.loads(told(capsys, *COSTS, "--out", "learned.yaml", "--distributions", "d.json", "--json"))
+    costs = {each["group"]: each["cost"] for each in values["groups"]}
+    assert costs == {"a": 0.5, "visit": 1.0, "b": 7.9, "c": 2.0}
+    whys = {each["group"]: each["why"] for each in values["groups"]}
+    assert whys["c"] == "kept: fewer than 30 were measured"
+    assert whys["visit"].startswith("kept: it has no features")
+    assert (whys["a"], values["groups"][0]["measured"], values["groups"][0]["old"]) == (None, 40, 4.0)
+    learned = load_groups("learned.yaml")
+    assert dict(zip(learned.names, learned.costs.tolist(), strict=True)) == costs
+    found = drift(load("m.safetensors"), learned)
+    sequence = values["sequence"]
+    assert sequence["staying"] == [list(adds) for adds in found.staying.steps]
+    assert sequence["moving"] == [list(adds) for adds in found.moving.steps]
+    assert sequence["timeliness"]["lost"] == found.lost
+    assert CostDistributions.load("d.json").groups["b"].count == 40
+    assert main(["resequence", "m.safetensors", "--costs", "learned.yaml", "--out", "new.safetensors"]) == 0
+    assert [step.adds for step in load("new.safetensors").manifest.steps] == list(found.moving.steps)
+
+
+def test_a_quantile_is_told_with_its_bucket_and_least_can_be_lowered(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(metrics(a=[0.5] * 40, b=[8.0] * 40, c=[3.0] * 5 + [20.0] * 5))
+    out = told(capsys, *COSTS, "--cost-quantile", "0.9", "--least", "5")
+    assert "between 5 and 10" in out
+    assert "more than 10" in out
+    values = json.loads(told(capsys, *COSTS, "--cost-quantile", "0.9", "--least", "5", "--json"))
+    told_of = {each["group"]: each for each in values["groups"]}
+    assert told_of["b"]["bucket"] == [5.0, 10.0]
+    assert told_of["b"]["cost"] == pytest.approx(8.0, rel=0.3)
+    assert told_of["c"]["bucket"] == [10.0, None]
+    assert told_of["c"]["cost"] > 10
+
+
+def test_costs_of_a_window_are_those_since_the_metrics_that_were_kept(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(metrics(a=[0.5] * 40))
+    told(capsys, *COSTS, "--keep", "kept.txt")
+    Path("metrics.txt").write_text(metrics(a=[0.5] * 40 + [4.5] * 50))
+    values = json.loads(told(capsys, *COSTS, "--since", "kept.txt", "--json"))
+    assert (values["groups"][0]["cost"], values["groups"][0]["measured"]) == (4.5, 50)
+    assert main([*COSTS, "--since", "metrics.txt"]) == 2
+    assert "no group of model 'm' has come since" in capsys.readouterr().err
+
+
+def test_check_is_1_where_staying_loses_more_than_is_tolerated(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(metrics(a=[4.0] * 40, b=[0.5] * 40, c=[2.0] * 40))
+    out = told(capsys, *COSTS, "--check")
+    assert "the sequence stays as it is" in out
+    Path("metrics.txt").write_text(metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40))
+    assert main([*COSTS, "--check", "--budget", "0.3", "--budget", "12"]) == 1
+    captured = capsys.readouterr()
+    assert "of timeliness, more than 0.01; resequence the model" in captured.err
+    assert "as it is: visit+b" in captured.out
+    assert "anew:     a" in captured.out
+    assert [line.split()[0] for line in captured.out.splitlines() if line.strip()[:3] in ("0.3", "12 ")] == [
+        "0.3",
+        "12",
+    ]
+    assert main([*COSTS, "--check", "--tolerance", "0.99"]) == 0
+    assert main(COSTS) == 0
+
+
+def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: Path, capsys: Capture) -> None:
+    call = [*TRAIN, "--out", "m.safetensors", "--family", "binomial"]
+    call[call.index("y")] = "kind"
+    assert main(call) == 0
+    Path("metrics.txt").write_text(metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40))
+    capsys.readouterr()
+    assert main(COSTS) == 0
+    assert "estimated from what the steps gained, as a likelihood needs --data" in capsys.readouterr().err
+    assert main([*COSTS, "--data", "train.csv"]) == 0
+    assert "estimated" not in capsys.readouterr().err
+    trained("--no-moments")
+    assert main(COSTS) == 0
+    assert "as no moments are in the model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--from", "nowhere.txt"], "cannot read 'nowhere.txt'"),
+        (["--from", "http://127.0.0.1:1/metrics"], "cannot read http://127.0.0.1:1/metrics: "),
+        (["--since", "nowhere.txt"], "cannot read 'nowhere.txt'"),
+        (["--cost-quantile", "1"], "--cost-quantile is 1"),
+        (["--out", "learned.csv"], "cannot write 'learned.csv'"),
+        (["--model", "groups.json"], "'groups.json' is not a whole safetensors file"),
+    ],
+    ids=str,
+)
+def test_costs_tells_what_is_wrong_in_a_line(options: list[str], why: str, desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(metrics(a=[4.0] * 40))
+    capsys.readouterr()
+    assert main([*COSTS, *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {why}")
+    assert captured.err.count("\n") == 1
+
+
+# evaluate --random-costs
+
+
+def test_evaluate_simulates_deadlines_of_costs_that_are_certain_as_prefixes(desk: Path, capsys: Capture) -> None:
+    trained()
+    model = load("m.safetensors")
+    kept = CostDistributions(
+        groups={name: Samples(samples=(cost,)) for name, cost in (("a", 4.0), ("b", 0.5), ("c", 2))}
+    )
+    Path("d.json").write_text(kept.text())
+    deadlines = [0.0, *(float(cost) for cost in model.costs[1:])]
+    options = [part for deadline in deadlines for part in ("--deadline", str(deadline))]
+    call = ["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json", "--draws", "50", *options]
+    values = json.loads(told(capsys, *call, "--json"))
+    for prefix, row in zip(values["prefixes"], values["random_costs"]["deadlines"], strict=True):
+        assert row["prefix"] == prefix["prefix"]
+        for name in ("r2", "mse"):
+            assert row[name] == pytest.approx(prefix[name])
+            assert row[f"{name}_error"] == pytest.approx(0, abs=1e-12)
+    share = values["random_costs"]["timeliness_r2"]
+    assert share["mean"] == pytest.approx(share["at_mean_costs"])
+    out = told(capsys, *call)
+    assert "deadline (ms)" in out
+    assert "50 draws of costs; timeliness of r2 up to" in out
+    assert json.loads(told(capsys, *call[:3], "--json")).keys() == {*values} - {"random_costs"}
+
+
+def test_evaluate_simulates_accuracy_too_and_the_same_seed_is_the_same_again(desk: Path, capsys: Capture) -> None:
+    call = [*TRAIN, "--out", "m.safetensors", "--family", "binomial"]
+    call[call.index("y")] = "kind"
+    assert main(call) == 0
+    Path("metrics.txt").write_text(metrics(a=[4.0] * 40, b=[0.5] * 40, c=[2.0] * 40))
+    told(capsys, *COSTS, "--distributions", "d.json")
+    call = ["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json", "--draws", "200", "--json"]
+    first = told(capsys, *call, "--seed", "3")
+    assert told(capsys, *call, "--seed", "3") == first
+    rows = json.loads(first)["random_costs"]["deadlines"]
+    assert {"accuracy", "accuracy_error", "deviance", "r2"} <= set(rows[0])
+    prefixes = [row["prefix"] for row in rows]
+    assert prefixes == sorted(prefixes)
+    assert prefixes[-1] > 0
+
+
+def test_evaluate_refuses_deadlines_without_costs_and_costs_that_lack_a_group(desk: Path, capsys: Capture) -> None:
+    trained()
+    assert main(["evaluate", "m.safetensors", "test.csv", "--deadline", "3"]) == 2
+    assert "--deadline is of simulations; add --random-costs FILE" in capsys.readouterr().err
+    Path("d.json").write_text(CostDistributions(groups={"a": Samples(samples=(1.0,))}).text())
+    assert main(["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json"]) == 2
+    assert "there are no distributions of 'b', 'c'" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Distributions of costs: kept in a file, drawn from, and turned into costs of groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from anytime.distributions import CostDistributions, Samples, checked_quantile, milliseconds, priced
+from anytime.errors import GroupsError
+from anytime.groups import FeatureGroups, load_groups
+from anytime.groups_files import check_file, write_groups
+from anytime.histogram import Histogram
+
+PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
+MIXED = CostDistributions(
+    groups={
+        "a": Samples(samples=(1.0, 2.0, 3.0, 4.0)),
+        "b": Histogram(bounds=(1.0, 3.0), counts=(10, 10, 0), sum=25.0),
+    }
+)
+
+
+def groups(unit: str = "ms", draw: float = 0.0) -> FeatureGroups:
+    return load_groups(
+        {
+            "cost_unit": unit,
+            "groups": [
+                {"name": "a", "features": ["a0"], "cost": 5.0},
+                {"name": "draw", "features": [], "cost": draw},
+                {"name": "b", "features": ["b0", "b1"], "cost": 7.0, "requires": ["draw"]},
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize("kept", [PAIRED, MIXED], ids=["paired", "mixed"])
+def test_a_file_holds_what_was_measured(kept: CostDistributions, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(kept.text())
+    assert CostDistributions.load(path) == kept
+    assert set(json.loads(path.read_text())) == {"format", "unit", "source", "paired", "groups"}
+
+
+def test_paired_samples_are_drawn_together_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    together = PAIRED.draw(["b", "a"], 2000, rng)
+    np.testing.assert_array_equal(together[:, 0], 10 * together[:, 1])
+    apart = MIXED.draw(["a", "b"], 20_000, rng)
+    assert abs(np.corrcoef(apart, rowvar=False).ravel()[1]) < 0.03
+    assert apart.mean(axis=0) == pytest.approx([2.5, 1.25], rel=0.02)
+    assert PAIRED.draw([], 5, rng).shape == (5, 0)
+    assert MIXED.draw([], 5, rng).shape == (5, 0)
+
+
+def test_a_cost_is_the_mean_or_a_quantile_to_four_digits() -> None:
+    assert MIXED.cost("a", None) == 2.5
+    assert MIXED.cost("a", 0.9) == 4.0
+    assert MIXED.cost("b", None) == 1.25
+    assert MIXED.cost("b", 0.5) == pytest.approx(1.0, rel=1e-3)
+    assert CostDistributions.measured({"a": np.array([1.23456])}, "").cost("a", None) == 1.235
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "the file: "),
+        ('{"groups": {}}', "groups: "),
+        ('{"groups": {"a": {"samples": [-1]}}}', "greater than or equal to 0"),
+        ('{"format": 2, "groups": {"a": {"samples": [1]}}}', "format: "),
+        ('{"paired": true, "groups": {"a": {"samples": [1]}, "b": {"samples": [1, 2]}}}', "as many each"),
+        ('{"paired": true, "groups": {"a": {"bounds": [1], "counts": [1, 0], "sum": 1}}}', "samples alone"),
+        ('{"groups": {"a": {"bounds": [1], "counts": [1], "sum": 1}}}', "1 counts for 1 bounds"),
+        ("not json", "the file: "),
+    ],
+)
+def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(content)
+    with pytest.raises(GroupsError, match=why) as refused:
+        CostDistributions.load(path)
+    assert "\n" not in str(refused.value)
+    assert "'anytime profile' or 'anytime costs'" in str(refused.value)
+    with pytest.raises(GroupsError, match="cannot read"):
+        CostDistributions.load(tmp_path / "nowhere.json")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(GroupsError, match="it is not text"):
+        CostDistributions.load(path)
+
+
+def test_groups_are_priced_in_milliseconds_and_those_that_are_not_measured_keep_their_costs() -> None:
+    found = priced(groups("s", draw=0.5), {"a": 2.0})
+    assert found.cost_unit == "ms"
+    assert found.costs.tolist() == [2.0, 500.0, 7000.0]
+    assert [group.requires for group in found.groups] == [(), (), ("draw",)]
+    assert priced(groups("dollars"), {"a": 2.0, "b": 3.0}).costs.tolist() == [2.0, 0.0, 3.0]
+    with pytest.raises(GroupsError, match="'draw' cannot be measured and keep a cost in 'dollars', which is no time"):
+        priced(groups("dollars", draw=1.0), {"a": 2.0, "b": 3.0})
+    with pytest.raises(GroupsError, match="there is no group 'c'"):
+        priced(groups(), {"c": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"), [("ms", 1.0), (" Seconds ", 1e3), ("µs", 1e-3), ("units", None), ("$", None)]
+)
+def test_units_of_time_are_known(unit: str, expected: float | None) -> None:
+    assert milliseconds(unit) == expected
+
+
+@pytest.mark.parametrize("quantile", [0.0, 1.0, -0.1, 90.0, float("nan")])
+def test_a_quantile_that_is_none_is_refused(quantile: float) -> None:
+    with pytest.raises(GroupsError, match=r"--cost-quantile is .*; expected a number between 0 and 1"):
+        checked_quantile(quantile)
+
+
+@pytest.mark.parametrize("name", ["groups.yaml", "groups.yml", "groups.json"])
+def test_a_groups_file_written_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
+    told: dict[str, Any] = {
+        "cost_unit": "ms: 'quoted'",
+        "groups": [
+            {"name": "é: {", "features": ["x,y", "- z", "yes", "1"], "cost": 1e-7},
+            {"name": "no", "features": [], "cost": 3.0},
+            {"name": "b", "features": ["long " * 40], "cost": 7.0, "requires": ["é: {", "no"]},
+        ],
+    }
+    write_groups(load_groups(told), tmp_path / name)
+    assert load_groups(tmp_path / name) == load_groups(told)
+    text = (tmp_path / name).read_text()
+    assert yaml.safe_load(text)["groups"][1] == {"name": "no", "features": [], "cost": 3.0}
+    assert sum("features" in line for line in text.splitlines()) == 3, "a line a group"
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    for path, why in (
+        (tmp_path / "groups.txt", "expected a name that ends in .json or .yaml"),
+        (tmp_path / "nowhere" / "groups.yaml", "there is no directory"),
+    ):
+        with pytest.raises(GroupsError, match=why):
+            check_file(path)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(GroupsError, match="it is a directory"):
+        check_file(tmp_path / "folder.json")
+    with pytest.raises(GroupsError, match="cannot write"):
+        write_groups(groups(), tmp_path / "folder.json")

@@ -1,0 +1,123 @@
+"""What is lost by leaving a sequence as it is when costs have changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime.accumulate import Block, moments_of
+from anytime.curve import timeliness
+from anytime.drift import drift
+from anytime.errors import GroupsError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.generalised import Observed
+from anytime.groups import FeatureGroups, load_groups
+from anytime.model import AnytimeModel
+from anytime.resequencing import Retrained, resequence
+from anytime.targets import Target
+
+NAMES = ("a", "b", "c", "d")
+
+
+def groups(**costs: float) -> FeatureGroups:
+    told = [
+        {
+            "name": name,
+            "features": [f"x{g}"],
+            "cost": costs.get(name, 1.0 + g),
+            "requires": ["b"] if name == "d" else [],
+        }
+        for g, name in enumerate(NAMES)
+    ]
+    return load_groups({"cost_unit": "ms", "groups": told})
+
+
+def table() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    return X, X @ [1.0, 1.5, 1.2, 2.5] + rng.normal(size=400)
+
+
+def model(**options: Any) -> AnytimeModel:
+    return AnytimeRegressor(groups(), alpha=1e-3, **options).fit(*table()).model_
+
+
+def test_the_same_costs_lose_nothing() -> None:
+    found = drift(model(), groups())
+    assert not found.changes
+    assert not found.estimated
+    assert found.lost == 0
+    assert found.staying.at(2.0) == found.moving.at(2.0)
+
+
+def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_costs() -> None:
+    trained, new = model(), groups(a=30.0, b=0.5)
+    found = drift(trained, new)
+    anew = resequence(trained, new)
+    assert found.changes
+    assert list(found.staying.steps) == [step.adds for step in trained.manifest.steps]
+    assert list(found.moving.steps) == [step.adds for step in anew.manifest.steps]
+    np.testing.assert_allclose(found.moving.costs, anew.costs)
+    spent = [sum(new.groups[new.position(name)].cost for name in adds) for adds in found.staying.steps]
+    np.testing.assert_allclose(found.staying.costs, np.cumsum([0.0, *spent]))
+    assert found.staying.r2[1:].tolist() == [step.r2 for step in trained.manifest.steps]
+    for order, share in zip((found.staying, found.moving), found.timeliness, strict=True):
+        assert share == timeliness(order.costs, order.r2, found.stop, 1.0, "step")
+    assert found.lost == pytest.approx(found.timeliness[1] - found.timeliness[0])
+    assert found.lost > 0.1
+    assert found.staying.at(1.0) == 0
+    assert found.moving.at(0.5) > 0.1
+
+
+def literal_order(trained: AnytimeModel, new: FeatureGroups) -> list[tuple[str, ...]]:
+    """The steps by gain for the new costs, one after the other of those that may be taken."""
+    left = list(trained.manifest.steps)
+    r2 = dict(zip([step.adds for step in left], np.diff([0.0, *(step.r2 for step in left)]).tolist(), strict=True))
+    had: set[str] = set()
+    order = []
+    while left:
+        may = [step for step in left if ("d" not in step.adds or "b" in had or "b" in step.adds)]
+        best = max(may, key=lambda step: r2[step.adds] / sum(new.groups[new.position(n)].cost for n in step.adds))
+        order.append(best.adds)
+        had |= set(best.adds)
+        left.remove(best)
+    return order
+
+
+def test_without_moments_it_is_estimated_from_what_the_steps_gained() -> None:
+    trained = replace(model(), moments=None)
+    for costs in ({"a": 30.0}, {"b": 40.0, "d": 0.1}, {"c": 0.1}):
+        new = groups(**costs)
+        found = drift(trained, new)
+        assert found.estimated
+        assert list(found.moving.steps) == literal_order(trained, new)
+        assert found.moving.r2[-1] == pytest.approx(found.staying.r2[-1])
+        assert found.moving.costs[-1] == pytest.approx(new.costs.sum())
+    assert not drift(trained, groups()).lost
+
+
+def test_a_cost_blind_order_stays() -> None:
+    blind = model(cost_blind=True)
+    assert not drift(blind, groups(a=30.0)).changes
+    assert not drift(replace(blind, moments=None), groups(a=30.0)).changes
+
+
+def test_a_likelihood_is_estimated_or_ordered_by_its_rows() -> None:
+    X, y = table()
+    trained = AnytimeClassifier(groups(), alpha=0.01).fit(X, y > 0).model_
+    new = groups(a=30.0, b=0.5)
+    assert drift(trained, new).estimated
+    Y = (y > 0).astype(float)[:, np.newaxis]
+    data = Retrained(moments_of(X, Y), Observed([Block(X, Y)], Target("binary", ("y",), (False, True)), 1))
+    found = drift(trained, new, data)
+    assert not found.estimated
+    assert found.changes
+    assert found.lost > 0
+
+
+def test_groups_of_another_model_are_refused() -> None:
+    with pytest.raises(GroupsError, match="lacks 'd'"):
+        drift(model(), groups().only(range(3)))

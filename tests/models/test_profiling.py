@@ -1,0 +1,189 @@
+"""What extractors take, by a clock that the tests set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime.errors import ExtractorError, TableError
+from anytime.groups import FeatureGroups, load_groups
+from anytime.inputs import ModuleInputs, TableInputs
+from anytime.profiling import measurements, profile, required_first
+from anytime.tables import Batch
+
+
+class Clock:
+    """A clock that stands still unless an extractor moves it, but for what looking at it takes."""
+
+    def __init__(self, look_ns: int = 0) -> None:
+        self.now = 0
+        self.look_ns = look_ns
+
+    def __call__(self) -> int:
+        self.now += self.look_ns
+        return self.now
+
+    def after(self, ms: float) -> None:
+        self.now += round(ms * 1e6)
+
+
+def groups(**requires: list[str]) -> FeatureGroups:
+    widths = {"late": ["l0"], "early": ["e0", "e1"], "visit": []}
+    told = [
+        {"name": name, "features": features, "cost": 1.0, "requires": requires.get(name, [])}
+        for name, features in widths.items()
+    ]
+    return load_groups({"cost_unit": "ms", "groups": told})
+
+
+def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str] | None = None, name: str = "") -> Any:
+    def extract(x: Any) -> Any:
+        if called is not None:
+            called.append(name)
+        clock.after(ms(x))
+        return np.zeros(width)
+
+    return extract
+
+
+def test_every_input_is_measured_as_often_as_asked_and_samples_stay_paired() -> None:
+    clock, inputs = Clock(), ModuleInputs((1.0, 2.0, 3.0))
+    extractors = {"late": slow(clock, lambda x: x, 1), "early": slow(clock, lambda x: 10 * x, 2)}
+    told: list[int] = []
+    found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=told.append)
+    assert found.times["late"].tolist() == [1.0, 2.0, 3.0] * 2
+    assert found.times["early"].tolist() == [10.0, 20.0, 30.0] * 2
+    assert found.timer_ms == 0
+    assert len(told) == measurements(inputs, (), 2) == 6
+    assert found.groups["late"].scaling is None
+
+
+def test_groups_are_computed_after_those_that_they_require_and_first_for_nothing() -> None:
+    clock: Clock = Clock()
+    called: list[str] = []
+    extractors = {
+        "late": slow(clock, lambda _: 1.0, 1, called, "late"),
+        "early": slow(clock, lambda _: 1.0, 2, called, "early"),
+    }
+    needy = groups(late=["early", "visit"])
+    assert required_first(needy) == ["early", "late"]
+    assert required_first(groups()) == ["late", "early"]
+    profile(needy, extractors, ModuleInputs((0, 0)), warm_up=3, repeats=1, clock=clock)
+    assert called == ["early", "late"] * (3 + 2)
+
+
+def test_what_looking_at_the_clock_takes_is_told() -> None:
+    clock = Clock(look_ns=2000)
+    extractors = {"late": slow(clock, lambda _: 0.0, 1), "early": slow(clock, lambda _: 0.0, 2)}
+    found = profile(groups(), extractors, ModuleInputs((0,)), clock=clock)
+    assert found.timer_ms == pytest.approx(0.002)
+    assert found.times["late"] == pytest.approx(0.002)
+
+
+def table() -> TableInputs:
+    return TableInputs(Batch(0, {"n": np.arange(5), "w": np.array([None, "a", "b", "c", "d"], dtype=object)}).columns)
+
+
+def test_a_row_of_a_table_is_a_dict_of_pythons_own_values_and_a_batch_one_of_arrays() -> None:
+    inputs = table()
+    assert inputs.one(0) == {"n": 0, "w": None}
+    assert type(inputs.one(3)["n"]) is int
+    assert inputs.one(0) is not inputs.one(0)
+    batch = inputs.batch([4, 0])
+    assert batch["n"].tolist() == [4, 0]
+    assert batch["w"].tolist() == ["d", None]
+
+
+def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
+    clock, sizes = Clock(), set()
+
+    def extract(width: int) -> Any:
+        def extractor(x: Any) -> Any:
+            rows = len(x["n"])
+            sizes.add(rows)
+            clock.after(3.0 + 0.25 * rows)
+            return np.zeros((rows, width))
+
+        return extractor
+
+    found = profile(
+        groups(), {"late": extract(1), "early": extract(2)}, table(), rows=(1, 8, 64), repeats=2, clock=clock
+    )
+    assert sizes == {1, 8, 64}
+    assert found.groups["late"].scaling == pytest.approx((3.0, 0.25))
+    assert list(found.groups["late"].times) == [1, 8, 64]
+    assert found.times["late"] == pytest.approx(3.0 / 64 + 0.25)
+    assert len(found.times["late"]) == 2 * 10, "ten batches at the least"
+    assert measurements(table(), (1, 8, 64), 2) == 2 * 30
+
+
+def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_last() -> None:
+    assert ModuleInputs((1, 2, 3)).batch([2, 0]) == [3, 1]
+    assert ModuleInputs.of(lambda: iter(range(9)), 4, "m:make").kept == (0, 1, 2, 3)
+    assert ModuleInputs.of([7], 4, "m:make").one(0) == 7
+    with pytest.raises(ExtractorError, match="m:make is int; expected an iterable of inputs"):
+        ModuleInputs.of(3, 4, "m:make")
+    with pytest.raises(ExtractorError, match="m:make is dict; expected an iterable"):
+        ModuleInputs.of({"a": 1}, 4, "m:make")
+    with pytest.raises(ExtractorError, match="m:make has no inputs"):
+        ModuleInputs.of([], 4, "m:make")
+
+
+class _Empty:
+    name, columns = "t.csv", ("n",)
+
+    def batches(self, *_: Any, **__: Any) -> Any:
+        return iter(())
+
+
+def test_a_table_without_rows_is_refused() -> None:
+    with pytest.raises(TableError, match=r"t\.csv has no rows"):
+        TableInputs.of(_Empty(), 5)  # type: ignore[arg-type]
+
+
+def broken(_: Any) -> Any:
+    raise RuntimeError("no light\non the sensor")
+
+
+@pytest.mark.parametrize(
+    ("extractor", "why"),
+    [
+        (broken, r"the extractor of group 'late' failed \(RuntimeError: no light on the sensor\)"),
+        (lambda _: np.zeros(3), "the extractor of group 'late' returned 3; expected 1 values"),
+        (lambda _: [[1.0], [2.0, 3.0]], "the extractor of group 'late' returned no array; expected 1 values"),
+        (lambda _: 1.0, "the extractor of group 'late' returned no array"),
+    ],
+)
+def test_an_extractor_that_fails_is_named_in_a_line(extractor: Any, why: str) -> None:
+    clock = Clock()
+    extractors = {"late": extractor, "early": slow(clock, lambda _: 1.0, 2)}
+    with pytest.raises(ExtractorError, match=why) as refused:
+        profile(groups(), extractors, ModuleInputs((0,)), clock=clock)
+    assert "\n" not in str(refused.value)
+
+
+def test_one_that_fails_only_when_it_is_measured_is_named_too() -> None:
+    clock, seen = Clock(), []
+
+    def fickle(x: Any) -> Any:
+        seen.append(x)
+        return broken(x) if len(seen) > 4 else np.zeros(1)
+
+    extractors = {"late": fickle, "early": slow(clock, lambda _: 1.0, 2)}
+    with pytest.raises(ExtractorError, match="the extractor of group 'late' failed"):
+        profile(groups(), extractors, ModuleInputs((0,)), warm_up=3, clock=clock)
+
+
+def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
+    clock = Clock()
+    one = {"late": slow(clock, lambda _: 1.0, 1)}
+    with pytest.raises(ExtractorError, match="no extractor for 'early'"):
+        profile(groups(), one, ModuleInputs((0,)), clock=clock)
+    both = one | {"early": slow(clock, lambda _: 1.0, 2)}
+    with pytest.raises(ExtractorError, match="group 'visit' has no features"):
+        profile(groups(), both | {"visit": one["late"]}, ModuleInputs((0,)), clock=clock)
+    with pytest.raises(ExtractorError, match="there is no group 'earli'"):
+        profile(groups(), both | {"earli": one["late"]}, ModuleInputs((0,)), clock=clock)

@@ -1,0 +1,146 @@
+"""The metrics of a service, read as text from wherever they are."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from anytime.errors import AnytimeError
+from anytime.scraping import histograms, scraped, since, tallies
+
+
+def text(*values: float, group: str = "hog", model: str = "brake") -> str:
+    """As the service tells it, of values in seconds."""
+    bounds = ("0.001", "0.002", "0.005", "+Inf")
+    labels = f'model="{model}",group="{group}"'
+    lines = ["# HELP anytime_group_seconds What.", "# TYPE anytime_group_seconds histogram"]
+    for bound in bounds:
+        below = sum(value <= float(bound) for value in values)
+        lines.append(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {float(below)}')
+    lines.append(f"anytime_group_seconds_count{{{labels}}} {float(len(values))}")
+    lines.append(f"anytime_group_seconds_sum{{{labels}}} {sum(values)}")
+    return "\n".join([*lines, "# TYPE other gauge", "other 3", ""])
+
+
+def test_histograms_are_read_in_milliseconds() -> None:
+    found = histograms(tallies([text(0.0005, 0.0015, 0.0018, 0.02)], "brake"))["hog"]
+    assert found.bounds == pytest.approx((1.0, 2.0, 5.0))
+    assert found.counts == (1, 2, 0, 1)
+    assert found.mean == pytest.approx((0.5 + 1.5 + 1.8 + 20) / 4)
+
+
+def test_replicas_add_up_and_other_models_do_not_count() -> None:
+    told = tallies([text(0.0005), text(0.0005, 0.003), text(9.0, model="other"), text(0.0007, group="lab")], "brake")
+    found = histograms(told)
+    assert {name: each.count for name, each in found.items()} == {"hog": 3, "lab": 1}
+    assert tallies([text(0.0005) + text(0.003)], "brake") == tallies([text(0.0005, 0.003)], "brake")
+
+
+def test_what_was_told_before_is_taken_away() -> None:
+    before, after = text(0.0005, 0.02), text(0.0005, 0.02, 0.0015) + text(0.003, group="lab")
+    found = histograms(since(tallies([after], "brake"), tallies([before], "brake")))
+    assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0), "lab": (0, 0, 1, 0)}
+    assert found["hog"].mean == pytest.approx(1.5)
+    assert histograms(since(tallies([before], "brake"), tallies([before], "brake"))) == {}
+    with pytest.raises(AnytimeError, match="'hog' had come more often before than after; the service began anew"):
+        since(tallies([before], "brake"), tallies([after], "brake"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (text(0.1, model="breaks"), "nothing is told of groups of model 'brake'.*; did you mean 'breaks'?"),
+        ("up 1\n", "no group of any model has come yet"),
+        ("", "no group of any model has come yet"),
+        ("<html>502</html>", "this is no text of Prometheus' metrics"),
+        ('anytime_group_seconds_bucket{model="brake",group="hog",le="1"} many\n', "this is no text of Prometheus'"),
+    ],
+)
+def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) -> None:
+    with pytest.raises(AnytimeError, match=why) as refused:
+        tallies([content], "brake")
+    assert "\n" not in str(refused.value)
+
+
+def test_half_a_histogram_is_refused() -> None:
+    for cut, why in (("+Inf", "is not whole"), ("_sum", "is not whole")):
+        content = "\n".join(line for line in text(0.1).splitlines() if cut not in line)
+        with pytest.raises(AnytimeError, match=f"the histogram of group 'hog' {why}"):
+            histograms(tallies([content], "brake"))
+    content = text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0')
+    with pytest.raises(AnytimeError, match="the buckets of group 'hog' do not add up"):
+        histograms(tallies([content], "brake"))
+
+
+class _Metrics(BaseHTTPRequestHandler):
+    seen: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.path, self.headers["Authorization"]))  # type: ignore[attr-defined]
+        refused = self.path.startswith("/secret") and self.headers["Authorization"] != "Bearer sesame"
+        self.send_response(401 if refused else 200)
+        self.end_headers()
+        if not refused:
+            self.wfile.write(b"\xff" if self.path == "/bytes" else text(0.1).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def metrics() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), _Metrics) as server:
+        server.seen = []  # type: ignore[attr-defined]
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer, tmp_path: Path) -> None:
+    base = f"http://127.0.0.1:{metrics.server_port}"
+    assert scraped(base) == text(0.1)
+    assert scraped(f"{base}/secret", "sesame") == text(0.1)
+    assert metrics.seen == [("/metrics", None), ("/secret", "Bearer sesame")]  # type: ignore[attr-defined]
+    (tmp_path / "kept.txt").write_text(text(0.2))
+    assert scraped(str(tmp_path / "kept.txt")) == text(0.2)
+    with pytest.raises(AnytimeError, match=r"answers 401 .*; give a key of scope admin by ANYTIME_KEY"):
+        scraped(f"{base}/secret", "wrong")
+    with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
+        scraped(f"{base}/bytes")
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("ftp://host/metrics", "is no address of metrics; expected one like"),
+        ("file:///etc/passwd", "is no address of metrics"),
+        ("http://", "is no address of metrics"),
+        ("http://host:port", "is no address of metrics"),
+        ("http://[::1", "is no address of metrics"),
+        ("nowhere.txt", "cannot read 'nowhere.txt': no such file or directory; expected an address or a file"),
+    ],
+)
+def test_a_source_that_is_none_is_refused(source: str, why: str) -> None:
+    with pytest.raises(AnytimeError, match=why):
+        scraped(source)
+
+
+def test_a_service_that_is_not_there_is_told_in_a_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(AnytimeError, match=f"cannot read http://127.0.0.1:{port}/metrics: ") as refused:
+        scraped(f"http://127.0.0.1:{port}")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kept.bin").write_bytes(b"\xff\xfe")
+    with pytest.raises(AnytimeError, match="it is not text"):
+        scraped(str(tmp_path / "kept.bin"))
