@@ -6,9 +6,10 @@ shares of it are offered in turn, round after round: a machine that others use t
 what is compared has to lie side by side, and what is shown are medians over the rounds. An answer is in time when it is
 here 2 ms after its deadline (`ALLOWANCE_MS`), counted from when it was asked for. What is promised is that at twice the
 capacity nine tenths of what can be answered at best are still answered in time, and that those who ask after the
-server's health are answered within 100 ms at any load. Over WebSocket it is promised to clients that ask less of a server that
-refuses, as ours does (`anytime_service.client.throttle`): groups that are on their way when a refusal is told have to
-be read too, so that one costs about a quarter of an answer, and what becomes of clients that ask on is only shown.
+server's health are answered within 100 ms at any load. Over WebSocket it is promised to clients that ask less of a
+server that refuses, as ours does (`anytime_service.client.throttle`): groups that are on their way when a refusal is
+told have to be read too, so that one costs about a quarter of an answer, and what becomes of clients that ask on is
+only shown.
 """
 
 from __future__ import annotations

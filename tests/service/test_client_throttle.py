@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from anytime_service.client import ProblemError
 from anytime_service.client.throttle import FEW, K, Throttle
-
 
 BURST = 8.0
 
