@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-peers soak loop overload faults load hostile image lock clean
+.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -52,6 +52,14 @@ bench-sessions: .venv/ready
 # Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
 bench-peers: .venv-peers/ready
 	.venv-peers/bin/python tests/benchmarks/group_lasso.py --data $(DATA) $(ARGS)
+
+# A table of 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk), and beside what it cannot be faster than.
+bench-large: .venv/ready
+	$(BIN)/python tests/benchmarks/large.py $(ARGS)
+
+# One Dask worker beside two, and beside two of which one is killed.
+bench-cluster: .venv/ready
+	$(BIN)/python tests/benchmarks/cluster.py $(ARGS)
 
 # Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
 soak: .venv/ready
