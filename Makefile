@@ -47,9 +47,10 @@ bench-proxies: .venv/ready
 bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
-# Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
-bench-peers: .venv-peers/ready
-	.venv-peers/bin/python tests/benchmarks/group_lasso.py --data $(DATA) $(ARGS)
+# Training, quality and serving beside what else there is, each rival in an environment of its own under .venv-peers, as peers-report.html.
+# ARGS="--only training", quality, serving, size, resequence or lasso; ARGS=--quick: a look. Linux, two cores; reads the data sets of DATA.
+bench-peers: .venv/ready
+	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
 # Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
 soak: .venv/ready
@@ -87,13 +88,6 @@ image:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $@
-
-.venv-peers/ready: requirements.lock pyproject.toml
-	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --require-hashes -r requirements.lock
-	.venv-peers/bin/pip install --quiet --no-deps --no-build-isolation --editable .
-	.venv-peers/bin/pip install --quiet celer
 	touch $@
 
 clean:
