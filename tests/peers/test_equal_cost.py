@@ -60,7 +60,9 @@ def test_a_made_problem_is_standardised_and_its_groups_are_all_columns(small: Ma
 def test_from_its_largest_penalty_on_no_group_is_worth_it(small: Made) -> None:
     ends = np.cumsum(small.sizes)
     norms = [np.linalg.norm(small.q[end - size : end]) for end, size in zip(ends, small.sizes, strict=True)]
-    assert max(norm - small.penalty(1.0) * cost for norm, cost in zip(norms, small.costs, strict=True)) == pytest.approx(0)
+    assert max(
+        norm - small.penalty(1.0) * cost for norm, cost in zip(norms, small.costs, strict=True)
+    ) == pytest.approx(0)
     assert small.penalty(0.1) == pytest.approx(small.penalty(1.0) / 10)
 
 

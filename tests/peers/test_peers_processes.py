@@ -35,7 +35,7 @@ def test_a_process_tells_seconds_memory_and_arrays(process: Process, small: Made
     assert told["seconds"] > 0
     assert told["peak_mib"] >= told["before_mib"] > 0
     assert sorted(arrays["order"].tolist()) == [0, 1, 2, 3]
-    again, from_rows = process.arrays("rows", {"threads": 1})
+    from_rows = process.arrays("rows", {"threads": 1})[1]
     np.testing.assert_array_equal(arrays["order"], from_rows["order"])
     np.testing.assert_allclose(arrays["explained"], from_rows["explained"], atol=1e-10)
     assert process.run("product")["seconds"] > 0
@@ -56,7 +56,9 @@ def test_a_rival_that_is_not_installed_is_told(tmp_path: Path, small: Made) -> N
 
 def prepared_here(name: str) -> bool:
     """Whether the environment of the tests has a rival."""
-    return subprocess.run([str(ours().python), "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run([str(ours().python), "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+    )
 
 
 def test_a_pursuit_of_every_column_explains_what_all_columns_do(tmp_path: Path, small: Made) -> None:
@@ -79,9 +81,11 @@ def test_every_requirement_is_pinned() -> None:
 
 def test_what_cannot_be_installed_is_absent_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(command: list[str], **_: object) -> None:
-        raise subprocess.CalledProcessError(1, command, stderr="Looking\nERROR: No matching distribution found for peer\n")
+        raise subprocess.CalledProcessError(
+            1, command, stderr="Looking\nERROR: No matching distribution found for peer\n"
+        )
 
-    monkeypatch.setattr(environments.subprocess, "run", refuses)
+    monkeypatch.setattr(subprocess, "run", refuses)
     monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
     (tmp_path / "peer.txt").write_text("peer==1.0\n", encoding="utf-8")
     found = prepared("peer", tmp_path / "envs")

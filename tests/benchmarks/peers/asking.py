@@ -1,4 +1,4 @@
-"""A client on a core of its own: as many answers as a server can give, and how long they take at a rate that is fixed."""
+"""A client on a core of its own: as many answers as a server can give, and what they take at a rate that is fixed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def saturated(port: int, request: bytes, check: Callable[[bytes], None], seconds
 
 
 def timed(port: int, request: bytes, check: Callable[[bytes], None], rate: float, seconds: float) -> list[float]:
-    """Ask `rate` times a second, whether or not answers have come; milliseconds from when each was due to its answer."""
+    """Ask `rate` times a second, whether or not answers have come; milliseconds from when each was due until then."""
     idle = [HttpClient(port) for _ in range(CONNECTIONS)]
     busy: deque[tuple[HttpClient, float]] = deque()
     took: list[float] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def forward_selection(folder: Path, rounds: int) -> tuple[list[Finding], Sheet]:
     alike = int(np.sum(own["order"] == other["order"]))
     apart = float(np.abs(own["explained"][1:] - other["explained"]).max())
     factor = f"mlxtend takes {digits(1 / ratio.median)} times as long"
-    told = f"{factor} for the same selection ({caption}): {alike} of {len(own['order'])} steps alike, F apart by {apart:.1e}"
+    steps = f"{alike} of {len(own['order'])} steps alike, F apart by {apart:.1e}"
+    told = f"{factor} for the same selection ({caption}): {steps}"
     rows = (
         (MINE, cell(Spread.of(taken.values[MINE])), None),
         (THEIRS, cell(Spread.of(taken.values[THEIRS])), cell(ratio)),
@@ -57,5 +59,5 @@ def forward_selection(folder: Path, rounds: int) -> tuple[list[Finding], Sheet]:
     return [Finding("ahead" if ratio.median < 1 else "behind", told)], Sheet(caption, columns, rows)
 
 
-def _seconds(process: Process, options: dict[str, object]) -> float:
+def _seconds(process: Process, options: Mapping[str, object]) -> float:
     return float(process.run("rows", options)["seconds"])

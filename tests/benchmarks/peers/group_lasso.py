@@ -54,7 +54,9 @@ def group_lasso(data: Path, quick: bool) -> Section:
             sheets.append(table)
             findings.append(found)
     versions = (ours().told(),) if isinstance(environment, Absent) else (ours().told(), environment.told())
-    return Section("lasso", "The Group Lasso beside celer, on real data", "", versions, tuple(findings), (), tuple(sheets))
+    return Section(
+        "lasso", "The Group Lasso beside celer, on real data", "", versions, tuple(findings), (), tuple(sheets)
+    )
 
 
 def _beside(name: str, data: Path, environment: Any) -> tuple[Sheet, Finding]:

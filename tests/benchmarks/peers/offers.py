@@ -16,7 +16,7 @@ from benchmarks.peers.quality_sets import QualitySet
 from benchmarks.peers.spending import Points, cost_of, mean_upto, prices, served
 from benchmarks.peers.workers import Process, write_arrays
 
-__all__ = ["Offers", "boosted", "by_likelihood", "by_least_squares"]
+__all__ = ["Offers", "boosted", "by_least_squares", "by_likelihood"]
 
 ROUNDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200)
 TRADEOFFS = tuple(float(value) for value in np.logspace(-6.5, -1.5, 11))
@@ -119,14 +119,20 @@ def _of(problem: QualitySet, process: Process, name: str, quick: bool) -> Offers
     for setting in settings:
         joined: dict[str, Points] = {}
         for objective, ranks in _objectives(problem, name):
-            options = {"objective": objective, "ranks": ranks, "classes": problem.classes, "rounds": ROUNDS, "threads": 2}
+            options = {
+                "objective": objective,
+                "ranks": ranks,
+                "classes": problem.classes,
+                "rounds": ROUNDS,
+                "threads": 2,
+            }
             told, arrays = process.arrays(name, options | setting, PATIENCE_S)
             seconds += told["seconds"]
             costs = cost_of(arrays["used"], problem.groups)
             made = _points(problem, costs, arrays["validation"], arrays["test"])
             if ranks:  # scores of a ranker are no relevances
                 made = {"NDCG@5": made["NDCG@5"]}
-            joined = {key: joined[key].joined(points) if key in joined else points for key, points in (joined | made).items()}
+            joined |= {key: joined[key].joined(new) if key in joined else new for key, new in made.items()}
         offers.append(joined)
     return {measure: _best([each[measure] for each in offers]) for measure in problem.measures}, seconds
 

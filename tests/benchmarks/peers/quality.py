@@ -30,8 +30,8 @@ TEXT = (
     "All methods fit on the same rows. A budget buys every group of which the model asks for a feature, whole. Ours "
     "answers as it is served: by the longest prefix that the budget pays, with no look at other rows. XGBoost is one "
     "model whose first trees answer (iteration_range), which of them chosen on rows set aside, its depth too. LightGBM "
-    "charges a feature when the first split asks for it (cegb_penalty_feature_coupled; it knows features, not groups, so "
-    "a feature is priced at its share of its group or at all of it, both tried) at each of many trade-offs "
+    "charges a feature when the first split asks for it (cegb_penalty_feature_coupled; it knows features, not groups, "
+    "so a feature is priced at its share of its group or at all of it, both tried) at each of many trade-offs "
     "(cegb_tradeoff); of all models and all their prefixes the best on the rows set aside is taken, anew for each "
     "budget. So LightGBM is given what an anytime predictor has not: it knows the budget before it is fitted. It would "
     "take as many models as there are budgets to serve it, and another one does not begin where the last one stopped.",

@@ -78,9 +78,11 @@ class QualitySet:
             return found
         if measure == "r2":
             risk = np.mean(np.square(part.y - self.fit.y.mean()))
-            return 1.0 - np.mean(np.square(scores - part.y), axis=1) / risk
+            r2: Float = 1.0 - np.mean(np.square(scores - part.y), axis=1) / risk
+            return r2
         likely = scores.argmax(axis=2) if scores.ndim == 3 else (scores > 0).astype(np.intp)
-        return np.mean(likely == part.y, axis=1)
+        accuracy: Float = np.mean(likely == part.y, axis=1)
+        return accuracy
 
     def prior(self, measure: str) -> float:
         """What knowing no feature is worth on the test rows."""
@@ -103,6 +105,12 @@ def _read(path: Path, groups: FeatureGroups, target: str, *more: str) -> list[An
     return [np.concatenate(pieces) for pieces in found]
 
 
+def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
+    """Rows whose target is a class."""
+    X, y = _read(path, groups, target)
+    return Part(X, y.astype(np.intp))
+
+
 def _mq2008(folder: Path) -> QualitySet:
     groups = load_groups(folder / "groups.json")
     X, y, query, fold = _read(folder / "data.parquet", groups, "relevance", "qid", "fold")
@@ -114,9 +122,7 @@ def _mq2008(folder: Path) -> QualitySet:
 
 def _yahoo_sample(folder: Path) -> QualitySet:
     groups = load_groups(folder / "groups.json")
-    train, test = (
-        Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test")
-    )
+    train, test = (Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test"))
     assert train.query is not None
     names = np.unique(train.query)
     aside = np.isin(train.query, names[::5])
@@ -127,7 +133,7 @@ def _yahoo_sample(folder: Path) -> QualitySet:
 
 def _kddcup99(folder: Path) -> QualitySet:
     groups = load_groups(folder / "groups.json")
-    train, test = (Part(*_read(folder / f"{half}.parquet", groups, "attack")) for half in ("train", "test"))
+    train, test = (_classed(folder / f"{half}.parquet", groups, "attack") for half in ("train", "test"))
     first, second, third = KDD_ROWS
     what = f"KDD Cup 1999: {first:,} rows to fit on, {second:,} to choose by, {third:,} of the test table of other days"
     parts = train.at(np.arange(first)), train.at(np.arange(first, first + second)), test.at(np.arange(third))
@@ -136,7 +142,7 @@ def _kddcup99(folder: Path) -> QualitySet:
 
 def _mfeat(folder: Path) -> QualitySet:
     groups = load_groups(folder / "groups.json")
-    train, test = (Part(*_read(folder / f"{half}.parquet", groups, "digit")) for half in ("train", "test"))
+    train, test = (_classed(folder / f"{half}.parquet", groups, "digit") for half in ("train", "test"))
     aside = np.arange(len(train.y)) % 5 == 0
     fit, choose = train.at(np.flatnonzero(~aside)), train.at(np.flatnonzero(aside))
     what = "Multiple Features: digits from six extractors, every fifth training row to choose by"

@@ -55,7 +55,8 @@ def machine() -> str:
     ]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = models[0] if models else platform.machine()
-    return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GiB, {platform.system()}, Python {platform.python_version()}"
+    system = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GiB, {system}"
 
 
 def page(sections: Sequence[Section]) -> Iterator[str]:
@@ -120,6 +121,9 @@ def lines(section: Section) -> Iterator[str]:
         cells = [sheet.columns, *([shown(value) for value in row] for row in sheet.rows)]
         widths = [max(len(row[j]) for row in cells) for j in range(len(sheet.columns))]
         for row in cells:
-            first, *others = (value.ljust(width) if j == 0 else value.rjust(width) for j, (value, width) in enumerate(zip(row, widths, strict=True)))
+            first, *others = (
+                value.ljust(width) if j == 0 else value.rjust(width)
+                for j, (value, width) in enumerate(zip(row, widths, strict=True))
+            )
             yield "    " + "  ".join([first, *others]).rstrip()
     yield ""

@@ -19,7 +19,7 @@ from anytime.groups import load_groups
 from anytime.resequencing import resequence
 from benchmarks.peers.environments import ours
 from benchmarks.peers.section import Cell, Finding, Section, Sheet, cell
-from benchmarks.peers.turns import FailedError, Spread, in_turns
+from benchmarks.peers.turns import FailedError, in_turns
 
 __all__ = ["resequencing"]
 
@@ -28,9 +28,9 @@ LIMIT_S = 1.0
 SIZES = (10, 1)
 
 TEXT = (
-    "The command is a process of its own: it starts Python, reads and checks the model file with its moments, orders the "
-    "groups, fits every prefix, writes the new file and prints the steps. The call has the model in memory and returns "
-    "the new one, unsaved. Starting is the command `anytime --version`, which does no work.",
+    "The command is a process of its own: it starts Python, reads and checks the model file with its moments, orders "
+    "the groups, fits every prefix, writes it and prints the steps. The call has the model in memory and returns the "
+    "new one, unsaved. Starting is the command `anytime --version`, which does no work.",
 )
 
 

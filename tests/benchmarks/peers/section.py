@@ -1,4 +1,4 @@
-"""What one part of the benchmarks found: plain values that JSON can hold, so that a report is made of parts measured apart."""
+"""What one part of the benchmarks found: plain values, so that a report is made of parts measured apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ from anytime.plotting import write_figure
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.turns import Spread, digits
 
-__all__ = ["Cell", "Finding", "Picture", "Section", "Sheet", "Verdict", "absence", "cell", "mebibytes", "picture", "within"]
+__all__ = [
+    "Cell",
+    "Finding",
+    "Picture",
+    "Section",
+    "Sheet",
+    "Verdict",
+    "absence",
+    "cell",
+    "mebibytes",
+    "picture",
+    "within",
+]
 
 Verdict = Literal["holds", "missed", "ahead", "behind", "absent", "noted"]
 """Of a limit: holds or missed. Of a comparison: ahead or behind. A rival that could not be measured: absent."""

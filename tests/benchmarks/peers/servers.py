@@ -1,4 +1,4 @@
-"""Servers of the same linear model, each in processes of its own on one core, that stand still while others are measured."""
+"""Servers of the same model, each in processes of its own on one core, that stand still while others are measured."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class Server:
                 os.kill(pid, what)
 
 
-def launched(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Mapping[str, list[float]]) -> Server:
+def launched(
+    launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Mapping[str, list[float]]
+) -> Server:
     """Begin a server on its core, and wait until it answers.
 
     Raises
@@ -119,7 +121,9 @@ def launched(launcher: Launcher, environment: Environment, model: Path, folder: 
     folder.mkdir(parents=True)
     port = free_ports(1)[0]
     command = ["taskset", "--cpu-list", str(SERVER_CORE), *launcher.command(environment, port, folder)]
-    paths = [str(TESTS)] + ([os.environ["PYTHONPATH"]] if launcher.environment == "ours" and os.environ.get("PYTHONPATH") else [])
+    paths = [str(TESTS)] + (
+        [os.environ["PYTHONPATH"]] if launcher.environment == "ours" and os.environ.get("PYTHONPATH") else []
+    )
     told = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PEERS_MODEL": str(model),

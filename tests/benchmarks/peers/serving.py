@@ -1,4 +1,4 @@
-"""The part of the report on serving: the same linear model behind each server, one core each, the client on the other."""
+"""The part of the report on serving: the same linear model behind each server on one core, the client on the other."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ FIRST_S = 1.0
 TEXT = (
     "All serve the same linear model of 100 features in ten groups, and every answer is checked against the library. "
     "The floor is an ASGI application without a framework under the same uvicorn: it parses JSON, multiplies, and "
-    "checks nothing. Ours is the product as `anytime serve` runs it, with deadlines, admission, metrics, validation and "
-    "an answer that says what it rests on. MLServer runs without workers, LitServe with one worker process (it has no "
-    "other way), BentoML with one worker; each on the same single core with all its processes, the client on the other. "
+    "checks nothing. Ours is the product as `anytime serve` runs it, with deadlines, admission, metrics, validation "
+    "and an answer that says what it rests on. MLServer runs without workers, LitServe with one worker process (it has "
+    "no other way), BentoML with one worker; each on the same core with all its processes, the client on the other. "
     "The servers that are not being measured stand still (SIGSTOP).",
     "Requests a second: 16 connections, each asking anew as soon as it is answered. Times are of requests that are due "
     f"at {RATE:g} a second whether or not the last one is answered, from when they were due.",
@@ -91,7 +91,7 @@ def _measured(
     prediction = model.open(1)
     for name, values in row.items():
         prediction.add(name, values)
-    right = float(prediction.answer().prediction)  # type: ignore[arg-type]
+    right = float(prediction.answer().prediction)
     for server in servers:
         server.stand_still()
     cpu_us: dict[str, list[float]] = {}
@@ -120,7 +120,12 @@ def _measured(
         server.stand_still()
     rows: list[tuple[Cell, ...]] = []
     findings = [Finding("absent", f"{label}: {why}") for label, why in taken.failed.items()]
-    labels = [label for server in servers for label in (server.launcher.label, WEBSOCKET if server.launcher.label == OURS else "") if label]
+    labels = [
+        label
+        for server in servers
+        for label in (server.launcher.label, WEBSOCKET if server.launcher.label == OURS else "")
+        if label
+    ]
     bare = taken.values.get(BARE)
     for label in labels:
         rate = taken.values.get(label)
@@ -130,8 +135,15 @@ def _measured(
         median, slow = (_of([percentile(each, share) for each in times]) for share in (0.5, 0.99))
         beside = ratios(rate, bare) if bare else None
         rows.append(
-            (label, f"{Spread.of(rate).median:,.0f}", cell(beside), digits(Spread.of(cpu_us[label][1:]).median), median, slow,
-             mebibytes(memory[label]) if label in memory else None)
+            (
+                label,
+                f"{Spread.of(rate).median:,.0f}",
+                cell(beside),
+                digits(Spread.of(cpu_us[label][1:]).median),
+                median,
+                slow,
+                mebibytes(memory[label]) if label in memory else None,
+            )
         )
     findings += _said(taken.values)
     columns = ("", "requests/s", "of bare uvicorn", "CPU us a request", f"ms at {RATE:g}/s: median", "99%", "memory")

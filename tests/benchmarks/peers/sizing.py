@@ -75,19 +75,40 @@ def sizing(quick: bool) -> Section:
         except FailedError as error:
             findings.append(Finding("absent", f"n={n:,} D={D:,}: {error}"))
     most = 500 if quick else 2000
-    by_groups = [_at(10_000, most, most // J, 5) for J in GROUPS if J <= most]
+    by_groups = [_at(10_000, most, most // J, 5) for J in GROUPS if most >= J]
     findings += [*_rows_and_columns(sizes), *_groups(by_groups, most)]
     rows: list[tuple[Cell, ...]] = []
     for each in sizes:
         beside = [cell(ratios(each.seconds["training"], each.seconds[floor])) for floor in FLOORS]
         told = [digits(each.median(name)) for name in ("reading", "X.T @ X", "training", "path")]
         rows.append((f"{each.n:,} x {each.D:,}", *told, *beside, mebibytes(each.data_mib), mebibytes(each.beyond_mib)))
-    columns = ("rows x columns", "reading s", "X.T @ X s", "training s", "of it, path s", "training / reading", "training / X.T @ X", "data", "memory beyond")
-    table = Sheet(f"Training whole (moments, exact FR, all coefficients) in groups of {GROUP}, {CORES} threads", columns, tuple(rows))
+    columns = (
+        "rows x columns",
+        "reading s",
+        "X.T @ X s",
+        "training s",
+        "of it, path s",
+        "training / reading",
+        "training / X.T @ X",
+        "data",
+        "memory beyond",
+    )
+    table = Sheet(
+        f"Training whole (moments, exact FR, all coefficients) in groups of {GROUP}, {CORES} threads",
+        columns,
+        tuple(rows),
+    )
     more = Sheet(
         f"The path by the number of groups, of the same {most:,} columns, the Gram given",
         ("groups", "seconds", "of X.T @ X at 10,000 rows"),
-        tuple((each.groups, cell(Spread.of(each.seconds["path"])), cell(ratios(each.seconds["path"], each.seconds["X.T @ X"]))) for each in by_groups),
+        tuple(
+            (
+                each.groups,
+                cell(Spread.of(each.seconds["path"])),
+                cell(ratios(each.seconds["path"], each.seconds["X.T @ X"])),
+            )
+            for each in by_groups
+        ),
     )
     text = (
         "Everything at one size is measured in turns in one process. Reading is a sum over all numbers by two threads; "
@@ -102,7 +123,9 @@ def sizing(quick: bool) -> Section:
 
 def _at(n: int, D: int, size: int, rounds: int) -> Size:
     told = os.environ | {name: str(CORES) for name in THREADS}
-    told["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     command = [sys.executable, "-m", "benchmarks.peers.sizing_child", *map(str, (n, D, size, rounds, CORES))]
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=told, timeout=900)
@@ -111,7 +134,11 @@ def _at(n: int, D: int, size: int, rounds: int) -> Size:
     except subprocess.TimeoutExpired as error:
         raise FailedError("took more than a quarter of an hour") from error
     found = json.loads(done.stdout)
-    print(f"  {n:>10,} x {D:>5,}: " + ", ".join(f"{name} {digits(Spread.of(s).median)} s" for name, s in found["seconds"].items()), flush=True)
+    print(
+        f"  {n:>10,} x {D:>5,}: "
+        + ", ".join(f"{name} {digits(Spread.of(s).median)} s" for name, s in found["seconds"].items()),
+        flush=True,
+    )
     return Size(n, D, -(-D // size), found["seconds"], found["data_mib"], found["beyond_mib"])
 
 
@@ -131,8 +158,9 @@ def _rows_and_columns(sizes: Sequence[Size]) -> list[Finding]:
         told.append(
             Finding(
                 "noted",
-                f"where there are at least 50 rows a column, training takes {digits(min(over))} to {digits(max(over))} times "
-                f"the higher floor, median {digits(float(np.median(over)))}; most at {tall[worst].n:,} x {tall[worst].D:,}",
+                f"where there are at least 50 rows a column, training takes {digits(min(over))} to {digits(max(over))} "
+                f"times the higher floor, median {digits(float(np.median(over)))}; most at "
+                f"{tall[worst].n:,} x {tall[worst].D:,}",
             )
         )
     return told

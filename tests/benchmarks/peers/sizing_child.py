@@ -1,7 +1,8 @@
-"""Training and its floors at one size, in a process of its own: `python -m benchmarks.peers.sizing_child N D SIZE ROUNDS THREADS`.
+"""Training and its floors at one size, in a process of its own.
 
-Prints JSON: seconds of each in turns. The floors are reading the table once (a sum over all numbers, by as many threads
-as the rest has) and `X.T @ X`. Rows recur after the first thousands: what they hold takes no part in the time.
+`python -m benchmarks.peers.sizing_child N D SIZE ROUNDS THREADS` prints JSON: seconds of each in turns. The floors are
+reading the table once (a sum over all numbers, by as many threads as the rest has) and `X.T @ X`. Rows recur after the
+first thousands: what they hold takes no part in the time.
 """
 
 from __future__ import annotations

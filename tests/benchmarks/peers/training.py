@@ -150,7 +150,9 @@ def sheet(found: Round, caption: str) -> tuple[Sheet, list[Finding]]:
         rows.append((label, cell(seconds), cell(ratio), memory))
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = Sheet(
-        f"{caption}; {found.problem}, {threads}", ("", "seconds", "ours / theirs", "memory beyond the data"), tuple(rows)
+        f"{caption}; {found.problem}, {threads}",
+        ("", "seconds", "ours / theirs", "memory beyond the data"),
+        tuple(rows),
     )
     where = f"{found.problem}, {threads}"
     return table, [Finding("absent", f"{label} ({where}): {why}") for label, why in found.seconds.failed.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from benchmarks.peers.equal_cost import Line, area, entry_order, explained, line
 from benchmarks.peers.forward_selection import forward_selection
 from benchmarks.peers.problems import Made, made
 from benchmarks.peers.rivals.with_ours import ALPHA, gram_of
-from benchmarks.peers.section import Finding, Picture, Section, Sheet, Verdict, absence, cell, picture, within
+from benchmarks.peers.section import Cell, Finding, Picture, Section, Sheet, Verdict, absence, cell, picture, within
 from benchmarks.peers.training import FROM_GRAM, FROM_ROWS, OURS, Round, measured, sheet
-from benchmarks.peers.turns import Spread, digits
 
 __all__ = ["training"]
 
@@ -32,7 +30,7 @@ RIVALS = ("adelie", "celer", "skglm", "abess", "spams", "mlxtend")
 
 TEXT = (
     "What is compared, exactly. Ours takes every group by exact forward regression (the gain of each group left, at "
-    "every step, per cost), and has the coefficients of every prefix at the end; so it is a whole anytime model. adelie "
+    "every step, per cost), and has the coefficients of every prefix at the end: a whole anytime model. adelie "
     "follows a path of the Group Lasso, weighted by the same costs, over 100 penalties down to a hundredth of the "
     "largest: other sets, shrunken coefficients, no sequence of all groups; by default it leaves the path early, where "
     "more penalty buys little. orthogonal_mp_gram takes all columns one by one, without groups or costs. celer, skglm "
@@ -72,7 +70,9 @@ def training(quick: bool) -> Section:
         del main
         single = made(n, 500, 1, Path(folder) / "single", seed=1)
         for threads in (2, 1):
-            _add(measured(FROM_GRAM, single, threads, rounds), "From the Gram", findings, sheets, {ADELIE: 1, PURSUIT: 1})
+            _add(
+                measured(FROM_GRAM, single, threads, rounds), "From the Gram", findings, sheets, {ADELIE: 1, PURSUIT: 1}
+            )
         del single
         if not quick:
             wide = made(n, 2000, 10, Path(folder) / "wide", seed=2)
@@ -102,7 +102,11 @@ def _add(found: Round, caption: str, findings: list[Finding], sheets: list[Sheet
     if limits and early is not None:
         lambdas = found.told[EARLY]["lambdas"]
         verdict: Verdict = "ahead" if early.median < 1 else "behind"
-        findings.append(Finding(verdict, f"ours / adelie as it is by default, which stops after {lambdas} lambdas ({where}): {early}"))
+        findings.append(
+            Finding(
+                verdict, f"ours / adelie as it is by default, which stops after {lambdas} lambdas ({where}): {early}"
+            )
+        )
 
 
 def _from_rows(found: Round) -> list[Finding]:
@@ -159,7 +163,7 @@ def _at_equal_cost(main: Made, found: Round) -> tuple[Sheet, Picture]:
         lines["orthogonal_mp_gram"] = line_of(every, main.sizes, main.costs, main.S, main.q)
     most, total = float(order.explained_variance[-1]), float(main.costs.sum())
     shares = (0.1, 0.25, 0.5, 1.0)
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for name, line in lines.items():
         reached = float(line.explained.max())
         cells = [round(area(line, most, share * total), 4) for share in shares]
@@ -171,4 +175,6 @@ def _at_equal_cost(main: Made, found: Round) -> tuple[Sheet, Picture]:
     axis.legend(fontsize=8, loc="lower right")
     columns = ("", *(f"first {share:.0%} of the cost" for share in shares), "reached in the end")
     caption = "Mean explained variance over budgets up to a share of all costs, as a share of what all groups explain"
-    return Sheet(f"{caption}; {main.name}", columns, tuple(rows)), picture(f"Explained for its cost; {main.name}.", figure)
+    return Sheet(f"{caption}; {main.name}", columns, tuple(rows)), picture(
+        f"Explained for its cost; {main.name}.", figure
+    )

@@ -93,7 +93,7 @@ def in_turns(
     warm_up : whether the first turn is thrown away.
     """
     taken = Taken({name: [] for name in measures})
-    left = {name: rounds for name in measures}
+    left = dict.fromkeys(measures, rounds)
     for turn in range(rounds + warm_up):
         for name, measure in measures.items():
             if name in taken.failed or len(taken.values[name]) >= left[name]:

@@ -23,7 +23,7 @@ class Linear:
 
     async def __call__(
         self,
-        scope: dict[str, Any],
+        _scope: dict[str, Any],
         receive: Callable[[], Awaitable[dict[str, Any]]],
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:

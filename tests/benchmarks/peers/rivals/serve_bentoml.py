@@ -1,7 +1,6 @@
 """The linear model as a service of BentoML."""
 
 import os
-from typing import List
 
 import bentoml
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 __all__ = ["Linear"]
 
 
-@bentoml.service(workers=1)  # type: ignore[untyped-decorator]  # bentoml is not installed where types are checked
+@bentoml.service(workers=1)
 class Linear:
     """`POST /predict` of {"x": [...]}."""
 
@@ -18,6 +17,6 @@ class Linear:
             self.coef, self.intercept = model["coef"], float(model["intercept"])
 
     @bentoml.api  # type: ignore[untyped-decorator]
-    def predict(self, x: List[float]) -> float:  # noqa: UP006  (the annotation is read at run time)
+    def predict(self, x: list[float]) -> float:
         """Multiply."""
         return float(np.asarray(x) @ self.coef) + self.intercept

@@ -15,7 +15,7 @@ __all__ = ["Linear"]
 class Linear(litserve.LitAPI):  # type: ignore[misc]  # litserve is not installed where types are checked
     """`POST /predict` of {"x": [...]}."""
 
-    def setup(self, device: str) -> None:
+    def setup(self, device: str) -> None:  # noqa: ARG002  (as LitServe calls it)
         """Read the coefficients."""
         with np.load(os.environ["PEERS_MODEL"], allow_pickle=False) as model:
             self.coef, self.intercept = model["coef"], float(model["intercept"])

@@ -1,4 +1,4 @@
-"""Gradient boosting that knows what features cost: LightGBM with cost-effective penalties, XGBoost by prefixes of trees.
+"""Gradient boosting at some feature cost: LightGBM with cost-effective penalties, XGBoost by prefixes of its trees.
 
 Each call fits models on the training rows and scores two other tables by prefixes of the trees. A *point* is one such
 prefix: its scores, and the features that its trees ask for.

@@ -81,9 +81,7 @@ def group_lasso(problem: Problem, options: dict[str, Any]) -> Timed:
 
     def run() -> Any:
         gram = Gram.of(moments_of(X, y, n_jobs=options["threads"]))
-        return group_lasso_path(
-            gram, groups.slices, groups.costs, mu=[options["mu"]], tolerance=options["tolerance"]
-        )
+        return group_lasso_path(gram, groups.slices, groups.costs, mu=[options["mu"]], tolerance=options["tolerance"])
 
     def read(path: Any) -> dict[str, Any]:
         return {"coef": path.coef[0][:, 0], "gap": float(path.gaps[0]), "active": int(path.active[0].sum())}

@@ -13,9 +13,7 @@ from benchmarks.peers.rivals.worker import Call, Problem
 __all__ = ["CALLS"]
 
 
-def group_lasso(
-    problem: Problem, options: dict[str, Any]
-) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
+def group_lasso(problem: Problem, options: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
     """The optimum at one penalty. Compiled before it is timed."""
     X, y = np.asfortranarray(problem["X"]), problem["y"].copy()
     sizes, weights = problem["sizes"].tolist(), problem["costs"].astype(np.float64)

@@ -17,9 +17,7 @@ from benchmarks.peers.rivals.worker import Call, Problem
 __all__ = ["CALLS"]
 
 
-def group_lasso(
-    problem: Problem, options: dict[str, Any]
-) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
+def group_lasso(problem: Problem, options: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
     """One penalty; the Gram is made on the way (`compute_gram`), as there are more rows than columns."""
     X, y = np.asfortranarray(problem["X"]), np.asfortranarray(problem["y"][:, np.newaxis])
     sizes, costs = problem["sizes"], problem["costs"]

@@ -62,7 +62,8 @@ class Worker:
         told: dict[str, Any] = {"seconds": seconds, "cpu_s": cpu, "peak_mib": peak_mib(), "before_mib": before}
         found = read(result)
         if asked.get("out"):
-            np.savez(asked["out"], **{name: value for name, value in found.items() if isinstance(value, np.ndarray)})
+            arrays: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+            np.savez(asked["out"], **arrays)
         return told | {name: value for name, value in found.items() if not isinstance(value, np.ndarray)}
 
 
