@@ -55,14 +55,16 @@ class Server:
     pids: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Look for its processes: those of its session."""
-        self.pids = []
+        """Look for its processes: it, and all that descend from it, whatever sessions they have begun."""
+        children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError, IndexError):
-                    fields = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-                    if int(fields[3]) == self.process.pid:
-                        self.pids.append(int(entry.name))
+                    parent = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1]
+                    children.setdefault(int(parent), []).append(int(entry.name))
+        self.pids = [self.process.pid]
+        for pid in self.pids:  # grows on the way
+            self.pids += children.get(pid, [])
 
     @property
     def cpu_s(self) -> float:
@@ -98,7 +100,6 @@ class Server:
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        self.find()
         self._signal(signal.SIGKILL)
         self.process.wait()
 
@@ -132,6 +133,7 @@ def launched(
         "PATH": os.pathsep.join([str(environment.python.parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        "ANYTIME_MAX_LATENESS_MS": "60000",  # nothing is refused, as the others refuse nothing
     }
     log = folder / "log"
     with log.open("wb") as printed:

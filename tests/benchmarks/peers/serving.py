@@ -35,8 +35,9 @@ TEXT = (
     "All serve the same linear model of 100 features in ten groups, and every answer is checked against the library. "
     "The floor is an ASGI application without a framework under the same uvicorn: it parses JSON, multiplies, and "
     "checks nothing. Ours is the product as `anytime serve` runs it, with deadlines, admission, metrics, validation "
-    "and an answer that says what it rests on. MLServer runs without workers, LitServe with one worker process (it has "
-    "no other way), BentoML with one worker; each on the same core with all its processes, the client on the other. "
+    "and an answer that says what it rests on; only its admission is told to refuse nothing, as the others do. "
+    "MLServer runs without workers, LitServe with one worker process (it has no other way), BentoML with one worker; "
+    "each on the same core with all its processes, the client on the other. "
     "The servers that are not being measured stand still (SIGSTOP).",
     "Requests a second: 16 connections, each asking anew as soon as it is answered. Times are of requests that are due "
     f"at {RATE:g} a second whether or not the last one is answered, from when they were due.",

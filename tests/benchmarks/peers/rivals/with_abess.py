@@ -20,7 +20,7 @@ def subsets(problem: Problem, options: dict[str, Any]) -> tuple[Callable[[], Any
     sizes = range(1, options["support"] + 1) if options["path"] else [options["support"]]
 
     def run() -> Any:
-        return LinearRegression(support_size=sizes, thread=options["threads"]).fit(X, y, group=group)
+        return LinearRegression(support_size=sizes, group=group, thread=options["threads"]).fit(X, y)
 
     def read(model: Any) -> dict[str, Any]:
         return {"coef": np.asarray(model.coef_, dtype=np.float64).ravel()}
