@@ -19,10 +19,12 @@ from benchmarks.peers.workers import Process, write_arrays
 __all__ = ["Offers", "boosted", "by_least_squares", "by_likelihood"]
 
 ROUNDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200)
-TRADEOFFS = tuple(float(value) for value in np.logspace(-6.5, -1.5, 11))
+"""Numbers of rounds whose prefixes are offered; of many classes, where a round is a tree for each, up to 55."""
+
+TRADEOFFS = tuple(float(value) for value in np.logspace(-6.5, -1.5, 8))
 """Of LightGBM, beside none: what a unit of cost weighs, for each row, against the loss."""
 
-DEPTHS = (2, 4, 6)
+DEPTHS = (1, 2, 4, 6)
 """Of XGBoost's trees; the model whose prefixes validate best on the average over budgets is taken."""
 
 PATIENCE_S = 1500.0
@@ -119,11 +121,12 @@ def _of(problem: QualitySet, process: Process, name: str, quick: bool) -> Offers
     for setting in settings:
         joined: dict[str, Points] = {}
         for objective, ranks in _objectives(problem, name):
+            rounds = ROUNDS[:9] if problem.task == "multiclass" else ROUNDS
             options = {
                 "objective": objective,
                 "ranks": ranks,
                 "classes": problem.classes,
-                "rounds": ROUNDS,
+                "rounds": rounds,
                 "threads": 2,
             }
             told, arrays = process.arrays(name, options | setting, PATIENCE_S)

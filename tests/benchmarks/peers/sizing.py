@@ -71,7 +71,7 @@ def sizing(quick: bool) -> Section:
     for n, D in grid(quick):
         work = n * D * D
         try:
-            sizes.append(_at(n, D, GROUP, 9 if work < 10**10 else 3 if work < 10**12 else 1))
+            sizes.append(_at(n, D, GROUP, 9 if work < 10**10 else 3 if work < 10**11 else 1 if work < 10**12 else 0))
         except FailedError as error:
             findings.append(Finding("absent", f"n={n:,} D={D:,}: {error}"))
     most = 500 if quick else 2000

@@ -8,7 +8,7 @@ import numpy as np
 __all__ = ["Linear"]
 
 
-@bentoml.service(workers=1)
+@bentoml.service(workers=1, logging={"access": {"enabled": False}})
 class Linear:
     """`POST /predict` of {"x": [...]}."""
 
