@@ -122,7 +122,8 @@ def measured(
                 continue
             memory[rival.label] = told[rival.label]["peak_mib"] - told[rival.label]["before_mib"]
             measures[rival.label] = partial(_seconds, process, rival.call, options)
-        taken = in_turns(measures, rounds, long=LONG_S, few=FEW)
+        # Each has run once already, to give its results.
+        taken = in_turns(measures, rounds, long=LONG_S, few=FEW, warm_up=False)
     return Round(made.name, threads, Taken(taken.values, failed | taken.failed), memory, results, told)
 
 
