@@ -102,7 +102,7 @@ def boosted(problem: QualitySet, environment: Environment, quick: bool) -> dict[
             "queries": problem.fit.queries,
         }
         write_arrays(folder, arrays)
-        with Process(environment, "with_boosting", 2, folder / "log") as process:
+        with Process(environment, "with_boosting", 1, folder / "log") as process:
             process.load(folder, tuple(arrays))
             for name in ("lightgbm", "xgboost"):
                 found[name] = _of(problem, process, name, quick)
@@ -127,7 +127,7 @@ def _of(problem: QualitySet, process: Process, name: str, quick: bool) -> Offers
                 "ranks": ranks,
                 "classes": problem.classes,
                 "rounds": rounds,
-                "threads": 2,
+                "threads": 1,
             }
             told, arrays = process.arrays(name, options | setting, PATIENCE_S)
             seconds += told["seconds"]

@@ -17,7 +17,7 @@ from anytime.tables import feature_matrix, numbers, open_table
 
 __all__ = ["SETS", "Part", "QualitySet", "load"]
 
-KDD_ROWS = 96_000, 48_000, 100_000
+KDD_ROWS = 48_000, 24_000, 50_000
 """Rows of KDD Cup 1999 to fit on, to choose by, and of its test table."""
 
 

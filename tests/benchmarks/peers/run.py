@@ -24,13 +24,14 @@ from benchmarks.peers.resequencing import resequencing
 from benchmarks.peers.section import Section
 from benchmarks.peers.serving import serving
 from benchmarks.peers.sizing import sizing
-from benchmarks.peers.training_section import training
+from benchmarks.peers.training_section import rows, training
 
 
 def parts(data: Path, quick: bool) -> dict[str, Callable[[], Section]]:
     """The parts in the order of the report."""
     return {
         "training": lambda: training(quick),
+        "rows": lambda: rows(quick),
         "lasso": lambda: group_lasso(data, quick),
         "quality": lambda: quality(data, quick),
         "serving": lambda: serving(quick),
@@ -48,7 +49,6 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(parts(Path(), False)), help="a part; may be repeated")
     given = parser.parse_args()
     every = parts(given.data, given.quick)
-    sections = {section.name: section for section in kept(given.out / "peers-report.json")}
     measured = []
     print(f"measured on {machine()}\n", flush=True)
     for name in given.only or list(every):
@@ -56,6 +56,7 @@ def main() -> None:
         section = every[name]()
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         made = f"{now}, in {time.monotonic() - start:,.0f} s{', a quick look' if given.quick else ''}"
+        sections = {each.name: each for each in kept(given.out / "peers-report.json")}
         sections[name] = msgspec.structs.replace(section, made=made)
         measured.append(sections[name])
         path = write([sections[each] for each in every if each in sections], given.out)

@@ -93,13 +93,19 @@ class Round:
 
 
 def measured(
-    rivals: tuple[Rival, ...], made: Made, threads: int, rounds: int, more: Mapping[str, Any] | None = None
+    rivals: tuple[Rival, ...],
+    made: Made,
+    threads: int,
+    rounds: int,
+    more: Mapping[str, Any] | None = None,
+    few: int = FEW,
 ) -> Round:
     """Measure rivals in turns, each in a process of its own that holds the data.
 
     Parameters
     ----------
     more : options of every rival.
+    few : rounds of what takes long.
     """
     memory: dict[str, float] = {}
     results: dict[str, dict[str, Any]] = {}
@@ -123,7 +129,7 @@ def measured(
             memory[rival.label] = told[rival.label]["peak_mib"] - told[rival.label]["before_mib"]
             measures[rival.label] = partial(_seconds, process, rival.call, options)
         # Each has run once already, to give its results.
-        taken = in_turns(measures, rounds, long=LONG_S, few=FEW, warm_up=False)
+        taken = in_turns(measures, rounds, long=LONG_S, few=few, warm_up=False)
     return Round(made.name, threads, Taken(taken.values, failed | taken.failed), memory, results, told)
 
 
