@@ -91,8 +91,8 @@ def timed(port: int, request: bytes, check: Callable[[bytes], None], rate: float
                 took.append((time.perf_counter() - asked) * 1000.0)
                 _right(found, check)
                 idle.append(client)
-            if not busy and following is not None and following - time.perf_counter() > NEAR_S:
-                time.sleep(following - time.perf_counter() - NEAR_S)
+            if not busy and following is not None:
+                time.sleep(max(following - time.perf_counter() - NEAR_S, 0.0))
     except OSError as error:
         raise FailedError(f"the connection ended: {error}") from error
     finally:

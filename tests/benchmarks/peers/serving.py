@@ -46,7 +46,7 @@ TEXT = (
 
 def serving(quick: bool) -> Section:
     """Measure and tell."""
-    rounds, seconds = (3, 1.0) if quick else (7, 2.0)
+    rounds, seconds = (3, 1.0) if quick else (5, 2.0)
     found = [prepared(each.environment) for each in LAUNCHERS if each.environment != "ours"]
     findings = absence(found)
     with tempfile.TemporaryDirectory() as place:
