@@ -48,7 +48,7 @@ bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
 # Training, quality and serving beside what else there is, each rival in an environment of its own under .venv-peers, as peers-report.html.
-# ARGS="--only training", quality, serving, size, resequence or lasso; ARGS=--quick: a look. Linux, two cores; reads the data sets of DATA.
+# ARGS="--only training", rows, quality, serving, size, resequence or lasso; ARGS=--quick: a look. Linux, two cores; reads the data sets of DATA.
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
