@@ -49,9 +49,10 @@ bench-proxies: .venv/ready
 bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
-# Beside celer, which nothing else here needs: in an environment of its own. Reads mq2008, yahoo_sample and kddcup99 of DATA.
-bench-peers: .venv-peers/ready
-	.venv-peers/bin/python tests/benchmarks/group_lasso.py --data $(DATA) $(ARGS)
+# Training, quality and serving beside what else there is, each rival in an environment of its own under .venv-peers, as peers-report.html.
+# ARGS="--only training", rows, quality, serving, size, resequence or lasso; ARGS=--quick: a look. Linux, two cores; reads the data sets of DATA.
+bench-peers: .venv/ready
+	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
 # A table of 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk), and beside what it cannot be faster than.
 bench-large: .venv/ready
@@ -101,13 +102,6 @@ image:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $@
-
-.venv-peers/ready: requirements.lock pyproject.toml
-	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --require-hashes -r requirements.lock
-	.venv-peers/bin/pip install --quiet --no-deps --no-build-isolation --editable .
-	.venv-peers/bin/pip install --quiet celer
 	touch $@
 
 clean:

@@ -72,13 +72,13 @@ class Sweep(Left):
         rows = self.rows(group)
         U = np.asfortranarray(self._C[:, rows] - self._V[:, : self._width] @ self._V[rows, : self._width].T)
         factor = factorise(U[rows], self.reference[rows])
-        z = factor.forward(self.b[rows])
+        r = np.where(factor.dropped[:, np.newaxis], 0.0, self.b[rows])
+        z = dtrsm(1.0, factor.L, r, lower=1)
         U[:, factor.dropped] = 0.0
         W = dtrsm(1.0, factor.L, U, side=1, lower=1, trans_a=1, overwrite_b=1)
         W[self._selected] = 0.0
         W[rows] = factor.L
         done = len(self._order)
-        self._L[self.columns, done : done + d] = W
         self._z[done : done + d] = z
         self._dropped[done : done + d] = factor.dropped
         self._order += self.columns[rows].tolist()
@@ -101,11 +101,19 @@ class Sweep(Left):
             if stack.rows.shape[1] == self.sizes[group]:
                 blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
+    def _store(self) -> None:
+        """Put the panel, which is columns of the factor, into its place in L."""
+        done = len(self._order)
+        self._L[self.columns, done - self._width : done] = self._V[:, : self._width]
+
     def _flush(self) -> None:
         """Bring the matrix up to date and forget the rows of selected groups."""
+        self._store()
         keep = np.flatnonzero(~self._selected)
         V = self._V[keep, : self._width]
-        self._C = np.asfortranarray(self._C[np.ix_(keep, keep)] - V @ V.T)
+        C = self._C.T[np.ix_(keep, keep)]  # symmetric: its transpose is gathered by whole rows
+        C -= V @ V.T
+        self._C = C.T
         self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
         self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
         self._width = 0
@@ -120,6 +128,7 @@ class Sweep(Left):
 
     def factor(self) -> tuple[Index, Factor, Float]:
         """The columns selected, in selection order, the factor L of C in that order, and z = L^-1 q."""
+        self._store()
         order = np.array(self._order, dtype=np.intp)
         dropped = self._dropped[: len(order)]
         L = self._L[order, : len(order)]

@@ -10,6 +10,7 @@ others, now cheap, follow of themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -113,9 +114,14 @@ class Candidates:
 
     def _locked(self) -> list[int]:
         """Groups left that have a prerequisite nobody has paid."""
-        if not any(self.groups.prerequisites):
+        if not self._any_requires:
             return []
         return [int(g) for g in self.remaining() if len(self.adds(int(g))) > 1]
+
+    @cached_property
+    def _any_requires(self) -> bool:
+        """Whether any group requires another; asked at every step, so found once."""
+        return any(self.groups.prerequisites)
 
     def _cost(self, groups: tuple[int, ...]) -> float:
         return float(self.groups.costs[list(groups)].sum())

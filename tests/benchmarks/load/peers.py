@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.load.child import SERVER_CORE, Child
 from benchmarks.load.frames import HttpClient, post
 
-__all__ = ["mlserver", "sums"]
+__all__ = ["free_ports", "mlserver", "sums"]
 
 NAME = "sums"
 _MODEL = """
@@ -50,7 +50,7 @@ def mlserver(folder: Path) -> Iterator[Child | None]:
         print(f"no MLServer to compare with: {error}")
         yield None
         return
-    port, grpc, metrics = _free_ports(3)
+    port, grpc, metrics = free_ports(3)
     models = folder / "models"
     models.mkdir()
     (models / "sums.py").write_text(_MODEL, encoding="utf-8")
@@ -90,7 +90,8 @@ def _installed(place: Path) -> Path:
     return place / "bin" / "mlserver"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface on which nobody listens."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

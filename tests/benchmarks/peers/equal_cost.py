@@ -1,0 +1,73 @@
+"""What solutions explain for what they cost: paths of coefficients as curves of explained variance.
+
+Solvers answer with coefficients, one vector for each penalty or size. What it takes to use one is the cost of every
+group with a coefficient other than zero; what it explains, on the problem's own normal equations, is
+
+    F(w) = q'w - 1/2 w'S w,
+
+at most one half. Refitted, the groups that became active are swept in their order of entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.arrays import Bool, Float, Index
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups
+from anytime.sequencing import given_sequence
+
+__all__ = ["Line", "active_groups", "area", "entry_order", "explained", "line_of", "refitted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Explained variance against cost; the first point is the empty set."""
+
+    costs: Float
+    explained: Float
+
+
+def active_groups(coef: Float, sizes: Index) -> Bool:
+    """(L, groups) which groups each row of coefficients (L, D) uses."""
+    starts = np.cumsum(sizes) - sizes
+    used: Bool = np.add.reduceat(coef != 0, starts, axis=1) > 0
+    return used
+
+
+def explained(coef: Float, S: Float, q: Float) -> Float:
+    """F of each row of coefficients (L, D), shrunken as they are."""
+    found: Float = coef @ q - 0.5 * np.einsum("ld,ld->l", coef @ S, coef)
+    return found
+
+
+def line_of(coef: Float, sizes: Index, costs: Float, S: Float, q: Float) -> Line:
+    """The curve of a path: at each cost the best that the path has for no more."""
+    spent = active_groups(coef, sizes) @ costs
+    values = explained(coef, S, q)
+    order = np.argsort(spent, kind="stable")
+    best = np.maximum.accumulate(np.concatenate([[0.0], values[order]]))
+    return Line(np.concatenate([[0.0], spent[order]]), best)
+
+
+def entry_order(coef: Float, sizes: Index, costs: Float) -> list[int]:
+    """Groups in the order in which a path takes them up; those that come together, the cheaper first."""
+    active = active_groups(coef, sizes)
+    ever = np.flatnonzero(active.any(axis=0))
+    first = active.argmax(axis=0)
+    return sorted(ever.tolist(), key=lambda g: (int(first[g]), float(costs[g])))
+
+
+def refitted(order: list[int], gram: Gram, groups: FeatureGroups, alpha: float) -> Line:
+    """The curve of groups in some order, each prefix at its optimum."""
+    found = given_sequence(gram, groups, [(g,) for g in order], alpha)
+    return Line(found.costs, found.explained_variance)
+
+
+def area(line: Line, most: float, stop: float) -> float:
+    """Mean of F over the costs up to `stop`, as an interrupted client lives it, as a share of `most`."""
+    inside = line.costs < stop
+    edges = np.append(line.costs[inside], stop)
+    return float(np.diff(edges) @ line.explained[inside]) / (stop * most)

@@ -1,0 +1,162 @@
+"""The real data sets as three tables: rows to fit on, rows to choose by, rows to tell the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.arrays import Float, Index
+from anytime.evaluation import ndcg
+from anytime.groups import FeatureGroups, load_groups
+from anytime.tables import feature_matrix, numbers, open_table
+
+__all__ = ["SETS", "Part", "QualitySet", "load"]
+
+KDD_ROWS = 48_000, 24_000, 50_000
+"""Rows of KDD Cup 1999 to fit on, to choose by, and of its test table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of one part.
+
+    Attributes
+    ----------
+    X : (n, D) with the groups' features in order.  y : (n,).  query : (n,) ascending, where rows are ranked.
+    """
+
+    X: Float
+    y: Float
+    query: NDArray[Any] | None = None
+
+    @property
+    def queries(self) -> Index:
+        """Rows of each query, in order."""
+        return np.unique(self.query, return_counts=True)[1] if self.query is not None else np.array([len(self.y)])
+
+    def at(self, rows: Index) -> Part:
+        """Some of the rows, those of a query together."""
+        kept = rows if self.query is None else rows[np.argsort(self.query[rows], kind="stable")]
+        return Part(self.X[kept], self.y[kept], None if self.query is None else self.query[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class QualitySet:
+    """A data set.
+
+    Attributes
+    ----------
+    task : what is predicted; relevances are ranked, and predicted as numbers.
+    classes : how many; 1 where numbers are predicted.
+    """
+
+    name: str
+    what: str
+    task: Literal["ranking", "binary", "multiclass"]
+    groups: FeatureGroups
+    fit: Part
+    choose: Part
+    test: Part
+    classes: int = 1
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """How good scores are is told by; larger is better."""
+        return ("NDCG@5", "r2") if self.task == "ranking" else ("accuracy",)
+
+    def measured(self, measure: str, part: Part, scores: Float) -> Float:
+        """(m,) how good scores (m, n), or (m, n, classes), are on a part."""
+        if measure == "NDCG@5":
+            assert part.query is not None
+            found = ndcg(part.y, scores.T, part.query)
+            assert found is not None
+            return found
+        if measure == "r2":
+            risk = np.mean(np.square(part.y - self.fit.y.mean()))
+            r2: Float = 1.0 - np.mean(np.square(scores - part.y), axis=1) / risk
+            return r2
+        likely = scores.argmax(axis=2) if scores.ndim == 3 else (scores > 0).astype(np.intp)
+        accuracy: Float = np.mean(likely == part.y, axis=1)
+        return accuracy
+
+    def prior(self, measure: str) -> float:
+        """What knowing no feature is worth on the test rows."""
+        if measure == "NDCG@5":
+            return float(self.measured(measure, self.test, np.zeros((1, len(self.test.y))))[0])
+        if measure == "r2":
+            return 0.0
+        values, counts = np.unique(self.fit.y, return_counts=True)
+        return float(np.mean(self.test.y == values[counts.argmax()]))
+
+
+def _read(path: Path, groups: FeatureGroups, target: str, *more: str) -> list[Any]:
+    """Features, target and more columns of a table."""
+    found: list[list[Any]] = [[] for _ in (target, *more, "X")]
+    for batch in open_table(path).batches([*groups.features, target, *more]):
+        found[0].append(feature_matrix(batch, groups.features))
+        found[1].append(numbers(batch, target))
+        for place, column in enumerate(more, start=2):
+            found[place].append(batch.columns[column])
+    return [np.concatenate(pieces) for pieces in found]
+
+
+def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
+    """Rows whose target is a class."""
+    X, y = _read(path, groups, target)
+    return Part(X, y.astype(np.intp))
+
+
+def _mq2008(folder: Path) -> QualitySet:
+    groups = load_groups(folder / "groups.json")
+    X, y, query, fold = _read(folder / "data.parquet", groups, "relevance", "qid", "fold")
+    whole, number = Part(X, y, query), np.asarray(fold, dtype=np.intp)
+    fit, choose, test = (whole.at(np.flatnonzero(np.isin(number, folds))) for folds in ((1, 2, 3), (4,), (5,)))
+    what = "MQ2008 (LETOR 4.0): folds 1 to 3 to fit on, 4 to choose by, 5 to test"
+    return QualitySet("mq2008", what, "ranking", groups, fit, choose, test)
+
+
+def _yahoo_sample(folder: Path) -> QualitySet:
+    groups = load_groups(folder / "groups.json")
+    train, test = (Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test"))
+    assert train.query is not None
+    names = np.unique(train.query)
+    aside = np.isin(train.query, names[::5])
+    fit, choose = train.at(np.flatnonzero(~aside)), train.at(np.flatnonzero(aside))
+    what = "a sample of Yahoo! Learning to Rank, each feature a group of its own; every fifth query to choose by"
+    return QualitySet("yahoo_sample", what, "ranking", groups, fit, choose, test.at(np.arange(len(test.y))))
+
+
+def _kddcup99(folder: Path) -> QualitySet:
+    groups = load_groups(folder / "groups.json")
+    train, test = (_classed(folder / f"{half}.parquet", groups, "attack") for half in ("train", "test"))
+    first, second, third = KDD_ROWS
+    what = f"KDD Cup 1999: {first:,} rows to fit on, {second:,} to choose by, {third:,} of the test table of other days"
+    parts = train.at(np.arange(first)), train.at(np.arange(first, first + second)), test.at(np.arange(third))
+    return QualitySet("kddcup99", what, "binary", groups, *parts, classes=2)
+
+
+def _mfeat(folder: Path) -> QualitySet:
+    groups = load_groups(folder / "groups.json")
+    train, test = (_classed(folder / f"{half}.parquet", groups, "digit") for half in ("train", "test"))
+    aside = np.arange(len(train.y)) % 5 == 0
+    fit, choose = train.at(np.flatnonzero(~aside)), train.at(np.flatnonzero(aside))
+    what = "Multiple Features: digits from six extractors, every fifth training row to choose by"
+    return QualitySet("mfeat", what, "multiclass", groups, fit, choose, test, classes=10)
+
+
+SETS: dict[str, Callable[[Path], QualitySet]] = {
+    "mq2008": _mq2008,
+    "yahoo_sample": _yahoo_sample,
+    "kddcup99": _kddcup99,
+    "mfeat": _mfeat,
+}
+
+
+def load(name: str, data: Path) -> QualitySet:
+    """A data set from the folder of all of them."""
+    return SETS[name](data / name)

@@ -1,0 +1,129 @@
+"""One report of all parts: a page that stands alone, and the same in words. Parts measured at other times are kept."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import msgspec
+
+from anytime.experiments.report import STYLE
+from benchmarks.peers.section import Cell, Finding, Section, Sheet
+
+__all__ = ["kept", "lines", "machine", "page", "shown", "write"]
+
+HOW_TO_READ = (
+    "Every rival runs in an environment of its own, in turns with us, on the same data, threads and cores. Told are "
+    "ratios within a round, their median and in brackets their quartiles: the machine is shared and noisy, and seconds "
+    "on it mean little. Below 1 we take less. <em>Holds</em> and <em>missed</em> are limits that were set beforehand; "
+    "<em>ahead</em> and <em>behind</em> are comparisons without one; <em>absent</em> is what could not be measured, "
+    "with the reason."
+)
+
+MORE_STYLE = """
+.missed, .behind { background: #333; color: #fff; }
+.absent { border-style: dotted; }
+figure.picture img { max-width: 100%; }
+"""
+
+
+def kept(path: Path) -> list[Section]:
+    """Parts that were measured before."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Section]) if path.is_file() else []
+
+
+def write(sections: Sequence[Section], folder: Path) -> Path:
+    """Write peers-report.html, and what it is made of beside it."""
+    (folder / "peers-report.json").write_bytes(msgspec.json.encode(list(sections)))
+    path = folder / "peers-report.html"
+    aside = path.with_suffix(".tmp")
+    aside.write_text("\n".join(page(sections)), encoding="utf-8")
+    aside.replace(path)
+    return path
+
+
+def machine() -> str:
+    """What kind of machine this is."""
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    processor = models[0] if models else platform.machine()
+    system = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GiB, {system}"
+
+
+def page(sections: Sequence[Section]) -> Iterator[str]:
+    """The report in HTML."""
+    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Beside peers</title>"
+    yield f"<style>{STYLE.read_text(encoding='utf-8')}{MORE_STYLE}</style>"
+    yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
+    yield f"<h1>anytime-linear beside its peers</h1><p>{HOW_TO_READ}</p><p>Measured on {escape(machine())}.</p>"
+    yield "<nav><table>"
+    for section in sections:
+        verdicts = [finding.verdict for finding in section.findings]
+        counts = "".join(f"<td>{verdicts.count(word)} {word}</td>" for word in ("holds", "missed", "absent"))
+        yield f"<tr><td><a href='#{escape(section.name)}'>{escape(section.title)}</a></td>{counts}</tr>"
+    yield "</table></nav>"
+    for section in sections:
+        yield from _section(section)
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield f"<footer>Made {made} by make bench-peers.</footer></body></html>"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"<h2 id='{escape(section.name)}'>{escape(section.title)}</h2>"
+    versions = " · ".join(section.versions)
+    yield f"<p class='source'>measured {escape(section.made)} · {escape(versions)}</p><ul class='findings'>"
+    yield from (_finding(finding) for finding in section.findings)
+    yield "</ul>"
+    yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
+    for sheet in section.sheets:
+        yield from _sheet(sheet)
+    for each in section.pictures:
+        caption = escape(each.caption)
+        image = f"<img src='data:image/png;base64,{each.png}' alt='{caption}'>"
+        yield f"<figure class='picture'>{image}<figcaption>{caption}</figcaption></figure>"
+
+
+def _finding(finding: Finding) -> str:
+    return f"<li><span class='verdict {finding.verdict}'>{finding.verdict}</span> {escape(finding.text)}</li>"
+
+
+def _sheet(sheet: Sheet) -> Iterator[str]:
+    yield f"<div class='scroll'><table class='numbers'><caption>{escape(sheet.caption)}</caption><tr>"
+    yield "".join(f"<th>{escape(column)}</th>" for column in sheet.columns) + "</tr>"
+    for row in sheet.rows:
+        yield "<tr>" + "".join(f"<td>{escape(shown(value))}</td>" for value in row) + "</tr>"
+    yield "</table></div>"
+
+
+def shown(value: Cell) -> str:
+    """A cell in words."""
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def lines(section: Section) -> Iterator[str]:
+    """A part in words, for a terminal."""
+    yield f"== {section.title} ({section.made})"
+    yield from (f"  {finding.verdict:>7}  {finding.text}" for finding in section.findings)
+    for sheet in section.sheets:
+        yield ""
+        yield f"  {sheet.caption}"
+        cells = [sheet.columns, *([shown(value) for value in row] for row in sheet.rows)]
+        widths = [max(len(row[j]) for row in cells) for j in range(len(sheet.columns))]
+        for row in cells:
+            first, *others = (
+                value.ljust(width) if j == 0 else value.rjust(width)
+                for j, (value, width) in enumerate(zip(row, widths, strict=True))
+            )
+            yield "    " + "  ".join([first, *others]).rstrip()
+    yield ""

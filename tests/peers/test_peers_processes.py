@@ -1,0 +1,97 @@
+"""Rivals in processes of their own: arrays and numbers come back, and what goes wrong is told."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import environments
+from benchmarks.peers.environments import Absent, ours, prepared, reason, wanted
+from benchmarks.peers.problems import Made, made
+from benchmarks.peers.turns import FailedError
+from benchmarks.peers.workers import Process
+
+ARRAYS = ("X", "y", "S", "q", "sizes", "costs", "rows")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Made:
+    return made(300, 12, 3, tmp_path / "arrays")
+
+
+@pytest.fixture
+def process(small: Made, tmp_path: Path) -> Iterator[Process]:
+    with Process(ours(), "with_ours", 1, tmp_path / "log") as begun:
+        begun.load(small.folder, ARRAYS)
+        yield begun
+
+
+def test_a_process_tells_seconds_memory_and_arrays(process: Process, small: Made) -> None:
+    told, arrays = process.arrays("gram")
+    assert told["seconds"] > 0
+    assert told["peak_mib"] >= told["before_mib"] > 0
+    assert sorted(arrays["order"].tolist()) == [0, 1, 2, 3]
+    from_rows = process.arrays("rows", {"threads": 1})[1]
+    np.testing.assert_array_equal(arrays["order"], from_rows["order"])
+    np.testing.assert_allclose(arrays["explained"], from_rows["explained"], atol=1e-10)
+    assert process.run("product")["seconds"] > 0
+
+
+def test_what_a_rival_raises_is_told_and_it_can_be_asked_again(process: Process) -> None:
+    with pytest.raises(FailedError, match="KeyError: 'nothing'"):
+        process.run("nothing")
+    assert process.run("gram")["seconds"] > 0
+
+
+def test_a_rival_that_is_not_installed_is_told(tmp_path: Path, small: Made) -> None:
+    if prepared_here("abess"):
+        pytest.skip("abess is installed here")
+    with Process(ours(), "with_abess", 1, tmp_path / "log") as begun, pytest.raises(FailedError, match="abess"):
+        begun.load(small.folder, ARRAYS)
+
+
+def prepared_here(name: str) -> bool:
+    """Whether the environment of the tests has a rival."""
+    return (
+        subprocess.run([str(ours().python), "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+    )
+
+
+def test_a_pursuit_of_every_column_explains_what_all_columns_do(tmp_path: Path, small: Made) -> None:
+    with Process(ours(), "with_sklearn", 1, tmp_path / "log") as begun:
+        begun.load(small.folder, ARRAYS)
+        coef = begun.arrays("gram", {"path": True})[1]["coef"]
+    assert coef.shape == (12, 12)
+    np.testing.assert_allclose(coef[-1], np.linalg.solve(small.S + 1e-5 * np.eye(12), small.q), atol=1e-8)
+
+
+def test_every_requirement_is_pinned() -> None:
+    files = sorted(environments.REQUIREMENTS.glob("*.txt"))
+    assert len(files) == 10
+    for file in files:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        assert lines
+        assert all("==" in line for line in lines)
+        assert wanted(file.stem) == [line.split("==")[0] for line in lines]
+
+
+def test_what_cannot_be_installed_is_absent_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(command: list[str], **_: object) -> None:
+        raise subprocess.CalledProcessError(
+            1, command, stderr="Looking\nERROR: No matching distribution found for peer\n"
+        )
+
+    monkeypatch.setattr(subprocess, "run", refuses)
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    (tmp_path / "peer.txt").write_text("peer==1.0\n", encoding="utf-8")
+    found = prepared("peer", tmp_path / "envs")
+    assert found == Absent("peer", "No matching distribution found for peer")
+
+
+def test_a_reason_is_one_line() -> None:
+    assert reason(subprocess.TimeoutExpired("pip", 10.0)) == "not ready after 10 s"
+    assert reason(OSError("no room")) == "no room"

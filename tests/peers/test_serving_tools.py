@@ -1,0 +1,80 @@
+"""The client of the serving benchmark: it counts right answers alone, and keeps its rate."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.load.frames import HttpClient, post
+from benchmarks.load.peers import free_ports
+from benchmarks.peers.asking import on_core, percentile, saturated, timed
+from benchmarks.peers.serving import check_answer
+from benchmarks.peers.turns import FailedError
+
+REQUEST = post("/", b'{"x": [1, 2]}')
+right = partial(check_answer, lambda told: float(told["prediction"]), 8.5)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The bare server with 1.5 x_0 + 3 x_1 + 1."""
+    path = tmp_path_factory.mktemp("bare") / "model.npz"
+    np.savez(path, coef=np.array([1.5, 3.0]), intercept=1.0)
+    port = free_ports(1)[0]
+    tests = str(Path(__file__).parents[1])
+    told = os.environ | {"PEERS_MODEL": str(path), "PYTHONPATH": tests}
+    command = [sys.executable, "-m", "benchmarks.peers.rivals.serve_bare", str(port)]
+    with subprocess.Popen(command, env=told) as process:
+        give_up = time.monotonic() + 30
+        while time.monotonic() < give_up:
+            with suppress(OSError):
+                HttpClient(port).close()
+                break
+            time.sleep(0.05)
+        yield port
+        process.terminate()
+
+
+def test_right_answers_are_counted(port: int) -> None:
+    count, seconds = saturated(port, REQUEST, right, 0.3)
+    assert count > 16
+    assert seconds >= 0.3
+
+
+def test_a_wrong_answer_is_told(port: int) -> None:
+    with pytest.raises(FailedError, match=r"answered 8\.5, expected 9"):
+        saturated(port, REQUEST, partial(check_answer, lambda told: float(told["prediction"]), 9.0), 0.3)
+
+
+def test_an_answer_that_is_none_is_told() -> None:
+    with pytest.raises(FailedError, match="no prediction"):
+        right(b'{"detail": "busy"}')
+
+
+def test_requests_are_sent_at_their_rate(port: int) -> None:
+    start = time.perf_counter()
+    took = timed(port, REQUEST, right, 100.0, 0.5)
+    assert len(took) == 50
+    assert time.perf_counter() - start >= 0.49
+    assert all(ms > 0 for ms in took)
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([3.0, 1.0, 2.0, 4.0], 0.5) == 3.0
+    assert percentile([3.0, 1.0], 0.99) == 3.0
+
+
+def test_the_cores_are_given_back() -> None:
+    before = os.sched_getaffinity(0)
+    with on_core(min(before)):
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
