@@ -14,7 +14,8 @@ demo: .venv/ready
 PATIENT := $(addprefix tests/service/test_,auth_console.py conformance.py console_page.py demo_extractors.py \
     drill_judges.py drill_tools.py)
 test: .venv/ready
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/deploy tests/models tests/test_house.py $(PATIENT) $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+	    $(filter-out tests/service/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(PATIENT) $(ARGS)
 	$(BIN)/pytest tests/service $(addprefix --ignore=,$(PATIENT)) $(ARGS)
 
 check: .venv/ready
