@@ -11,8 +11,7 @@ demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
 # The tests share the cores; those of the service want them for themselves, as deadlines are in them, but for these.
-PATIENT := $(addprefix tests/service/test_,auth_console.py conformance.py console_page.py demo_extractors.py \
-    drill_judges.py drill_tools.py)
+PATIENT := $(addprefix tests/service/test_,auth_console.py console_page.py demo_extractors.py drill_judges.py drill_tools.py)
 test: .venv/ready
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 	    $(filter-out tests/service/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(PATIENT) $(ARGS)
