@@ -25,8 +25,7 @@ class SizeClass:
     groups : (k,) indices of the groups.
     rows : (k, d) their rows.
     blocks : (k, d, d) their conditional covariances, or None where the criterion does not ask for them. The block of a
-    group
-        selected since the last flush is the identity, and its gradient zero.
+        group selected since the last flush is the identity, and its gradient zero.
     """
 
     groups: Index
