@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from anytime.errors import ExtractorError, listed, suggestion
-from anytime.groups import FeatureGroups
 
 __all__ = ["check_extractors", "imported", "imported_extractors"]
 
 
-def check_extractors(groups: FeatureGroups, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Iterable[str]) -> None:
     """Check that there is an extractor for each group that has features, and no other.
+
+    Parameters
+    ----------
+    names : of all groups.  featured : of those that have features.  extractors : for which groups there are some.
 
     Raises
     ------
     ExtractorError
         It is not so.
     """
-    featured = [group.name for group in groups.groups if group.features]
-    for name in extractors:
-        if name not in groups.positions:
+    given = tuple(extractors)
+    for name in given:
+        if name not in names:
             raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
         if name not in featured:
             raise ExtractorError(f"group {name!r} has no features, so nothing to extract; remove its extractor")
-    missing = [name for name in featured if name not in extractors]
+    missing = [name for name in featured if name not in given]
     if missing:
         raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
 

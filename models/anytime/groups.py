@@ -110,6 +110,11 @@ class FeatureGroups(BaseModel):
             closed[i] = tuple(dict.fromkeys(p for direct in required[i] for p in (*closed[direct], direct)))
         return tuple(closed[i] for i in range(len(self)))
 
+    @cached_property
+    def featured(self) -> tuple[str, ...]:
+        """Names of the groups that have features."""
+        return tuple(group.name for group in self.groups if group.features)
+
     def without(self, features: Iterable[str]) -> FeatureGroups:
         """The same groups less some features; a group left empty stays, so that what requires it still pays for it."""
         dropped = set(features)

@@ -118,7 +118,7 @@ def profile(
     ExtractorError
         Extractors are missing or have no group; one fails, or does not return the group's features: it is named.
     """
-    check_extractors(groups, extractors)
+    check_extractors(groups.names, groups.featured, extractors)
     order = required_first(groups)
     times: dict[str, dict[int, list[float]]] = {name: {} for name in order}
     with single_blas_thread():

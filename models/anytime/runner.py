@@ -63,7 +63,7 @@ class Runner:
         max_workers: int = 4,
         patience_ms: float = 1000.0,
     ) -> None:
-        check_extractors(model.groups, extractors)
+        check_extractors(model.groups.names, model.groups.featured, extractors)
         self.model = model
         self._orders = model.computed
         self._solve = solve_seconds(model)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from anytime.model import AnytimeModel
+from benchmarks.load.asked import Asked, faults
 from drills.calls import OVERLOADED, Call, Told, inputs
 from drills.clients import Left
 from drills.drilling import broken_by, client_leaks, unforeseen, unshown_by
@@ -285,3 +286,18 @@ def test_a_watch_notes_when_nothing_could_run() -> None:
 
 def test_other_models_of_the_same_groups_have_the_same_inputs() -> None:
     assert inputs(small_model(), 3) == inputs(small_model("another"), 3) != inputs(small_model(), 4)
+
+
+@pytest.mark.parametrize(
+    ("stalls", "excused"),
+    [([], False), ([(80_000.0, 80_010.0)], False), ([(99_900.0, 99_950.0)], True), ([(100_010.0, 100_020.0)], False)],
+)
+def test_a_refusal_under_steady_load_is_the_machines_only_beside_a_stall(
+    stalls: list[tuple[float, float]], excused: bool
+) -> None:
+    asked = Asked(1, 20.0, "prefix", [], None, begun=100.0)
+    asked.answer(100.005, {"type": OVERLOADED, "status": 503, "detail": "too much"})
+    found = faults(small_model(), asked, stalls)
+    assert found == (["stalled"] if excused else ["no answer: 503 too much"])
+    asked.answers[0][1]["type"] = "about:blank"
+    assert faults(small_model(), asked, stalls) == ["no answer: 503 too much"]

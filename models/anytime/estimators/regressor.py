@@ -26,7 +26,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     Parameters
     ----------
     groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
-        A DataFrame's columns are picked by name; an array's columns are x0, x1, ..., or stand in the order of the groups.
+        A DataFrame's columns are picked by name; an array's are x0, x1, ..., or stand in the order of the groups.
     family : "gaussian", which is "auto": least squares; or "poisson", for counts.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : forget the costs in selection; with "omp" this is G-OMP.

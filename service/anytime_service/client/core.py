@@ -15,6 +15,7 @@ from ssl import SSLContext
 from typing import Any
 
 from anytime.answer import Answer
+from anytime.extractors import check_extractors
 from anytime.lateness import LatenessRecord
 from anytime.workers import Worker
 from anytime_service.client.address import Address, authorization
@@ -27,7 +28,7 @@ from anytime_service.client.errors import ClientError, ClosedError, NoAnswerErro
 from anytime_service.client.frames import Encoded
 from anytime_service.client.kept_workers import KeptWorkers, Pool
 from anytime_service.client.known import KnownModel, KnownModels
-from anytime_service.client.running import check_extractors, run
+from anytime_service.client.running import run
 from anytime_service.client.sessions import AsyncSession
 
 __all__ = ["Core", "Extractors"]
@@ -77,7 +78,7 @@ class Core:
             known, pool = await self._prepared(extractors, ask.model, worker)
             begun = time.perf_counter()
         else:
-            check_extractors(known.description, extractors)
+            _check(known, extractors)
         deadline = Deadline(begun, length_ms, self.late)
         base = known.base_rate(ask)
         if base.complete or length_ms == 0:
@@ -163,7 +164,7 @@ class Core:
 
     async def _prepared(self, extractors: Extractors, model: str | None, worker: Worker) -> tuple[KnownModel, Pool]:
         known = await self._known.learn(model)
-        check_extractors(known.description, extractors)
+        _check(known, extractors)
         return known, self._workers.at_hand(extractors, worker) or await self._workers.make(extractors, worker)
 
     async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
@@ -180,3 +181,9 @@ class Core:
     async def _only(self) -> str:
         """Name of the only model; the server says what to do where there are several."""
         return (await self._known.learn(None)).description.name
+
+
+def _check(known: KnownModel, extractors: Extractors) -> None:
+    """Refuse extractors that are not those of a model's groups."""
+    described = known.description
+    check_extractors([group.name for group in described.groups], described.featured, extractors)

@@ -8,23 +8,22 @@ cannot the answer is asked for at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from anytime.answer import Answer
 from anytime.collecting import Failure
-from anytime.errors import ExtractorError, ValuesError, listed, suggestion
+from anytime.errors import ValuesError
 from anytime.workers import Arrival, Extraction
 from anytime_service.client.calling import Call, with_note
-from anytime_service.client.descriptions import ModelDescription
 from anytime_service.client.errors import ConnectionLostError, ProblemError
 from anytime_service.client.frames import Encoded, encode_values
 from anytime_service.client.kept_workers import Pool
 from anytime_service.client.known import KnownModel
 
-__all__ = ["check_extractors", "run"]
+__all__ = ["run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,26 +166,6 @@ class _Run:
             self._call.again("arrived", without=group)
             if self._finished:
                 self._call.end()
-
-
-def check_extractors(description: ModelDescription, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
-    """Check that there is an extractor for each group that has features, and no other.
-
-    Raises
-    ------
-    ExtractorError
-        It is not so.
-    """
-    names = [group.name for group in description.groups]
-    featured = description.featured
-    for name in extractors:
-        if name not in names:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features, so nothing to extract; remove its extractor")
-    missing = [name for name in featured if name not in extractors]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
 
 
 def _pump(extraction: Extraction, rows: int | None, until: float, desk: _Desk) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from anytime.answer import Policy
 from anytime.model import AnytimeModel
+from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
 
 __all__ = ["DEADLINES_MS", "Asked", "faults", "planned"]
@@ -25,8 +26,6 @@ NEAR_MS = 1.0
 
 RESTING_MS = 150.0
 """So long after its loop stood still the service may refuse what it could not carry yet."""
-
-OVERLOADED = "urn:anytime:problem:overloaded"
 
 UNFINISHED = 0.2
 SHUFFLED = 0.2
