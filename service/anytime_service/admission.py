@@ -11,6 +11,8 @@ saturation predictions are let in at the rate that the loop can carry:
 - Work that comes in bursts, and pauses of the machine, make laps longer than u does. So the shorter laps are, beside
   what is aimed at, the more u is read off the processor's time that the loop's thread has taken. Where laps are long
   it is not asked: a thread that gets half a core looks idle by it when it is swamped.
+- One lap says nothing: the machine pauses, and predictions come by chance. Only where what is asked for, with all that
+  was refused of it, takes nearly the whole time, or where laps stay long, does more come than can be carried.
 - With n predictions open on average, about `n / u` saturate the loop. So many may be open, less what leaves laps short;
   by Little's law they are begun at that number divided by how long they last. A bucket of tokens spreads them evenly.
 
@@ -36,8 +38,14 @@ QUICK_MS, STEADY_MS = 4.0, 10.0
 AT_MOST = 0.5
 """Weight that one lap may have: a single pause of the machine says little about what is asked for."""
 
+SWAMPED, SWAMPED_MS = 0.9, 50.0
+"""Share of the time that all that is asked for may take, refused or not, in the mean over so long."""
+
+LONG, LONG_MS = 0.7, 30.0
+"""Share of the time that laps may be longer than what is aimed at, in the mean over so long."""
+
 HOLD_MS = 100.0
-"""So long after laps were last long, or something was refused, the rate is held."""
+"""So long after more was last asked for than the loop can carry, the rate is held."""
 
 FEW = 8
 """So few open predictions do not swamp the loop later."""
@@ -83,6 +91,9 @@ class Admission:
         self._run_ms = 0.1
         self._turned_ms = 0.0
         self._worked = 1.0
+        self._carried = 0.0
+        self._long = 0.0
+        self._asked = self._refused = 0.0
         self._open = 0.0
         self._life_ms = 0.0
         self._room: float | None = None
@@ -90,12 +101,15 @@ class Admission:
         self._tokens = 0.0
         self._filled_ms = 0.0
         self._held_ms = -math.inf
-        self._shed = False
 
     @property
     def busy(self) -> float:
-        """Share of the time that work takes, 0 to 1."""
-        return 0.0 if self._floor_ms == 0.0 else 1.0 - self._floor_ms / math.exp(self._log_lap)
+        """Share of the time that work takes, 0 to 1: read off the laps, and the shorter they are off the processor."""
+        if self._floor_ms == 0.0:
+            return 0.0
+        by_laps = 1.0 - self._floor_ms / math.exp(self._log_lap)
+        short = min(max(2.0 - 2.0 * self._lap_ms / self._aim_ms, 0.0), 1.0)
+        return by_laps - short * max(by_laps - self._worked, 0.0)
 
     def predicted_ms(self, now_ms: float) -> float:
         """How late an answer begun now would leave."""
@@ -110,8 +124,8 @@ class Admission:
         fits = self.predicted_ms(now_ms) <= self._most_ms and (self._room is None or self._carries(now_ms, self._room))
         if not fits and self.waiting == 0 and self._opened() <= ALONE:
             fits = True  # nobody else is asking: a lap that is long is a pause of the machine
-        if not fits:
-            self._shed = True
+        self._asked += 1.0
+        self._refused += not fits
         return fits
 
     def retry_after_s(self, now_ms: float) -> int:
@@ -141,7 +155,10 @@ class Admission:
         self._log_lap = max(self._log_lap + weight * (math.log(took_ms) - self._log_lap), math.log(self._floor_ms))
         opened = self._opened()
         self._open += weight * (opened - self._open)
-        self._worked += weight * (min(worked_ms / gap_ms, 1.0) - self._worked)
+        worked = min(worked_ms / gap_ms, 1.0)
+        self._worked += weight * (worked - self._worked)
+        if self._swamped(gap_ms, took_ms, worked):
+            self._held_ms = now_ms
         self._hold(now_ms, gap_ms)
         self._awake = opened > 0 or now_ms - self._asked_ms < REST_MS
         return self._awake
@@ -161,19 +178,24 @@ class Admission:
         """Length of the last lap, or of the one under way if that is longer already."""
         return max(self._last_ms, now_ms - self._lapped_ms - PERIOD_MS) if self._awake else 0.0
 
+    def _swamped(self, gap_ms: float, took_ms: float, worked: float) -> bool:
+        """Whether more is asked for than the loop can carry, by what was asked for and by how long laps were."""
+        kept = math.exp(-gap_ms / SWAMPED_MS)
+        self._carried += (1.0 - kept) * (worked - self._carried)
+        self._asked *= kept
+        self._refused *= kept
+        self._long += (1.0 - math.exp(-gap_ms / LONG_MS)) * ((took_ms > self._aim_ms) - self._long)
+        begun = 1.0 - self._refused / max(self._asked, 1.0)
+        return self._long > LONG or (self._room is not None and self._carried > SWAMPED * begun)
+
     def _hold(self, now_ms: float, gap_ms: float) -> None:
         """Set room and rate by what the loop was seen to carry; or let everything in, after a while without need."""
-        if self._lap_ms > self._aim_ms or (self._shed and self._room is not None):
-            self._held_ms = now_ms
-        self._shed = False
         if now_ms - self._held_ms > HOLD_MS:
             self._room = None
             return
         aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)
         slower = min(max(1.0 + 0.1 * (1.0 - self._lap_ms / self._aim_ms), 0.5), 1.0)
-        short = min(max(2.0 - 2.0 * self._lap_ms / self._aim_ms, 0.0), 1.0)
-        busy = self.busy - short * max(self.busy - self._worked, 0.0)
-        room = self._open * aim * slower / max(busy, 0.05)
+        room = self._open * aim * slower / max(self.busy, 0.05)
         # Slowly, over as long as predictions last: what is begun in waves ends in waves.
         part = min(gap_ms / max(self._life_ms, 20.0), 1.0)
         self._steady = room if self._room is None else self._steady + part * (room - self._steady)
