@@ -178,13 +178,22 @@ async function fill() {
     "Type over them; what is left empty is missing. A group that is typed into, or ticked, is sent.";
 }
 
+/** No answer is shown: it was another model's, or for another key. */
+function forget() {
+  answer = null;
+  byId("prediction").textContent = "…";
+  byId("error").textContent = "";
+  byId("facts").replaceChildren();
+}
+
 /** Show a model from the start. */
 async function open(name) {
   const path = `models/${encodeURIComponent(name)}`;
   const [described, drawn] = await Promise.all([get(path), get(`${path}/curve`)]);
   if (byId("model").value !== name) return; // another was chosen meanwhile
   live.interrupt();
-  [model, curve, answer] = [described, drawn, null];
+  forget();
+  [model, curve] = [described, drawn];
   model.featured = new Set(model.groups.filter((group) => group.features.length).map((group) => group.name));
   row = new Row(byId("row"), model, () => ask({ fresh: true }));
   await fill();
@@ -226,6 +235,7 @@ async function attempt(work) {
 /** Ask for the key, instead of showing anything else. */
 function askKey(wrong) {
   key.forget();
+  forget();
   byId("ask-key").hidden = false;
   byId("key-problem").textContent = wrong ? "This key does not hold, or no longer does." : "";
   byId("key").setAttribute("aria-invalid", String(wrong));
