@@ -7,13 +7,15 @@ Missing values are stored as `fill` and marked in indicator columns (see `anytim
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime.arrays import Float, Index
@@ -142,12 +144,19 @@ def _parts(
     blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
 ) -> Iterator[tuple[int, list[Moments]]]:
     """End and moments of each block, in their order."""
-    if effective_n_jobs(n_jobs) == 1:
+    jobs = effective_n_jobs(n_jobs)
+    if jobs == 1:
         yield from (_part(block, count, chunk_rows) for block in blocks)
         return
-    with single_blas_thread():
-        parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        yield from parallel(delayed(_part)(block, count, chunk_rows) for block in blocks)
+    with single_blas_thread(), ThreadPoolExecutor(jobs) as threads:
+        ahead: deque[Future[tuple[int, list[Moments]]]] = deque()
+        for block in blocks:
+            ahead.append(threads.submit(_part, block, count, chunk_rows))
+            del block  # it is gone when it is summed
+            if len(ahead) > jobs:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _dense(X: Any) -> NDArray[Any]:

@@ -223,9 +223,12 @@ class Dataset:
         deal : deals these rows next; it is gone through as they are.
         """
         batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), LEAST_ROWS), ROWS)
-        for rows in self.rows(batch_rows, start=start, stop=stop):
-            yield Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query), rows.end)
+
+        def block(rows: Rows) -> Block:
             progress(len(rows.Y))
+            return Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query), rows.end)
+
+        return map(block, self.rows(batch_rows, start=start, stop=stop))  # which keeps none of them
 
 
 @dataclass(frozen=True)
