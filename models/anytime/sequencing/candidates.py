@@ -20,7 +20,7 @@ from anytime.criteria import Criterion
 from anytime.groups import FeatureGroups
 from anytime.left import Left
 
-__all__ = ["TIE", "Candidates", "best"]
+__all__ = ["NOISE", "TIE", "Candidates", "best"]
 
 TIE = 1e-9
 """Scores that differ by less than this share are equal."""

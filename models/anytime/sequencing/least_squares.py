@@ -13,6 +13,7 @@ from anytime.manifest import Method
 from anytime.sequencing.candidates import Candidates
 from anytime.sequencing.given import given_sequence, led_by
 from anytime.sequencing.greedy import greedy
+from anytime.sequencing.single_columns import are_single_columns, single_columns
 from anytime.sequencing.sparse import check_sparse, sparse_entries
 from anytime.sequencing.steps import FactoredSequence
 from anytime.sweep import Sweep
@@ -86,6 +87,8 @@ def _greedy(
 ) -> FactoredSequence:
     """The sequence of a criterion."""
     with single_blas_thread():
+        if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
+            return single_columns(gram, groups, alpha, cost_blind=cost_blind)
         criterion = CRITERIA[method](gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
         search = _Swept(sweep, Candidates(groups, sweep, criterion, cost_blind))

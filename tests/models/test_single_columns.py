@@ -1,0 +1,101 @@
+"""Groups of one column go a shorter way, to the same sequence and coefficients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.accumulate import moments_of
+from anytime.criteria import CRITERIA
+from anytime.gram import Gram
+from anytime.groups import FeatureGroups, load_groups
+from anytime.sequencing import FactoredSequence, sequence
+from anytime.sequencing.candidates import Candidates
+from anytime.sequencing.greedy import greedy
+from anytime.sequencing.single_columns import are_single_columns, single_columns
+from anytime.sweep import Sweep
+from models.properties import quick
+
+
+def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredSequence:
+    """By the sweep over groups of any size."""
+    criterion = CRITERIA["fr"](gram)
+    sweep = Sweep(gram, groups.slices, alpha, blocks=True)
+
+    class Search:
+        candidates = Candidates(groups, sweep, criterion, cost_blind)
+        explained = 0.0
+
+        def take(self, adds: tuple[int, ...]) -> float:
+            self.explained += sum(sweep.select(group) for group in adds)
+            return self.explained
+
+    found = greedy(Search(), groups)
+    columns, factor, z = sweep.factor()
+    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z)
+
+
+def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:
+    """Columns that are correlated, constant or copies of each other, at costs of few values, zero among them."""
+    X = rng.normal(size=(3 * width + 20, width))
+    X[:, 1:] += 0.7 * X[:, :-1]
+    if kind == "ties":
+        X[:, 2::4] = X[:, 1 : X[:, 2::4].shape[1] * 4 : 4][:, : X[:, 2::4].shape[1]]
+        X[:, 3::7] = 5.0
+    Y = X @ rng.normal(size=(width, responses)) + rng.normal(size=(len(X), responses))
+    costs = rng.integers(0 if kind == "free" else 1, 4, width).astype(float)
+    named = [{"name": f"g{j}", "features": [f"x{j}"], "cost": float(cost)} for j, cost in enumerate(costs)]
+    return Gram.of(moments_of(X, Y)), load_groups({"groups": named})
+
+
+@quick(max_examples=60)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([1, 2, 5, 40, 64, 65, 90, 150]),
+    st.integers(1, 3),
+    st.sampled_from(["plain", "ties", "free"]),
+    st.booleans(),
+    st.sampled_from([0.0, 1e-5, 0.1]),
+)
+def test_the_short_way_comes_to_the_same(
+    seed: int, width: int, responses: int, kind: str, cost_blind: bool, alpha: float
+) -> None:
+    gram, groups = problem(np.random.default_rng(seed), width, responses, kind)
+    ours = single_columns(gram, groups, alpha, cost_blind=cost_blind)
+    theirs = the_long_way(gram, groups, alpha, cost_blind=cost_blind)
+    np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(ours.costs, theirs.costs)
+    assert ours.columns.tolist() == theirs.columns.tolist()
+    assert ours.factor.dropped.tolist() == theirs.factor.dropped.tolist()
+    np.testing.assert_allclose(ours.factor.L, theirs.factor.L, atol=1e-7)
+    np.testing.assert_allclose(ours.z, theirs.z, atol=1e-7)
+    assert [step.adds for step in ours.steps] == [step.adds for step in theirs.steps]
+
+
+def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    gram, groups = problem(np.random.default_rng(0), 9, 1, "plain")
+    taken: list[float] = []
+
+    def spied(*_: object, **__: object) -> FactoredSequence:
+        taken.append(1.0)
+        return single_columns(gram, groups, 0.1, cost_blind=False)
+
+    monkeypatch.setattr("anytime.sequencing.least_squares.single_columns", spied)
+    sequence(gram, groups, "fr", 0.1)
+    assert len(taken) == 1
+    for options in ({"doubling": True}, {"epsilon": 0.1}, {"first": (3,)}, {"method": "omp"}):
+        sequence(gram, groups, **{"method": "fr", "alpha": 0.1} | options)  # type: ignore[arg-type]
+    assert len(taken) == 1
+
+
+def test_which_groups_are_single_columns() -> None:
+    def named(**changes: object) -> FeatureGroups:
+        groups = [{"name": "a", "features": ["x"], "cost": 1}, {"name": "b", "features": ["y"], "cost": 1} | changes]
+        return load_groups({"groups": groups})
+
+    assert are_single_columns(named())
+    assert not are_single_columns(named(features=["y", "z"]))
+    assert not are_single_columns(named(requires=["a"]))
+    assert not are_single_columns(named(features=[]))
