@@ -22,7 +22,7 @@ from benchmarks.peers.turns import FailedError
 __all__ = ["Process", "write_arrays"]
 
 TESTS = Path(__file__).parents[2]
-PATIENCE_S = 600.0
+PATIENCE_S = 120.0
 """A rival that has not answered by then is given up."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
