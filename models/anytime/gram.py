@@ -108,7 +108,8 @@ class Gram:
         so is its coefficient.
         """
         if columns is None:
-            C, q, constant = self.S.copy(order="F"), self.q.copy(), self.constant
+            # S is symmetric: its transpose is copied as it lies.
+            C, q, constant = self.S.T.copy(order="F"), self.q.copy(), self.constant
         else:
             C, q = np.asfortranarray(self.S[np.ix_(columns, columns)]), self.q[columns]
             constant = self.constant[columns]

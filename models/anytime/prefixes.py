@@ -22,7 +22,7 @@ from anytime.gram import Gram
 
 __all__ = ["PrefixModels", "prefix_models", "staircase"]
 
-BATCH = 256
+BATCH = 128
 """Right-hand sides solved at once; a batch needs no rows beyond its longest prefix."""
 
 

@@ -27,7 +27,7 @@ from anytime.left import Left
 
 __all__ = ["Sweep"]
 
-PANEL = 64
+PANEL = 128
 """Columns factored before the matrix is brought up to date."""
 
 

@@ -27,7 +27,7 @@ from anytime.sequencing.steps import FactoredSequence, Step
 
 __all__ = ["are_single_columns", "single_columns"]
 
-PANEL = 64
+PANEL = 128
 """Columns taken before the matrix is brought up to date."""
 
 
@@ -93,16 +93,12 @@ class _Columns:
         while len(order) < len(columns):
             if self._width == len(self._V):
                 self._flush()
-            barred = ~wanted[self._columns]
-            price = prices[self._columns]
-            price[barred] = 0.0
-            # What is taken or not wanted has a score below every other's.
-            floor = np.where(barred, -1.0, 0.0)
+            price = np.where(wanted[self._columns], prices[self._columns], 0.0)
             for _ in range(min(len(self._V) - self._width, len(columns) - len(order))):
-                row = self._best(price, floor)
+                row = self._best(price)
                 order.append(int(self._columns[row]))
                 wanted[order[-1]] = False
-                price[row], floor[row] = 0.0, -1.0
+                price[row] = 0.0
                 self._take(row)
         return order
 
@@ -114,21 +110,40 @@ class _Columns:
         L[self._dropped, self._dropped] = 1.0
         return Factor(L, self._dropped)
 
-    def _best(self, price: Float, floor: Float) -> int:
-        """The row with the best score; ties by cost, then by the order of the table."""
-        gains = np.square(self._b).sum(axis=0) if len(self._b) > 1 else np.square(self._b[0])
+    def _best(self, price: Float) -> int:
+        """The row with the best score, of those with a price; ties by cost, then by the order of the table."""
+        while True:
+            scores = self._gains() * price
+            row = int(scores.argmax())
+            top = scores[row]
+            if not top > NOISE * price[row]:
+                return self._best_of_noise(price)
+            if self._d[row] > self._least[row]:
+                break
+            self._d[row] = np.inf  # for good: variances only shrink
+        near = scores >= top - TIE * top
+        if np.count_nonzero(near) == 1:
+            return row
+        tied = np.flatnonzero(near)
+        return int(tied[np.argmin(self._costs[tied])])
+
+    def _best_of_noise(self, price: Float) -> int:
+        """The same where no gain, or none that is left, is more than rounding, and counts as none."""
+        self._d[self._d <= self._least] = np.inf
+        gains = self._gains()
+        gains[gains < NOISE] = 0.0
+        scores = np.where(price > 0.0, gains * price, -1.0)
+        tied = np.flatnonzero(scores >= scores.max() * (1.0 - TIE))
+        return int(tied[np.argmin(self._costs[tied])])
+
+    def _gains(self) -> Float:
+        """What each row would explain, (rows,)."""
+        gains: Float = np.square(self._b[0])
+        for b in self._b[1:]:
+            gains += np.square(b)
         gains *= 0.5
         gains /= self._d
-        scores = gains * price
-        scores += floor
-        row = int(scores.argmax())
-        top = scores[row]
-        if gains[row] < NOISE:
-            gains[gains < NOISE] = 0.0
-            scores = gains * price + floor
-            top = scores.max()
-        tied = np.flatnonzero(scores >= top - TIE * abs(top))
-        return int(tied[0]) if len(tied) == 1 else int(tied[np.argmin(self._costs[tied])])
+        return gains
 
     def _take(self, row: int) -> None:
         """Take a column, and bring what is known of the others up to date."""
@@ -144,12 +159,10 @@ class _Columns:
             z = self._b[:, row] / u[row]
             self._b -= z[:, np.newaxis] * u
             self._d -= u * u
+            np.maximum(self._d, self._least, out=self._d)
             self.z[self._done] = z
         self._b[:, row] = 0.0
         self._d[row] = np.inf
-        low = self._d <= self._least  # for good: variances only shrink
-        if low.any():
-            self._d[low] = np.inf
         self._taken.append(row)
         self._width += 1
         self._done += 1
@@ -161,7 +174,7 @@ class _Columns:
     def _flush(self) -> None:
         """Bring the matrix up to date, and forget the rows of what is taken."""
         self._store()
-        keep = np.setdiff1d(np.arange(len(self._columns)), self._taken)
+        keep = np.delete(np.arange(len(self._columns)), self._taken)
         V = self._V[: self._width, keep]
         C = self._C[np.ix_(keep, keep)]
         C -= V.T @ V
