@@ -11,8 +11,8 @@ saturation predictions are let in at the rate that the loop can carry:
 - Work that comes in bursts, and pauses of the machine, make laps longer than u does. So the shorter laps are, beside
   what is aimed at, the more u is read off the processor's time that the loop's thread has taken. Where laps are long
   it is not asked: a thread that gets half a core looks idle by it when it is swamped.
-- One lap says nothing: the machine pauses, and predictions come by chance. Only where what is asked for, with all that
-  was refused of it, takes nearly the whole time, or where laps stay long, does more come than can be carried.
+- One lap says nothing: the machine pauses, and predictions come by chance. Where laps stay long, more comes than can be
+  carried; and then for as long as what is asked for, with all that is refused of it, takes nearly the whole time.
 - With n predictions open on average, about `n / u` saturate the loop. So many may be open, less what leaves laps short;
   by Little's law they are begun at that number divided by how long they last. A bucket of tokens spreads them evenly.
 
@@ -43,6 +43,9 @@ SWAMPED, SWAMPED_MS = 0.9, 50.0
 
 LONG, LONG_MS = 0.7, 30.0
 """Share of the time that laps may be longer than what is aimed at, in the mean over so long."""
+
+REFUSED = 0.1
+"""Share of what is asked for whose refusal is more than chance."""
 
 HOLD_MS = 100.0
 """So long after more was last asked for than the loop can carry, the rate is held."""
@@ -179,14 +182,16 @@ class Admission:
         return max(self._last_ms, now_ms - self._lapped_ms - PERIOD_MS) if self._awake else 0.0
 
     def _swamped(self, gap_ms: float, took_ms: float, worked: float) -> bool:
-        """Whether more is asked for than the loop can carry, by what was asked for and by how long laps were."""
+        """Whether more comes than the loop can carry: by how long laps were, and once held by what is asked for."""
         kept = math.exp(-gap_ms / SWAMPED_MS)
         self._carried += (1.0 - kept) * (worked - self._carried)
         self._asked *= kept
         self._refused *= kept
-        self._long += (1.0 - math.exp(-gap_ms / LONG_MS)) * ((took_ms > self._aim_ms) - self._long)
+        weight = min(1.0 - math.exp(-gap_ms / LONG_MS), AT_MOST)
+        self._long += weight * ((took_ms > self._aim_ms) - self._long)
         begun = 1.0 - self._refused / max(self._asked, 1.0)
-        return self._long > LONG or (self._room is not None and self._carried > SWAMPED * begun)
+        some = self._room is not None or self._refused > REFUSED * self._asked
+        return self._long > LONG or (some and self._carried > SWAMPED * begun)
 
     def _hold(self, now_ms: float, gap_ms: float) -> None:
         """Set room and rate by what the loop was seen to carry; or let everything in, after a while without need."""

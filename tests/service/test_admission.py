@@ -15,26 +15,27 @@ from service.loops import LOOPS, run
 KINDS = {"post": (POST, 20.0), "stream": (STREAM, 20.0), "short": (STREAM, 5.0), "long": (STREAM, 100.0)}
 
 HEAVY = Work(begin=0.12, group=0.085, groups=10, answer=0.2, refuse=0.05)
-"""As by WebSocket on a slow core: ten under way are 70% of what it can do."""
+"""As by WebSocket on a slow core: ten that last 18 ms are 70% of what it can do."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("load", [1.5, 3.0])
+@pytest.mark.parametrize(("load", "least"), [(1.1, 0.85), (1.5, 0.9), (3.0, 0.9)])
 def test_beyond_capacity_nearly_as_many_are_answered_in_time_as_the_cost_of_refusing_leaves(
-    kind: str, load: float
+    kind: str, load: float, least: float
 ) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda _: load, deadline_ms).run(600 + 6 * deadline_ms)
     begin, end = 250 + 4 * deadline_ms, 600 + 6 * deadline_ms
     share = work.refuse / work.whole
     possible = (1 - load * share) / (1 - share)
-    assert told.good(begin, end) * work.whole > 0.9 * possible
+    assert told.good(begin, end) * work.whole > least * possible
     late = sum(begin <= at < end and late > 2.0 for at, late in told.answered)
     assert late < 0.02 * len(told.answered)
 
 
-def test_a_loop_that_is_given_half_a_core_is_not_swamped_though_it_works_half_the_time() -> None:
-    told = LoopModel(STREAM, lambda _: 2.0, core=0.5).run(1_000)
+@pytest.mark.parametrize("load", [1.2, 1.5, 2.0])
+def test_a_loop_that_is_given_half_a_core_is_not_swamped_though_it_works_half_the_time(load: float) -> None:
+    told = LoopModel(STREAM, lambda _: load, core=0.5).run(1_000)
     assert told.good(300, 1_000) * STREAM.whole > 0.7
     assert told.good(300, 1_000, late_ms=10.0) * STREAM.whole > 0.8
 
@@ -66,9 +67,9 @@ def test_what_fits_is_let_in(kind: str) -> None:
 
 
 def test_predictions_that_are_few_and_heavy_are_let_in_though_they_come_by_chance() -> None:
-    told = LoopModel(HEAVY, lambda _: 0.7, 12.0).run(10_000)
+    told = LoopModel(HEAVY, lambda _: 0.7, 18.0).run(10_000)
     assert len(told.refused) < 0.02 * len(told.answered)
-    told = LoopModel(HEAVY, lambda _: 0.6, 12.0, pauses=(200.0, 2.0)).run(10_000)
+    told = LoopModel(HEAVY, lambda _: 0.6, 18.0, pauses=(200.0, 2.0)).run(10_000)
     assert len(told.refused) < 0.02 * len(told.answered)
 
 

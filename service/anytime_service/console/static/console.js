@@ -178,11 +178,14 @@ async function fill() {
     "Type over them; what is left empty is missing. A group that is typed into, or ticked, is sent.";
 }
 
-/** No answer is shown: it was another model's, or for another key. */
+/** No answer is told, nor one under way: it was another model's, or for another key. The next one draws the charts anew. */
 function forget() {
+  clearTimeout(later);
+  live.forget();
   answer = null;
+  trail = new Map();
+  for (const id of ["error", "said", "doing"]) byId(id).textContent = "";
   byId("prediction").textContent = "…";
-  byId("error").textContent = "";
   byId("facts").replaceChildren();
 }
 
@@ -191,7 +194,6 @@ async function open(name) {
   const path = `models/${encodeURIComponent(name)}`;
   const [described, drawn] = await Promise.all([get(path), get(`${path}/curve`)]);
   if (byId("model").value !== name) return; // another was chosen meanwhile
-  live.interrupt();
   forget();
   [model, curve] = [described, drawn];
   model.featured = new Set(model.groups.filter((group) => group.features.length).map((group) => group.name));

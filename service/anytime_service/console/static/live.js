@@ -66,6 +66,12 @@ export class Live {
     this.#leave();
   }
 
+  /** End what is played, and take no reply any more to what has been asked. */
+  forget() {
+    this.interrupt();
+    this.#since = this.#last + 1;
+  }
+
   #begin({ model, budget, policy }, updates) {
     const id = ++this.#last;
     this.#stream.send({ type: "begin", id, model, rows: 1, policy, updates, ...(budget === null ? {} : { budget }) });
