@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from benchmarks.load.asked import Asked, faults, planned
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child
 from benchmarks.load.engine import Load
+from benchmarks.load.measured import Seen
 from drills.machine import footprint
 
 __all__ = ["MIX", "Kind", "Sample", "Seconds", "Steady"]
@@ -106,6 +108,8 @@ class Steady:
         self._load = Load()
         self._now = Seconds()
         self._checking: list[Asked] = []
+        self._due: list[Asked] = []
+        self._stalls: deque[list[tuple[float, float]]] = deque(maxlen=3)
         self._begun = self._until = 0.0
 
     def run(self, length_s: float, tell: Callable[[Sample], None]) -> None:
@@ -135,6 +139,8 @@ class Steady:
         self._end(bindings)
 
     def _end(self, bindings: Mapping[str, Binding]) -> None:
+        self._seen()
+        self._check([*self._due, *self._checking])
         if self.asked != self.answered:
             self.found["never answered"] += self.asked - self.answered
         for binding in bindings.values():
@@ -169,17 +175,16 @@ class Steady:
     def _sample(self, timers: BareTimers, tell: Callable[[Sample], None], over: threading.Event) -> None:
         """Take samples, in a thread of its own."""
         cpu, last = self._child.cpu_us, time.perf_counter()
-        stalls: list[tuple[float, float]] = []
         while not over.wait(EVERY_S):
-            told = seen(self._child)
+            told = self._seen()
             now, held = time.perf_counter(), footprint(self._child.pid)
             busy, cpu = (self._child.cpu_us - cpu) / (now - last) / 1e6, self._child.cpu_us
             here, self._now = self._now, Seconds()
             late, self._load.late_ms = self._load.late_ms, []
             bare, timers.late_ms = timers.late_ms, []
-            checking, self._checking = self._checking, []
-            errors = self._check(checking, [*stalls, *told.stalls])
-            stalls = told.stalls
+            # The stall that explains an answer may be told after it: what is new is judged next time.
+            due, self._due, self._checking = self._due, self._checking, []
+            errors = self._check(due)
             for kept, more in (
                 (self.left_ms, told.late_ms),
                 (self.left_bare_ms, told.bare_ms),
@@ -208,9 +213,15 @@ class Steady:
             self.samples.append(sample)
             tell(sample)
 
-    def _check(self, checking: list[Asked], stalls: list[tuple[float, float]]) -> int:
+    def _seen(self) -> Seen:
+        """What the server has seen; the stalls of the last times are kept."""
+        told = seen(self._child)
+        self._stalls.append(told.stalls)
+        return told
+
+    def _check(self, checking: list[Asked]) -> int:
         """Hold answers against the library, with a rest after each: the load goes on meanwhile."""
-        errors = 0
+        errors, stalls = 0, [*chain.from_iterable(self._stalls)]
         for asked in checking:
             for fault in faults(self._model, asked, stalls):
                 self.found[fault] += 1

@@ -137,7 +137,8 @@ def explained(X: np.ndarray, y: np.ndarray) -> float:
 def test_after_what_is_forced_the_rest_is_the_best_for_its_cost(forced: tuple[str, ...]) -> None:
     X, y = table()
     costs = dict(zip(NAMES, (1.0, 9.0, 2.0, 4.0, 0.5), strict=True))
-    found = resequence(trained(), load_groups(groups(**costs)), changes=Changes(first=forced))
+    costed = load_groups(groups(NAMES, **costs))
+    found = resequence(trained(), costed, changes=Changes(first=forced))
     taken = [name for name in NAMES if name in forced or (name == "a" and "b" in forced)]
     expected = list(taken)
     while len(expected) < len(NAMES):
@@ -150,7 +151,7 @@ def test_after_what_is_forced_the_rest_is_the_best_for_its_cost(forced: tuple[st
         # b is so dear that to buy a with it is never the best.
         expected.append(max(left, key=lambda name: density((name,))))
     assert [name for step in found.manifest.steps for name in step.adds] == expected
-    own = [name for step in resequence(trained(), load_groups(groups(**costs))).manifest.steps for name in step.adds]
+    own = [name for step in resequence(trained(), costed).manifest.steps for name in step.adds]
     assert own[: len(taken)] != taken, "what is forced is not what would have come first"
 
 
