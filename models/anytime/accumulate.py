@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -146,7 +147,7 @@ def _parts(
     """End and moments of each block, in their order."""
     jobs = effective_n_jobs(n_jobs)
     if jobs == 1:
-        yield from (_part(block, count, chunk_rows) for block in blocks)
+        yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
         return
     with single_blas_thread(), ThreadPoolExecutor(jobs) as threads:
         ahead: deque[Future[tuple[int, list[Moments]]]] = deque()

@@ -126,8 +126,8 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
 
 def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
     """Prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
-    coef = W * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    packed = [coef[k, : ends[k]] for k in range(len(ends))]
+    unit = gram.y_scale / gram.x_scale[columns, np.newaxis]
+    packed = [W[k, :end] * unit[:end] for k, end in enumerate(ends)]
     return PrefixModels(
         mean=gram.x_mean,
         scale=gram.x_scale,

@@ -58,7 +58,6 @@ def resequence(
     """
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import remark, results, working  # noqa: PLC0415
-    from anytime.cli.learning import open_again  # noqa: PLC0415
     from anytime.cli.reporting import steps_table, summary  # noqa: PLC0415
     from anytime.errors import TrainingError, listed  # noqa: PLC0415
     from anytime.groups import load_groups  # noqa: PLC0415
@@ -76,6 +75,8 @@ def resequence(
         remark(f"ignored: {listed(ignored, 10)} (left out when the model was trained)")
     again = None
     if data is not None and loaded.manifest.family != "gaussian":
+        from anytime.cli.learning import open_again  # noqa: PLC0415
+
         again = open_again(
             loaded,
             kept_groups(loaded, changes),

@@ -51,7 +51,8 @@ def single_columns(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blin
         prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
     order += left.taken_among(np.setdiff1d(np.arange(len(costs)), free), prices)
     gained = np.cumsum(0.5 * np.square(left.z).sum(axis=1))
-    steps = tuple(Step((g,), float(costs[g]), float(F)) for g, F in zip(order, gained, strict=True))
+    told = zip(order, costs[order].tolist(), gained.tolist(), strict=True)
+    steps = tuple(Step((group,), cost, explained) for group, cost, explained in told)
     return FactoredSequence(
         steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1), left.factor(order), left.z
     )
@@ -113,15 +114,16 @@ class _Columns:
     def _best(self, price: Float) -> int:
         """The row with the best score, of those with a price; ties by cost, then by the order of the table."""
         while True:
-            scores = self._gains() * price
+            scores = self._squares()
+            scores *= price
             row = int(scores.argmax())
             top = scores[row]
-            if not top > NOISE * price[row]:
+            if not top > 2.0 * NOISE * price[row]:
                 return self._best_of_noise(price)
             if self._d[row] > self._least[row]:
                 break
             self._d[row] = np.inf  # for good: variances only shrink
-        near = scores >= top - TIE * top
+        near = scores >= top * (1.0 - TIE)
         if np.count_nonzero(near) == 1:
             return row
         tied = np.flatnonzero(near)
@@ -130,20 +132,19 @@ class _Columns:
     def _best_of_noise(self, price: Float) -> int:
         """The same where no gain, or none that is left, is more than rounding, and counts as none."""
         self._d[self._d <= self._least] = np.inf
-        gains = self._gains()
-        gains[gains < NOISE] = 0.0
-        scores = np.where(price > 0.0, gains * price, -1.0)
+        squares = self._squares()
+        squares[squares < 2.0 * NOISE] = 0.0
+        scores = np.where(price > 0.0, squares * price, -1.0)
         tied = np.flatnonzero(scores >= scores.max() * (1.0 - TIE))
         return int(tied[np.argmin(self._costs[tied])])
 
-    def _gains(self) -> Float:
-        """What each row would explain, (rows,)."""
-        gains: Float = np.square(self._b[0])
+    def _squares(self) -> Float:
+        """Squared length of the residuals' projection on each row, (rows,): twice what it would explain."""
+        squares: Float = np.square(self._b[0])
         for b in self._b[1:]:
-            gains += np.square(b)
-        gains *= 0.5
-        gains /= self._d
-        return gains
+            squares += np.square(b)
+        squares /= self._d
+        return squares
 
     def _take(self, row: int) -> None:
         """Take a column, and bring what is known of the others up to date."""
