@@ -108,7 +108,7 @@ class Gram:
         so is its coefficient.
         """
         if columns is None:
-            # S is symmetric: its transpose is copied as it lies.
+            # S is symmetric to the last digit: its transpose is copied as it lies.
             C, q, constant = self.S.T.copy(order="F"), self.q.copy(), self.constant
         else:
             C, q = np.asfortranarray(self.S[np.ix_(columns, columns)]), self.q[columns]
