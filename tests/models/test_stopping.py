@@ -32,6 +32,7 @@ from anytime.prefixes import PrefixModels
 from anytime.provenance import provenance
 from anytime.resequencing import Retrained, resequence
 from anytime.sequencing import sequence
+from anytime.sequencing.single_columns import are_single_columns
 from anytime.stopping import HoldOut
 from anytime.targets import Target
 from anytime.training import Fit, fit
@@ -91,11 +92,12 @@ def test_the_search_stops_where_the_literal_rule_does(method: Method, cost_blind
             assert found.longest <= epsilon
         # What is there of a sequence that stopped is what the whole one, perhaps by a shorter way, has of these steps.
         same = whole.upto(len(order))
+        apart = 1e-9 if method == "fr" and not doubling and are_single_columns(groups) else 0.0
         for name in ("columns", "ends", "costs"):
             np.testing.assert_array_equal(getattr(found, name), getattr(same, name))
         for name in ("explained_variance", "z"):
-            np.testing.assert_allclose(getattr(found, name), getattr(same, name), rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.factor.L, same.factor.L, atol=1e-9)
+            np.testing.assert_allclose(getattr(found, name), getattr(same, name), rtol=apart, atol=1e-3 * apart)
+        np.testing.assert_allclose(found.factor.L, same.factor.L, rtol=0.0, atol=apart)
         np.testing.assert_array_equal(found.factor.dropped, same.factor.dropped)
         assert (found.doubling_until is None) == (not doubling)
         if doubling:
