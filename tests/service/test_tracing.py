@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 from time import perf_counter
 
 import httpx
@@ -42,15 +43,19 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def traced(monkeypatch: pytest.MonkeyPatch, url: str) -> Iterator[Running]:
-    """A service whose spans go to a collector."""
+    """A service whose spans go to a collector; when it has ended nothing is sent any more."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    before = set(enumerate_threads())
     loaded = load_tracing()
     assert loaded is not None
+    [sender] = set(enumerate_threads()) - before
     try:
         with running(create_app(ModelRegistry.of([small_model()]), LIMITS, loaded), LIMITS) as service:
             yield service
     finally:
         loaded.close()
+        sender.join(20)
+        assert not sender.is_alive()
 
 
 @pytest.fixture
@@ -272,7 +277,7 @@ def test_a_collector_that_hangs_costs_spans_and_no_answer(tmp_path: Path, monkey
 
 
 def test_a_collector_that_is_not_there_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         with traced(monkeypatch, f"http://127.0.0.1:{nobody.getsockname()[1]}") as service:
