@@ -46,10 +46,10 @@ def single_columns(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blin
     costs = groups.costs
     left = _Columns(gram, costs, alpha)
     free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
-    order = left.taken_among(free, np.ones(len(costs)))
-    with np.errstate(divide="ignore"):
+    paid = np.setdiff1d(np.arange(len(costs)), free)
+    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no variance left
         prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
-    order += left.taken_among(np.setdiff1d(np.arange(len(costs)), free), prices)
+        order = left.taken_among(free, np.ones(len(costs))) + left.taken_among(paid, prices)
     gained = np.cumsum(0.5 * np.square(left.z).sum(axis=1))
     told = zip(order, costs[order].tolist(), gained.tolist(), strict=True)
     steps = tuple(Step((group,), cost, explained) for group, cost, explained in told)
@@ -106,7 +106,7 @@ class _Columns:
     def factor(self, order: list[int]) -> Factor:
         """Factor of C in the order in which all columns were taken."""
         self._store()
-        L = np.tril(self._L[order])
+        L = self._L[order]
         L[self._dropped] = 0.0
         L[self._dropped, self._dropped] = 1.0
         return Factor(L, self._dropped)
@@ -160,7 +160,6 @@ class _Columns:
             z = self._b[:, row] / u[row]
             self._b -= z[:, np.newaxis] * u
             self._d -= u * u
-            np.maximum(self._d, self._least, out=self._d)
             self.z[self._done] = z
         self._b[:, row] = 0.0
         self._d[row] = np.inf
@@ -169,7 +168,8 @@ class _Columns:
         self._done += 1
 
     def _store(self) -> None:
-        """Put the panel, which is columns of the factor, into its place."""
+        """Put the panel, which is columns of the factor, into its place; columns taken have nothing of those after."""
+        self._V[: self._width, self._taken] = np.triu(self._V[: self._width, self._taken])
         self._L[self._columns, self._done - self._width : self._done] = self._V[: self._width].T
 
     def _flush(self) -> None:
@@ -177,7 +177,7 @@ class _Columns:
         self._store()
         keep = np.delete(np.arange(len(self._columns)), self._taken)
         V = self._V[: self._width, keep]
-        C = self._C[np.ix_(keep, keep)]
+        C = self._C.take(keep, axis=0).take(keep, axis=1)
         C -= V.T @ V
         self._C = C
         self._b, self._d, self._least = self._b[:, keep], self._d[keep], self._least[keep]
