@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from anytime.artifact import load
 from anytime.cli.main import main
 from anytime.cluster import Cluster
+from anytime.cluster.cluster_design import ClusterDesign
 from anytime.cluster.parts import Span, spans
 from anytime.dataset import Dataset
 from anytime.dealing import Deal
@@ -28,9 +30,11 @@ from anytime.manifest import FamilyName
 from anytime.moments import Moments
 from anytime.options import Options
 from anytime.tables import open_table
+from anytime.tables.arrow import ArrowTable
 from anytime.targets import settle_target, survey_target
 from anytime.training import fit
 
+dask = pytest.importorskip("dask", reason="no Dask (pip install 'anytime-linear[dask]')")
 distributed = pytest.importorskip("distributed", reason="no Dask (pip install 'anytime-linear[dask]')")
 
 ROWS, FEATURES = 6_000, 12
@@ -198,6 +202,58 @@ def test_what_is_wrong_with_the_rows_is_told_in_one_line(cluster: Cluster, tmp_p
     with pytest.raises(TableError, match="'x2' holds 1 infinite value") as caught:
         cluster.moments(dataset(tmp_path / "bad.parquet"))
     assert "\n" not in str(caught.value)
+
+
+def _fatal(*_: object) -> None:
+    os._exit(1)
+
+
+def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
+    data = dataset(folder, "kind")
+    moments = Moments.merged(data.moments())
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(**options) as local,
+        distributed.Client(local) as client,
+    ):
+        observed = Cluster(client).observed(data)
+        design = observed.design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+        assert isinstance(design, ClusterDesign)
+        with pytest.raises(TrainingError, match="has ended several workers") as caught:
+            list(design.over(_fatal))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
+    local = distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0")
+    with distributed.Client(local) as client:
+        data, read = dataset(folder), list[int]()
+
+        def progress(rows: int) -> None:
+            if not read:
+                local.close()
+            read.append(rows)
+
+        with pytest.raises(TrainingError, match="the Dask scheduler is gone") as caught:
+            Cluster(client).moments(data, progress=progress)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_kind_of_a_query_is_settled_once(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, surveyed = dataset(folder, query="q"), list[object]()
+    survey = ArrowTable._survey
+
+    def noted(table: ArrowTable, names: list[str]) -> None:
+        surveyed.append(names)
+        survey(table, names)
+
+    monkeypatch.setattr(ArrowTable, "_survey", noted)
+    parts, _ = cluster._parts(data, 3, 0, stratified=False)
+    assert surveyed == [["q"]]
+    read = pickle.loads(pickle.dumps(parts[0]))
+    next(read.blocks())
+    assert surveyed == [["q"]], "what travels knows it"
 
 
 @pytest.mark.parametrize(

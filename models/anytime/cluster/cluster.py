@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anytime.cluster.cluster_design import ClusterDesign, light
+from anytime.cluster.faults import distributed, told
 from anytime.cluster.held_rows import held_rows
 from anytime.cluster.parts import Part, Span, merged, moments_of_part, spans, tally_of_span
 from anytime.dataset import Dataset, Progress, ignored
@@ -57,13 +57,15 @@ class Cluster:
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
         sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
-        for future in _module().as_completed(futures):
-            self._raised(future)
+        for future in distributed().as_completed(futures):
+            with told():
+                future.result()
             progress(sizes[future.key])
         while len(futures) > 1:
             pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
             futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
-        found: list[Moments] = futures[0].result()
+        with told():
+            found: list[Moments] = futures[0].result()
         return found
 
     def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
@@ -76,31 +78,17 @@ class Cluster:
         """The parts of a table, and how many of their rows have a target."""
         if not self.threads:
             raise TrainingError("the cluster has no workers; start some, or train with --backend local")
+        if dataset.query is not None:
+            dataset.table.batches([dataset.query])  # settles its kind once, here, and not in every task
         deal = Deal(folds, seed, stratified=stratified)
         ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
         futures = [self._client.submit(tally_of_span, dataset, deal, span, pure=False) for span in ranges]
-        for future in futures:
-            self._raised(future)
-        tallies: list[Tally] = self._client.gather(futures)
+        with told():
+            tallies: list[Tally] = self._client.gather(futures)
         if not any(tally.rows for tally in tallies):
             raise TableError("there are no rows to learn from; expected at least one with a target")
         deals = deal.split(tallies)
         return [Part(dataset, span, own) for span, own in zip(ranges, deals, strict=True)], tallies
-
-    def _raised(self, future: Any) -> None:
-        """Wait for a task; what it raises is raised here, and in one line where it is not ours."""
-        try:
-            future.result()
-        except (TableError, TrainingError):
-            raise
-        except ImportError as error:
-            raise TrainingError(
-                f"a worker cannot import what it needs ({error}); install anytime-linear there"
-            ) from error
-        except _module().KilledWorker as error:
-            raise TrainingError(
-                "a part of the table has ended several workers; they may have too little memory for its rows"
-            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +115,7 @@ def connected(address: str) -> Iterator[Cluster]:
     TrainingError
         Dask is not installed, or no scheduler answers.
     """
-    module = _module()
+    module = distributed()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     try:
         client = module.Client(address, timeout=CONNECT_S)
@@ -136,12 +124,3 @@ def connected(address: str) -> Iterator[Cluster]:
         raise TrainingError(f"no Dask scheduler at {address!r} ({said}); expected one as in tcp://host:8786") from error
     with client:
         yield Cluster(client)
-
-
-def _module() -> Any:
-    try:
-        return import_module("distributed")
-    except ImportError as error:
-        raise TrainingError(
-            "--backend dask needs distributed; install it with: pip install 'anytime-linear[dask]'"
-        ) from error

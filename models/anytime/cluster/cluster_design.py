@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anytime.arrays import Float, Index
+from anytime.cluster.faults import told
 from anytime.cluster.held_rows import HeldRows
 from anytime.cluster.parts import settled
 from anytime.design import Design, Evaluation, Predictors, Totals, View
@@ -97,7 +98,9 @@ class ClusterDesign(Design):
         """What a function of a part's design comes to at each part, in the order of the table."""
         client, fit = self.client, self._fit
         futures = [client.submit(_at_part, rows, fit, task, arguments, pure=False) for rows in self.rows]
-        yield from client.gather(futures)
+        with told():
+            found: list[Any] = client.gather(futures)
+        yield from found
 
     @cached_property
     def _fit(self) -> _Fit:
