@@ -6,10 +6,11 @@ those of an earlier text can be taken from those of a later one: what is left is
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -17,9 +18,26 @@ from urllib.request import Request, urlopen
 from anytime.errors import AnytimeError, listed, suggestion
 from anytime.histogram import Histogram
 
-__all__ = ["FAMILY", "Tallies", "histograms", "scraped", "since", "tallies"]
+__all__ = [
+    "FAMILY",
+    "Piece",
+    "Tallies",
+    "added",
+    "began_anew",
+    "histograms",
+    "kept",
+    "of_model",
+    "paired",
+    "pieces",
+    "scraped",
+    "since",
+    "tallies",
+]
 
 FAMILY = "anytime_group_seconds"
+
+MARK = "# metrics of "
+"""Begins the line, a comment to others, before the metrics of each service in a file that holds several."""
 
 TIMEOUT_S = 30.0
 """How long a service may take to tell."""
@@ -28,6 +46,13 @@ _MS = 1e3
 
 Tallies = dict[str, dict[str, float]]
 """For each group, how many values lie at each bound (in seconds, as written) or under it; and their "sum"."""
+
+
+class Piece(NamedTuple):
+    """The metrics of one service, and where they are from."""
+
+    source: str
+    text: str
 
 
 def scraped(source: str, api_key: str | None = None) -> str:
@@ -74,57 +99,106 @@ def scraped(source: str, api_key: str | None = None) -> str:
         raise AnytimeError(f"cannot read {address}: {why or type(error).__name__}") from error
 
 
-def tallies(texts: Iterable[str], model: str) -> Tallies:
-    """What some texts tell of the groups of one model, added up: of replicas, for example.
+def pieces(source: str, api_key: str | None = None) -> list[Piece]:
+    """The metrics of a service, or those of each of several that were kept in one file; see `scraped`."""
+    text = scraped(source, api_key)
+    first, *others = re.split(rf"^{MARK}(.*)\n", text, flags=re.MULTILINE)
+    kept = [Piece(name, content) for name, content in zip(others[::2], others[1::2], strict=True)]
+    return kept if kept and not first.strip() else [Piece(source, text)]
+
+
+def kept(several: Iterable[Piece]) -> str:
+    """Text that `pieces` reads again, and that is still one of Prometheus' metrics."""
+    return "".join(f"{MARK}{piece.source}\n{piece.text}\n" for piece in several)
+
+
+def paired(later: Sequence[Piece], earlier: Sequence[Piece]) -> list[Piece | None]:
+    """Which of the earlier metrics are of the service of each of the later: those of its name, else in their order.
 
     Raises
     ------
     AnytimeError
-        A text is none of Prometheus'; or none tells anything of this model.
+        The names are others, and so is their number.
+    """
+    names = [piece.source for piece in later]
+    named = {piece.source: piece for piece in earlier}
+    if set(named) <= set(names) and len(set(names)) == len(names) and len(named) == len(earlier):
+        return [named.get(name) for name in names]
+    if len(earlier) != len(later):
+        raise AnytimeError(
+            f"metrics from before are of {listed(list(named))}, those from now of {listed(names)}; "
+            "give one --since for each --from, in the same order, or what --keep has written"
+        )
+    return list(earlier)
+
+
+def tallies(text: str) -> dict[str, Tallies]:
+    """What a text tells of the groups of each model.
+
+    Raises
+    ------
+    AnytimeError
+        The text is none of Prometheus'.
     """
     try:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
     except ImportError as error:
         raise AnytimeError("reading metrics needs prometheus-client; pip install 'anytime-linear[serve]'") from error
-    found: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    models: set[str] = set()
-    for text in texts:
-        try:
-            samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
-        except (ValueError, IndexError, KeyError) as error:
-            raise AnytimeError(f"this is no text of Prometheus' metrics ({error or type(error).__name__})") from error
-        for sample in samples:
-            if sample.name not in (f"{FAMILY}_bucket", f"{FAMILY}_sum"):
-                continue
-            models.add(sample.labels.get("model", ""))
-            if sample.labels.get("model") == model and "group" in sample.labels:
-                key = sample.labels["le"] if sample.name.endswith("_bucket") else "sum"
-                found[sample.labels["group"]][key] += sample.value
-    if not found:
-        told = suggestion(model, sorted(models)) if models else "no group of any model has come yet"
-        raise AnytimeError(f"nothing is told of groups of model {model!r} by {FAMILY}; {told}")
-    return {group: dict(values) for group, values in found.items()}
+    try:
+        samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    except (ValueError, IndexError, KeyError) as error:
+        raise AnytimeError(f"this is no text of Prometheus' metrics ({error or type(error).__name__})") from error
+    found: dict[str, Tallies] = {}
+    for sample in samples:
+        if sample.name in (f"{FAMILY}_bucket", f"{FAMILY}_sum") and {"model", "group"} <= sample.labels.keys():
+            values = found.setdefault(sample.labels["model"], {}).setdefault(sample.labels["group"], {})
+            key = sample.labels["le"] if sample.name.endswith("_bucket") else "sum"
+            values[key] = values.get(key, 0.0) + sample.value
+    return found
 
 
-def since(later: Tallies, earlier: Tallies) -> Tallies:
-    """What came between two texts.
+def of_model(told: Sequence[Mapping[str, Tallies]], model: str) -> list[Tallies]:
+    """What each of some services tells of one model: of replicas, for example.
 
     Raises
     ------
     AnytimeError
-        Something has become less: the service began anew, or these are of different ones.
+        None tells anything of it.
     """
-    left: Tallies = {}
-    for group, values in later.items():
-        before = earlier.get(group, {})
-        left[group] = {key: value - before.get(key, 0.0) for key, value in values.items()}
+    models = sorted({name for each in told for name in each})
+    if model not in models:
+        why = suggestion(model, models) if models else "no group of any model has come yet"
+        raise AnytimeError(f"nothing is told of groups of model {model!r} by {FAMILY}; {why}")
+    return [each.get(model, {}) for each in told]
+
+
+def added(several: Iterable[Tallies]) -> Tallies:
+    """What several services tell together."""
+    total: Tallies = {}
+    for told in several:
+        for group, values in told.items():
+            sums = total.setdefault(group, {})
+            for key, value in values.items():
+                sums[key] = sums.get(key, 0.0) + value
+    return total
+
+
+def began_anew(later: Tallies, earlier: Tallies) -> bool:
+    """Whether something has become less between two texts of one service, whose counts only grow."""
     # Sums of seconds are rounded as they are added up; counts are not.
-    fallen = [group for group, values in left.items() if min(values.values()) < -1e-9]
-    if fallen:
-        raise AnytimeError(
-            f"{listed(fallen)} had come more often before than after; the service began anew, so leave out --since"
-        )
-    return left
+    return any(
+        later.get(group, {}).get(key, 0.0) < value - 1e-9
+        for group, values in earlier.items()
+        for key, value in values.items()
+    )
+
+
+def since(later: Tallies, earlier: Tallies) -> Tallies:
+    """What came between two texts of one service."""
+    return {
+        group: {key: value - earlier.get(group, {}).get(key, 0.0) for key, value in values.items()}
+        for group, values in later.items()
+    }
 
 
 def histograms(told: Mapping[str, Mapping[str, float]]) -> dict[str, Histogram]:

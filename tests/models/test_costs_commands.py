@@ -226,6 +226,24 @@ def test_costs_of_a_window_are_those_since_the_metrics_that_were_kept(desk: Path
     assert "no group of model 'm' has come since" in capsys.readouterr().err
 
 
+def test_costs_of_a_window_are_taken_replica_by_replica(desk: Path, capsys: Capture) -> None:
+    trained()
+    both = [*COSTS, "--from", "other.txt"]
+    for name in ("metrics.txt", "other.txt"):
+        Path(name).write_text(metrics(a=[1.0] * 1000))
+    told(capsys, *both, "--keep", "kept.txt")
+    Path("metrics.txt").write_text(metrics(a=[2.0] * 100))
+    Path("other.txt").write_text(metrics(a=[1.0] * 1000 + [2.0] * 2000))
+    assert main([*both, "--since", "kept.txt", "--json"]) == 0
+    captured = capsys.readouterr()
+    group = json.loads(captured.out)["groups"][0]
+    assert (group["cost"], group["measured"]) == (pytest.approx(2.0), 2100)
+    assert "metrics.txt began anew since: all that it tells counts" in captured.err
+    Path("one.txt").write_text(metrics(a=[1.0]))
+    assert main([*both, "--since", "one.txt"]) == 2
+    assert "give one --since for each --from" in capsys.readouterr().err
+
+
 def test_check_is_1_where_staying_loses_more_than_is_tolerated(desk: Path, capsys: Capture) -> None:
     trained()
     Path("metrics.txt").write_text(metrics(a=[4.0] * 40, b=[0.5] * 40, c=[2.0] * 40))

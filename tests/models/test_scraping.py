@@ -11,7 +11,19 @@ from threading import Thread
 import pytest
 
 from anytime.errors import AnytimeError
-from anytime.scraping import histograms, scraped, since, tallies
+from anytime.scraping import (
+    Piece,
+    added,
+    began_anew,
+    histograms,
+    kept,
+    of_model,
+    paired,
+    pieces,
+    scraped,
+    since,
+    tallies,
+)
 
 
 def text(*values: float, group: str = "hog", model: str = "brake") -> str:
@@ -28,27 +40,59 @@ def text(*values: float, group: str = "hog", model: str = "brake") -> str:
 
 
 def test_histograms_are_read_in_milliseconds() -> None:
-    found = histograms(tallies([text(0.0005, 0.0015, 0.0018, 0.02)], "brake"))["hog"]
+    found = histograms(tallies(text(0.0005, 0.0015, 0.0018, 0.02))["brake"])["hog"]
     assert found.bounds == pytest.approx((1.0, 2.0, 5.0))
     assert found.counts == (1, 2, 0, 1)
     assert found.mean == pytest.approx((0.5 + 1.5 + 1.8 + 20) / 4)
 
 
 def test_replicas_add_up_and_other_models_do_not_count() -> None:
-    told = tallies([text(0.0005), text(0.0005, 0.003), text(9.0, model="other"), text(0.0007, group="lab")], "brake")
-    found = histograms(told)
+    texts = [text(0.0005), text(0.0005, 0.003), text(9.0, model="other"), text(0.0007, group="lab")]
+    found = histograms(added(of_model(list(map(tallies, texts)), "brake")))
     assert {name: each.count for name, each in found.items()} == {"hog": 3, "lab": 1}
-    assert tallies([text(0.0005) + text(0.003)], "brake") == tallies([text(0.0005, 0.003)], "brake")
+    assert tallies(text(0.0005) + text(0.003)) == tallies(text(0.0005, 0.003))
 
 
 def test_what_was_told_before_is_taken_away() -> None:
-    before, after = text(0.0005, 0.02), text(0.0005, 0.02, 0.0015) + text(0.003, group="lab")
-    found = histograms(since(tallies([after], "brake"), tallies([before], "brake")))
+    before = tallies(text(0.0005, 0.02))["brake"]
+    after = tallies(text(0.0005, 0.02, 0.0015) + text(0.003, group="lab"))["brake"]
+    assert not began_anew(after, before)
+    found = histograms(since(after, before))
     assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0), "lab": (0, 0, 1, 0)}
     assert found["hog"].mean == pytest.approx(1.5)
-    assert histograms(since(tallies([before], "brake"), tallies([before], "brake"))) == {}
-    with pytest.raises(AnytimeError, match="'hog' had come more often before than after; the service began anew"):
-        since(tallies([before], "brake"), tallies([after], "brake"))
+    assert histograms(since(before, before)) == {}
+
+
+def test_a_service_that_began_anew_tells_less_than_before() -> None:
+    both = tallies(text(0.0005, 0.02) + text(0.003, group="lab"))["brake"]
+    assert began_anew(tallies(text(0.0005) + text(0.003, group="lab"))["brake"], both)
+    assert began_anew(tallies(text(0.0005, 0.02))["brake"], both), "a group has gone"
+    assert began_anew({}, both)
+    assert not began_anew(both, {})
+    assert not began_anew(both, both)
+
+
+def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:
+    several = [Piece("http://a:9090/metrics", text(0.1)), Piece("http://b:9090/metrics", text(0.2, 0.3))]
+    file = tmp_path / "kept.txt"
+    file.write_text(kept(several))
+    read = pieces(str(file))
+    assert [piece.source for piece in read] == [piece.source for piece in several]
+    assert [tallies(piece.text) for piece in read] == [tallies(piece.text) for piece in several]
+    assert tallies(file.read_text()) == tallies(text(0.1, 0.2, 0.3)), "and is one of Prometheus' still"
+    file.write_text(text(0.1))
+    assert pieces(str(file)) == [Piece(str(file), text(0.1))]
+
+
+def test_metrics_from_before_are_those_of_the_same_service() -> None:
+    a, b, c = (Piece(name, "") for name in "abc")
+    assert paired([a, b], [b, a]) == [a, b]
+    assert paired([a, b, c], [c]) == [None, None, c]
+    assert paired([a], [c]) == [c]
+    assert paired([a, b], [c, a]) == [c, a]
+    assert paired([a, a], [b, a]) == [b, a]
+    with pytest.raises(AnytimeError, match=r"from before are of 'c', those from now of 'a', 'b'; give one --since"):
+        paired([a, b], [c])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +107,7 @@ def test_what_was_told_before_is_taken_away() -> None:
 )
 def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) -> None:
     with pytest.raises(AnytimeError, match=why) as refused:
-        tallies([content], "brake")
+        of_model([tallies(content)], "brake")
     assert "\n" not in str(refused.value)
 
 
@@ -71,10 +115,10 @@ def test_half_a_histogram_is_refused() -> None:
     for cut, why in (("+Inf", "is not whole"), ("_sum", "is not whole")):
         content = "\n".join(line for line in text(0.1).splitlines() if cut not in line)
         with pytest.raises(AnytimeError, match=f"the histogram of group 'hog' {why}"):
-            histograms(tallies([content], "brake"))
+            histograms(tallies(content)["brake"])
     content = text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0')
     with pytest.raises(AnytimeError, match="the buckets of group 'hog' do not add up"):
-        histograms(tallies([content], "brake"))
+        histograms(tallies(content)["brake"])
 
 
 class _Metrics(BaseHTTPRequestHandler):

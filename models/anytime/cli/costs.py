@@ -20,7 +20,11 @@ Sources = Annotated[
 ]
 Since = Annotated[
     list[str] | None,
-    typer.Option("--since", help="File of metrics from before: what it counts is taken away.", show_default=False),
+    typer.Option(
+        "--since",
+        help="File of metrics from before, whose counts are taken away: what --keep wrote, or one for each --from.",
+        show_default=False,
+    ),
 ]
 ModelOption = Annotated[Path, typer.Option("--model", help="Model file that is served.", show_default=False)]
 MaybeOut = Annotated[

@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from anytime.cli.console import remark
 from anytime.cli.costing import Learned, histogram_bucket
 from anytime.distributions import CostDistributions, milliseconds
 from anytime.errors import AnytimeError
 from anytime.groups import FeatureGroups
 from anytime.groups_files import write_text
-from anytime.scraping import histograms, scraped, since, tallies
+from anytime.scraping import added, began_anew, histograms, kept, of_model, paired, pieces, since, tallies
 
 __all__ = ["KEY", "learned_costs", "metrics_of"]
 
@@ -20,21 +21,27 @@ KEY = "ANYTIME_KEY"
 
 
 def metrics_of(sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None) -> CostDistributions:
-    """What services tell of the groups of a model, less what they had told before; kept as text where asked.
+    """What services tell of the groups of a model, less what each had told before; kept as text where asked.
 
     Raises
     ------
     AnytimeError
-        As `scraped`, `tallies`, `since` and `histograms`; or nothing has come since.
+        As `scraped`, `paired`, `tallies`, `of_model` and `histograms`; or nothing has come since.
     """
     key = os.environ.get(KEY) or None
-    texts = [scraped(source, key) for source in sources]
-    told = tallies(texts, model)
+    now = [piece for source in sources for piece in pieces(source, key)]
+    told = of_model([tallies(piece.text) for piece in now], model)
     if earlier:
-        told = since(told, tallies([scraped(source, key) for source in earlier], model))
-    found = histograms(told)
+        before = paired(now, [piece for source in earlier for piece in pieces(source, key)])
+        for i, piece in enumerate(before):
+            then = {} if piece is None else tallies(piece.text).get(model, {})
+            if began_anew(told[i], then):
+                remark(f"{now[i].source} began anew since: all that it tells counts")
+            else:
+                told[i] = since(told[i], then)
+    found = histograms(added(told))
     if keep is not None:
-        write_text("\n".join(texts), keep)
+        write_text(kept(now), keep)
     if not found:
         raise AnytimeError(f"no group of model {model!r} has come since; wait for some predictions")
     return CostDistributions(source=f"anytime costs --from {' --from '.join(sources)}", groups=dict(found))
