@@ -9,6 +9,7 @@ none of fewer rows than features, and let whoever merges them be trusted.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -84,22 +85,32 @@ class KeptMoments:
         return KeptMoments(self.record.model_copy(update={"data": data}), parts)
 
     def without(self, other: KeptMoments) -> KeptMoments:
-        """Moments of the rows that are not among those of the other, fold by fold; undoes `merge`.
+        """Moments of the rows that are not among those of the other.
+
+        Fold by fold, which undoes `merge`, where the tables of the other are among ours. Else its rows may be in any
+        fold: what is left is one.
 
         Raises
         ------
         TableError
             The columns of the other mean something else, or its rows are not all here.
         """
-        self._check_alike(other)
-        parts = tuple(a.without(b) for a, b in zip(self.parts, other.parts, strict=True))
+        added = not Counter(other.record.data) - Counter(self.record.data)
+        if added and len(self.parts) > 1:
+            self._check_alike(other)
+            ours, theirs = self.parts, other.parts
+        else:
+            self._check_alike(other, folds=False)
+            ours, theirs = (self.total,), (other.total,)
+        parts = tuple(a.without(b) for a, b in zip(ours, theirs, strict=True))
         if not any(part.weight > 0 for part in parts):
             raise TableError(f"nothing is left of {self.total.rows} rows when {other.total.rows} are taken away")
         left = list(self.record.data)
         for name in other.record.data:
             if name in left:
                 left.remove(name)
-        return KeptMoments(self.record.model_copy(update={"data": tuple(left) or self.record.data}), parts)
+        told = {"data": tuple(left) or self.record.data, "folds": len(parts)}
+        return KeptMoments(self.record.model_copy(update=told), parts)
 
     def decayed(self, factor: float) -> KeptMoments:
         """The same rows, each counting `factor` times as much."""
@@ -133,8 +144,8 @@ class KeptMoments:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)
 
-    def _check_alike(self, other: KeptMoments) -> None:
-        """Refuse moments of other columns."""
+    def _check_alike(self, other: KeptMoments, *, folds: bool = True) -> None:
+        """Refuse moments of other columns, or in other folds."""
         ours, theirs = self.record, other.record
         for what, a, b in (
             ("features", ours.groups.features, theirs.groups.features),
@@ -143,7 +154,7 @@ class KeptMoments:
             ("query", ours.query, theirs.query),
             ("folds", ours.folds, theirs.folds),
         ):
-            if a != b:
+            if a != b and (folds or what != "folds"):
                 raise TableError(
                     f"moments of {theirs.data[0]} do not go with those of {ours.data[0]}: their {what} are "
                     f"{_shown(b)}, expected {_shown(a)}; make them by the same groups file and options"

@@ -114,6 +114,57 @@ def test_a_site_may_be_taken_away_again() -> None:
 
 
 @pytest.mark.usefixtures("desk")
+def test_rows_that_were_not_added_by_themselves_are_taken_away_without_folds(capsys: Capture) -> None:
+    whole, north = made("all.parquet"), made("north.parquet")
+    made("south.csv", folds="3")
+    capsys.readouterr()
+    done("moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
+    assert "so its rows may be in any fold: one fold is left, for --alpha" in capsys.readouterr().err
+    left = KeptMoments.load("left.moments")
+    assert (left.record.folds, left.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
+    [part] = left.parts
+    assert part.rows == 80
+    np.testing.assert_allclose(part.refilled(north.total.fill).scatter, north.total.scatter, atol=1e-9)
+    assert main(["train", "left.moments", "--out", "m.safetensors"]) == 2
+    assert "error: alpha 'cv' needs folds; give at least 2, or a number for alpha" in capsys.readouterr().err
+    done("train", "left.moments", "--alpha", "1e-3", "--out", "left.safetensors")
+    done("train", "north.moments", "--alpha", "1e-3", "--out", "north.safetensors")
+    np.testing.assert_allclose(
+        load("left.safetensors").prefixes.packed, load("north.safetensors").prefixes.packed, rtol=1e-9
+    )
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_table_of_fewer_rows_than_folds_goes_with_others() -> None:
+    rows(3, 3).to_csv("few.csv", index=False)
+    few = made("few.csv")
+    assert (few.record.folds, [part.rows for part in few.parts]) == (5, [1, 1, 1, 0, 0])
+    north = made("north.parquet")
+    done("moments", "north.moments", "few.csv", *TOLD, "--out", "both.moments")
+    both = KeptMoments.load("both.moments")
+    assert [part.rows for part in both.parts] == [a.rows + b.rows for a, b in zip(north.parts, few.parts, strict=True)]
+    done("train", "both.moments", "--out", "both.safetensors")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: Capture) -> None:
+    told = ("--groups", "groups.json", "--target", "kind", "--out", "both.moments")
+    south = rows(1, 120)
+    south[south["kind"] == "up"].to_csv("ups.csv", index=False)
+    done("moments", "north.parquet", "ups.csv", *told)
+    both = KeptMoments.load("both.moments")
+    assert both.record.classes == ("down", "up")
+    assert both.total.rows == 80 + (south["kind"] == "up").sum()
+    south.assign(kind="left").to_csv("lefts.csv", index=False)
+    assert main(["moments", "north.parquet", "lefts.csv", *told]) == 2
+    assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in capsys.readouterr().err
+    made("north.parquet")
+    assert "--target is 'kind'; the moments in 'north.moments' are of 'y'" in complaint(
+        capsys, "moments", "north.moments", "ups.csv", *told
+    )
+
+
+@pytest.mark.usefixtures("desk")
 def test_a_stream_forgets() -> None:
     north, south = made("north.parquet"), made("south.csv")
     done("moments", "north.moments", "south.moments", "--decay", "0.5", "--out", "stream.moments")

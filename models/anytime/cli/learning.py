@@ -129,6 +129,7 @@ def open_source(
     weights: str | None,
     drop: Many[str] | None,
     drop_missing: bool,
+    known: Target | None = None,
     place: Place = HERE,
 ) -> TableSource:
     """Open and check everything that training will read; remarks say what was settled and what is left out."""
@@ -137,7 +138,8 @@ def open_source(
     if place.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one piece, for one worker: row groups or a directory of Parquet files are shared out")
     survey = survey_target(table, target, drop_missing=drop_missing)
-    dataset = Dataset(table, loaded, settle_target(survey, task, family), query, weights, drop_missing)
+    settled = settle_target(survey, task, family) if known is None else known
+    dataset = Dataset(table, loaded, settled, query, weights, drop_missing)
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")

@@ -44,9 +44,7 @@ def moments(
     out: OutMoments,
     groups: MaybeGroups = None,
     target: MaybeTarget = None,
-    task: Annotated[
-        Literal["auto", "regression", "binary", "multiclass", "count"], typer.Option(help="As for train.")
-    ] = "auto",
+    task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
     minus: Minus = None,
     decay: Decay = 1.0,
     folds: Folds = 5,
@@ -73,9 +71,13 @@ def moments(
     with place(backend, scheduler, None) as where:
         first, *others = gathered(data, given, count, seed, jobs, where)
     total = reduce(KeptMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
-    total = reduce(KeptMoments.without, map(KeptMoments.load, minus or ()), total)
-    total.save(out)
-    record, whole = total.record, total.total
+    left = reduce(KeptMoments.without, map(KeptMoments.load, minus or ()), total)
+    if len(left.parts) < len(total.parts):
+        remark(
+            "what is taken away was not added as it is, so its rows may be in any fold: one fold is left, for --alpha"
+        )
+    left.save(out)
+    record, whole = left.record, left.total
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: whoever has these moments may tell the rows themselves")

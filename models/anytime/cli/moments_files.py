@@ -8,8 +8,9 @@ from pathlib import Path
 from anytime.cli.backends import HERE, Place
 from anytime.cli.output import check_directory
 from anytime.cli.sources import Given, source_of
-from anytime.errors import ArtifactError, TableError
+from anytime.errors import ArtifactError, TableError, listed
 from anytime.kept_moments import KeptMoments, MomentsRecord, are_moments
+from anytime.moments import Moments
 from anytime.provenance import library_version, now
 
 __all__ = ["check_moments_out", "gathered"]
@@ -27,25 +28,25 @@ def gathered(
 ) -> list[KeptMoments]:
     """Moments of each of some tables and moments.
 
-    Classes are settled by the first: a table after it that has others is refused.
+    What the target means is settled by the first: a table after it may lack some of its classes, and have no others.
 
     Raises
     ------
     AnytimeError
-        What `source_of` and `KeptMoments.load` refuse; or a table whose target is not that of the first.
+        What `source_of` and `KeptMoments.load` refuse; or the target is another than that of the first.
     """
     found: list[KeptMoments] = []
     for path in data:
         if are_moments(path):
             found.append(KeptMoments.load(path))
             continue
-        source = source_of(path, given, place)
-        meaning = source.meaning
-        if found and meaning.target != found[0].target:
+        known = found[0].target if found else None
+        if known is not None and given.target and tuple(given.target) != known.columns:
             raise TableError(
-                f"the target of {path} is {meaning.target.task} {meaning.target.classes or ''}; that of {data[0]} is "
-                f"{found[0].record.task} {found[0].record.classes or ''}".replace(" ;", ";").rstrip()
+                f"--target is {listed(given.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
+        source = source_of(path, given._replace(known=known), place)
+        meaning = source.meaning
         record = MomentsRecord(
             created=now(),
             library=library_version(),
@@ -57,6 +58,8 @@ def gathered(
             groups=meaning.groups,
             folds=folds,
         )
-        parts = source.moments(folds, seed, jobs)
-        found.append(KeptMoments(record, tuple(parts)))
+        parts = tuple(source.moments(folds, seed, jobs))
+        # There are no more parts than rows.
+        nothing = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
+        found.append(KeptMoments(record, parts + (nothing,) * (folds - len(parts))))
     return found

@@ -15,12 +15,13 @@ from anytime.groups import load_groups
 from anytime.kept_moments import KeptMoments, are_moments
 from anytime.manifest import FamilyName, Task
 from anytime.moments import Moments
+from anytime.targets import Target
 
 __all__ = ["Given", "source_of"]
 
 
 class Given(NamedTuple):
-    """The options that say what the columns of a table mean."""
+    """The options that say what the columns of a table mean, and `known`, what its target means, if that is settled."""
 
     groups: Path | None
     target: Many[str] | None
@@ -30,6 +31,7 @@ class Given(NamedTuple):
     weights: str | None
     drop: Many[str] | None
     drop_missing: bool
+    known: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
         weights=given.weights,
         drop=given.drop,
         drop_missing=given.drop_missing,
+        known=given.known,
         place=place,
     )
 
