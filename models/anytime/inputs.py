@@ -48,10 +48,15 @@ class TableInputs:
         TableError
             The table has no rows, or cannot be read.
         """
-        batch = next(table.batches(table.columns, limit), None)
-        if batch is None:
+        batches, rows = [], 0
+        for batch in table.batches(table.columns, limit):
+            batches.append(batch.columns)
+            rows += batch.rows
+            if rows >= limit:
+                break
+        if not batches:
             raise TableError(f"{table.name} has no rows; expected at least one")
-        return cls(batch.columns)
+        return cls({name: np.concatenate([each[name] for each in batches])[:limit] for name in table.columns})
 
     @property
     def count(self) -> int:

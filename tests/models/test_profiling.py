@@ -144,6 +144,22 @@ def test_a_table_without_rows_is_refused() -> None:
         TableInputs.of(_Empty(), 5)  # type: ignore[arg-type]
 
 
+class _Piecewise:
+    name, columns = "t.csv", ("n", "s")
+
+    def batches(self, *_: Any, **__: Any) -> Any:
+        for start in range(0, 40, 4):
+            yield Batch(start, {"n": np.arange(start, start + 4), "s": np.array(["a", None, "b", "c"], dtype=object)})
+
+
+@pytest.mark.parametrize(("limit", "count"), [(10, 10), (4, 4), (3, 3), (100, 40)])
+def test_rows_are_gathered_from_as_many_batches_as_it_takes(limit: int, count: int) -> None:
+    found = TableInputs.of(_Piecewise(), limit)  # type: ignore[arg-type]
+    assert found.count == count
+    assert found.columns["n"].tolist() == list(range(count))
+    assert found.one(count - 1) == {"n": count - 1, "s": ["a", None, "b", "c"][(count - 1) % 4]}
+
+
 def broken(_: Any) -> Any:
     raise RuntimeError("no light\non the sensor")
 
