@@ -17,6 +17,7 @@ import numpy as np
 
 from anytime.arrays import Float
 from anytime.cross_validation import Errors, HeldOut, prefix_errors
+from anytime.errors import TrainingError
 from anytime.sequencing import Sequence
 
 __all__ = ["GRID", "Choice", "choose", "nested_errors"]
@@ -71,6 +72,11 @@ def choose(
         once the area has risen so often in a row.
     horizon : cost up to which errors count, where orders may end at unlike costs; the last prefix answers beyond its
         own. By default each counts to its end.
+
+    Raises
+    ------
+    TrainingError
+        A prefix has an infinite error at every penalty.
     """
     weights = np.array([fold.weight for fold in folds])
     known: Known = {}
@@ -90,7 +96,7 @@ def choose(
     of_order = known[_key(chosen)]
     errors = Errors(np.stack([of_order[i] for i in range(len(grid))], axis=1), weights)
     own = _pick(errors, one_se)
-    return Choice(grid[best], chosen, np.asarray(grid)[own], errors.mean[own, np.arange(len(own))])
+    return Choice(grid[best], chosen, np.asarray(grid)[own], _finite(errors.mean[own, np.arange(len(own))]))
 
 
 def _risen(areas: dict[int, Float], weights: Float) -> int:
@@ -122,12 +128,11 @@ def _key(sequence: Sequence) -> tuple[bytes, bytes]:
 
 def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
     """Mean over the cost axis of the error that an interrupted client sees, (K,)."""
-    widths = np.diff(sequence.costs)
-    beyond = 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0)
-    total = widths.sum() + beyond
-    if total == 0:
+    widths = np.append(np.diff(sequence.costs), 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0))
+    seen = widths > 0  # an error of no width counts for nothing, though it be infinite
+    if not seen.any():
         return errors[:, -1]
-    area: Float = (errors[:, :-1] @ widths + errors[:, -1] * beyond) / total
+    area: Float = errors[:, seen] @ widths[seen] / widths.sum()
     return area
 
 
@@ -156,4 +161,15 @@ def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], seque
         reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate is without them
         total += fold.weight * errors[place, reached]
-    return total / sum(fold.weight for fold in folds)
+    return _finite(total / sum(fold.weight for fold in folds))
+
+
+def _finite(errors: Float) -> Float:
+    """Refuse errors (steps + 1,) that are none."""
+    hopeless = np.flatnonzero(~np.isfinite(errors))
+    if len(hopeless):
+        raise TrainingError(
+            f"the cross-validated error of prefix {hopeless[0]} is infinite: a row is so unlike the others that its "
+            "prediction overflows; mend such rows, or give alpha a number and train without folds"
+        )
+    return errors

@@ -131,7 +131,7 @@ def _collected(model: AnytimeModel, dataset: Dataset, of: Callable[[Float, Float
 
 def _tellings(model: AnytimeModel, dataset: Dataset) -> Iterator[tuple[Float, Iterator[Float]]]:
     """Responses of a batch of rows, and what each prefix tells of them."""
-    for rows in dataset.rows():
+    for rows in dataset.rows_for(model.prefixes):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.prefixes.predict_all(rows.filled(model.prefixes.mean))
         yield rows.Y, (told_of(model, each) for each in scores)

@@ -91,7 +91,8 @@ class Errors:
     @property
     def standard_error(self) -> Float:
         """Standard error of the mean by the spread between folds, (...)."""
-        spread: Float = np.average(np.square(self.folds - self.mean), axis=0, weights=self.weights)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite error has none
+            spread: Float = np.average(np.square(self.folds - self.mean), axis=0, weights=self.weights)
         return np.sqrt(spread / (len(self.weights) - 1))
 
 

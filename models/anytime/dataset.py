@@ -18,13 +18,14 @@ from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.prefixes import PrefixModels
 from anytime.tables import ROWS, Batch, Table, feature_matrix, fingerprint, numbers
 from anytime.targets import Target, absent, survey_target, without_target
 
 __all__ = ["Dataset", "Progress", "Rows", "held_out", "ignored"]
 
 BLOCK_VALUES = 2**22
-"""Numbers of features in a block, of which a few are in memory at a time: 32 MiB."""
+"""Numbers of features in a block, or of scores, of which a few are in memory at a time: 32 MiB."""
 
 LEAST_ROWS = 1024
 
@@ -83,6 +84,10 @@ class Dataset:
     def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """The table's rows that have a target, batch by batch; of rows `start` to `stop` of the table."""
         return self._rows(self.groups.features, batch_rows, start, stop)
+
+    def rows_for(self, prefixes: PrefixModels) -> Iterator[Rows]:
+        """The same, so many at a time that the scores of all prefixes take little memory."""
+        return self.rows(max(1, min(ROWS, BLOCK_VALUES // ((prefixes.steps + 1) * len(prefixes.intercept)))))
 
     def tally(self, deal: Deal, *, start: int = 0, stop: int | None = None) -> Tally:
         """What dealing must know of a range of rows, by their targets and queries alone."""

@@ -90,6 +90,9 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
     covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
+    with np.errstate(invalid="ignore"):  # a deviance may be infinite
+        area = timeliness(model.costs, explained, stop, risk)
+        area_step = timeliness(model.costs, explained, stop, risk, "step")
     return Evaluation(
         rows=rows,
         costs=model.costs,
@@ -102,8 +105,8 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
         coverage=None if covered is None else covered.coverage,
         size=None if covered is None else covered.size,
         stop=stop,
-        timeliness=timeliness(model.costs, explained, stop, risk),
-        timeliness_step=timeliness(model.costs, explained, stop, risk, "step"),
+        timeliness=area,
+        timeliness_step=area_step,
     )
 
 
@@ -135,11 +138,12 @@ def _likelihood_curve(models: PrefixModels, name: FamilyName, dataset: Dataset) 
     """Rows, and the mean deviance and squared error of each prefix (steps + 1,)."""
     family = FAMILIES[name]
     deviance, squares, total = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
-    for rows in dataset.rows():
+    for rows in dataset.rows_for(models):
         total += len(rows.Y)
         for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean))):
             deviance[prefix] += deviances(family, scores, rows.Y).sum()
-            squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
+            with np.errstate(over="ignore"):  # a prediction may be absurd on some row
+                squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
     return total, deviance / total, squares / total
 
 
@@ -149,7 +153,7 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
 
     right = np.zeros(model.steps + 1)
     total = 0
-    for rows in dataset.rows():
+    for rows in dataset.rows_for(model.prefixes):
         X = rows.filled(model.prefixes.mean)
         truth = class_codes(rows.Y)
         total += len(X)
@@ -162,9 +166,9 @@ def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
 def _ndcg(model: AnytimeModel, dataset: Dataset) -> Float | None:
     """NDCG@5 of each prefix, where it is defined."""
     scores, truth, keys = [], [], []
-    for rows in dataset.rows():
+    for rows in dataset.rows_for(model.prefixes):
         X = rows.filled(model.prefixes.mean)
-        scores.append(model.prefixes.predict_all(X)[:, :, 0].T)
+        scores.append(model.prefixes.predict_all(X)[:, :, 0].T.copy())
         truth.append(rows.Y[:, 0])
         keys.append(np.asarray(rows.query))
     return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))

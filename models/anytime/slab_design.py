@@ -81,8 +81,11 @@ class SlabView(View):
         self._runs = _runs(np.concatenate([[0], columns + 1]))
 
     def predictors(self, theta: Float) -> Predictors:
-        """Linear predictors of all rows at coefficients (d + 1, Q): one pass."""
-        return list(self._map(lambda i: self._predictors(i, theta)))
+        """Linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is: one pass.
+
+        A row held out may be so unlike the others that its loss is infinite, which times a weight of 0 is no number.
+        """
+        return list(self._map(lambda i: self._weighed(i, theta)))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         """Predictors a share of the way along others: no pass."""
@@ -187,6 +190,12 @@ class SlabView(View):
                 eta[missing] += mean * theta[row]
         return eta
 
+    def _weighed(self, number: int, theta: Float) -> Float:
+        eta, w = self._predictors(number, theta), self.design.weights[number]
+        if w is not None:
+            eta[w == 0] = 0.0
+        return eta
+
     def _score(self, number: int, residual: Float) -> Float:
         """Z residual (d + 1, Q) of a slab, likewise."""
         Z = self.design.slabs[number].Z
@@ -244,7 +253,8 @@ class SlabView(View):
         weights = slab.weights_where(lambda folds: folds == self.design.held)
         with np.errstate(over="ignore", invalid="ignore"):
             losses = family.loss(self._predictors(number, theta), slab.Y)[0] - family.saturated(slab.Y)
-        return 2.0 * float(weights @ losses)
+        counted = weights > 0  # an infinite loss of no weight counts for nothing
+        return 2.0 * float(weights[counted] @ losses[counted])
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:

@@ -22,6 +22,7 @@ from anytime.evaluation import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
 from anytime.model import AnytimeModel
 from anytime.options import Options
+from anytime.prefixes import PrefixModels
 from anytime.provenance import provenance
 from anytime.tables import open_table
 from anytime.targets import settle_target, survey_target
@@ -117,6 +118,71 @@ def test_accuracy_is_that_of_the_likeliest_class_of_each_row(
     assert found.accuracy is not None
     assert found.accuracy[-1] > found.accuracy[0]
     assert found.ndcg is None
+
+
+@pytest.fixture
+def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command that learns counts; in test.csv and all.csv there is a row of which absurdly many are predicted."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(400, 4)), columns=FEATURES)
+    frame["n"] = rng.poisson(np.exp(0.3 * frame["a"] + 0.2 * frame["c"] + 0.1 * frame["d"]))
+    frame[:300].to_csv("train.csv", index=False)
+    frame.loc[399, "c"] = 5000.0
+    frame.to_csv("all.csv", index=False)
+    frame[300:].to_csv("test.csv", index=False)
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    return ["train", "train.csv", "--groups", "groups.json", "--target", "n", "--family", "poisson"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_row_that_is_predicted_without_bound_is_told_and_ends_nothing(
+    counts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*counts, "--out", "m.safetensors"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "m.safetensors", "test.csv"]) == 0
+    assert " inf " in capsys.readouterr().out
+    assert main(["evaluate", "m.safetensors", "test.csv", "--json"]) == 0
+    prefixes = json.loads(capsys.readouterr().out)["prefixes"]
+    with_c = [step for step, row in enumerate(prefixes) if row["deviance"] is None]
+    assert with_c
+    assert 0 not in with_c
+    assert all(prefixes[step]["mse"] is None for step in with_c)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_absurd_row_that_is_held_out_leaves_finite_errors_or_is_told(
+    counts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts[1] = "all.csv"
+    for options in ([], ["--one-se"]):
+        assert main([*counts, *options, "--out", "m.safetensors"]) == 0
+    capsys.readouterr()
+    assert main([*counts, "--alpha", "1e-3", "--out", "m.safetensors"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: the cross-validated error of prefix 3 is infinite")
+    assert "mend such rows, or give alpha a number and train without folds" in said
+    assert main([*counts, "--alpha", "1e-3", "--folds", "0", "--out", "m.safetensors"]) == 0
+
+
+def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, test = trained(tmp_path, ["level"])
+    whole = evaluate(model, open_table(test))
+    sizes: list[int] = []
+    predict_all = PrefixModels.predict_all
+
+    def noted(prefixes: PrefixModels, X: Float) -> Float:
+        sizes.append(len(X))
+        return predict_all(prefixes, X)
+
+    monkeypatch.setattr(PrefixModels, "predict_all", noted)
+    monkeypatch.setattr("anytime.dataset.BLOCK_VALUES", 120)
+    found = evaluate(model, open_table(test))
+    assert max(sizes) == 120 // ((model.steps + 1) * 3)
+    np.testing.assert_array_equal(found.accuracy, whole.accuracy)
 
 
 def test_accuracy_counts_what_predictions_answer(tmp_path: Path) -> None:

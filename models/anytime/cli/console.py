@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from math import isfinite
 from typing import Any
 
 from rich.console import Console
@@ -31,8 +32,16 @@ def remark(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a result for programs."""
-    print(json.dumps(value, indent=1, allow_nan=False))
+    """Print a result for programs; a number that is not finite, as an absurd row can make one, is null."""
+    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @contextmanager
