@@ -140,6 +140,12 @@ def test_there_is_room_for_as_many_connections_as_the_service_takes() -> None:
     assert SERVICES["anytime"]["ulimits"]["nofile"] > 2 * Settings().max_connections
 
 
+def test_clients_may_have_a_replica_hold_far_less_than_its_memory() -> None:
+    limit = SERVICES["anytime"]["deploy"]["resources"]["limits"]["memory"]
+    held = int(SERVICES["anytime"]["environment"]["ANYTIME_MAX_HELD_BYTES"])
+    assert 4 * held <= int(limit.removesuffix("M")) * 1024**2
+
+
 def test_grafana_knows_nobody_but_who_has_the_password() -> None:
     told = SERVICES["grafana"]["environment"]
     assert told["GF_AUTH_ANONYMOUS_ENABLED"] == told["GF_USERS_ALLOW_SIGN_UP"] == "false"

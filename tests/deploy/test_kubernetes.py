@@ -187,6 +187,12 @@ def test_a_pod_has_one_processor_as_the_server_has_one_loop_and_is_never_held_ba
     assert {"memory"} == set(told["limits"])
 
 
+def test_clients_may_have_a_pod_hold_far_less_than_its_memory() -> None:
+    limit = container(OURS)["resources"]["limits"]["memory"]
+    held = int(found("ConfigMap")["data"]["ANYTIME_MAX_HELD_BYTES"])
+    assert 4 * held <= int(limit.removesuffix("Mi")) * 1024**2
+
+
 def test_a_pod_is_given_the_time_that_draining_takes_after_nobody_sends_any_more() -> None:
     server = build_server(create_app(ModelRegistry.of([]), Settings()), Settings())
     drained = LINGER_S + (server.config.timeout_graceful_shutdown or 0)
