@@ -102,10 +102,12 @@ class Handler:
             if ask.overload != "prior":
                 raise self.overloaded()
         model = shared.model if shared is not None else self.registry.get(ask.model)
+        if shared is not None and not admitted:
+            shared = model.open(shared.rows)  # of as many rows, without what has come
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = Live(self, OpenPrediction(model, shared if admitted else None), tell, fail, update)
+        live = Live(self, OpenPrediction(model, shared), tell, fail, update)
         live.begin(ask, begun_ms, overloaded=not admitted)
         return live
 

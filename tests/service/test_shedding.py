@@ -237,6 +237,17 @@ def test_a_sessions_prediction_is_shed_too(swamped: Asking, switch: Switch, path
     assert swamped.http.get(asked).json()["prefix"] == 3, "the session is as it was"
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["rows told", "rows counted"])
+def test_a_sessions_base_rate_has_as_many_rows_as_the_session(swamped: Asking, switch: Switch, told: bool) -> None:
+    session = swamped.post_to("/sessions", {"rows": 3} if told else None).json()["id"]
+    if not told:
+        swamped.post_to(f"/sessions/{session}/groups", {"speed": [[1.0], [2.0], [3.0]]})
+    for asked in ({}, {"deadline_ms": 1_000}):
+        answer = swamped.get(f"/sessions/{session}/predict", ranking="true", **PRIOR, **asked).json()
+        assert is_prior(answer, rows=3)
+        assert sorted(answer["ranking"]) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("lets_in", [False, True])
 def test_an_inference_may_ask_for_the_base_rate_by_parameter_or_query(
     swamped: Asking, switch: Switch, lets_in: bool
