@@ -219,6 +219,8 @@ def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeMod
             assert "it is out of memory" in refused(request())
         assert "it is out of memory" in records[0].getMessage()
         assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
+        waited = replica.get(f"/sessions/{session}/predict", deadline_ms=100).json()
+        assert (waited["reason"], timeless(waited)) == ("deadline", expected(model, SPEED))
         assert replica.delete(f"/sessions/{other}").status_code == 204
         redis.ask("CONFIG", "SET", "maxmemory", "0")
         assert give(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, "as before"

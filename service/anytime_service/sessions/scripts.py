@@ -20,7 +20,9 @@ subscription for each session, and nothing is sent where nobody waits. A message
 bytes): revision, id, then name and what is packed of each group; revision 0 says that the session has ended. Replies
 with many parts are such pieces too, since the client takes long for each part of a reply.
 
-The first change of a script is one that Redis refuses when it is out of memory, so it is refused as a whole.
+A Redis that is out of memory refuses commands that may take more of it, but only as the first change of a script. What
+begins a session or takes groups has such a command first, so it is refused as a whole; what tells of a session has
+`PEXPIRE` first, which is never refused, so it is done as a whole.
 """
 
 from __future__ import annotations
@@ -138,12 +140,12 @@ READ = (
 local found = redis.call('HGETALL', session)
 if #found == 0 then return missing() end
 local wait = tonumber(ARGV[3])
+used(math.max(ttl, wait))
 if wait > 0 then
   local till = math.max(now() + wait, tonumber(redis.call('HGET', waiting, ARGV[4]) or 0))
   redis.call('HSET', waiting, ARGV[4], number(till))
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
-used(math.max(ttl, wait))
 return {'ok', pieces(found)}
 """
 )
