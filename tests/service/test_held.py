@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
 from typing import Any
@@ -23,6 +24,7 @@ from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
+from service.redis_server import RedisServer
 from service.serving import Running, expected, running, timeless, until
 
 SPEED = [[1.0]] * 50
@@ -119,6 +121,28 @@ def test_a_session_that_expires_gives_back_what_it_held(model: AnytimeModel) -> 
         await sessions.close()
 
     run(main())
+
+
+def test_values_that_were_read_for_who_waits_are_held(model: AnytimeModel, shared_redis: RedisServer) -> None:
+    settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
+    with (
+        ThreadPoolExecutor(1) as threads,
+        running(create_app(ModelRegistry.of([model]), settings), settings) as service,
+    ):
+        sessions = [service.post_to("/sessions").json()["id"] for _ in range(2)]
+        for session in sessions:
+            assert service.post_to(f"/sessions/{session}/groups", {"hog": HOG}).status_code == 200
+        assert held(service) == 0, "they are in Redis"
+        first, second = (f"/sessions/{session}" for session in sessions)
+        waiting = threads.submit(service.get, f"{first}/predict", deadline_ms=9_000)
+        until(lambda: held(service) == 800)
+        refused = service.get(f"{second}/predict", deadline_ms=9_000)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "800 bytes are held already" in refused.json()["detail"]
+        assert service.get(f"{second}/predict").json()["missing"] == ["speed", "lab"], "who does not wait is answered"
+        service.delete(first)
+        assert waiting.result(20).json()["missing"] == ["speed", "lab"]
+        assert held(service) == 0
 
 
 def test_many_who_send_slowly_share_the_limit(tight: Running) -> None:

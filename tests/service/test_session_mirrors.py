@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
+from anytime_service.held import Held
 from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
 from anytime_service.sessions.packing import Kept, Snapshot, packed, read_message
 from service.serving import VALUES, small_model
@@ -142,6 +143,22 @@ def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
         mirrors.hear(message(0, {}))
         with pytest.raises(GoneSessionError):
             mirror.show(Posts([]).snapshot(0), MODEL)
+
+
+def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back() -> None:
+    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
+    account = Held(100)
+    mirrors = Mirrors(lambda _: None, account)
+    with mirrors.followed(NAME) as mirror:
+        mirrors.hear(store.message(2))
+        assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
+        mirror.show(store.snapshot(1), MODEL)
+        assert account.bytes == 24
+        mirrors.hear(store.message(3))
+        assert account.bytes == 32
+    assert account.bytes == 0
+    mirror.show(store.snapshot(3), MODEL)
+    assert account.bytes == 0, "what is read too late is not kept"
 
 
 def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:

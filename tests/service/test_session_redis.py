@@ -49,7 +49,7 @@ class Replica:
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
         self.handler = Handler(ModelRegistry.of([MODEL]), Settings())
         self.models = KeptModels(lambda: self.handler.registry, keep_s=60)
-        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
+        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
 
@@ -401,6 +401,33 @@ def test_a_post_is_sent_only_where_somebody_waits(replicas: Callable[..., Any], 
             await give(c.store, name, VALUES)
             await until(lambda: bool(b.answers))
             assert b.store.followed == 0
+
+    run(main())
+
+
+def test_values_are_held_where_somebody_waits_and_refused_where_they_do_not_fit(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            held = a.handler.held
+            name, other = [await b.store.create(MODEL, 1) for _ in range(2)]
+            for each in (name, other):
+                await give(b.store, each, {"speed": [2.0]})
+            await a.wait(name)
+            assert held.bytes == 8
+            await give(b.store, name, {"hog": [1.0, -1.0]})
+            await until(lambda: held.bytes == 24)
+            held.most = 24
+            with pytest.raises(OverloadedError, match="24 bytes are held already, and 8 more"):
+                await a.wait(other)
+            assert (held.bytes, a.store.followed) == (24, 1), "who waited still does"
+            await give(b.store, name, {"lab": [0.5]})
+            await until(lambda: bool(a.failures))
+            assert isinstance(a.failures[0], OverloadedError)
+            assert (held.bytes, a.store.followed, b.handler.held.bytes) == (0, 0, 0)
+            assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
+            held.most = 32
+            await a.wait(name)
+            assert (a.answers[0].prefix, held.bytes) == (3, 0)
 
     run(main())
 

@@ -49,4 +49,5 @@ def _redis(handler: Handler) -> SessionStore:
         settings.max_sessions,
         settings.session_ttl_s,
         models,
+        handler.held,
     )

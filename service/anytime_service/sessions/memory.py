@@ -15,7 +15,6 @@ from anytime.model import AnytimeModel
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.held import Held
-from anytime_service.live import VALUE_BYTES
 from anytime_service.sessions.store import Session, Took, checked_groups, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
@@ -40,8 +39,7 @@ class MemorySession(Session):
     async def take(self, values: Mapping[str, Any]) -> Took:
         """Take groups, see `OpenSession.take`; never waits."""
         arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
-        new = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
-        self.held.check(new * VALUE_BYTES, "groups")
+        self.held.check(self.more_bytes(arrays), "groups")
         self.put(arrays)
         self.held.bytes += self.prediction.nbytes - before
         return Took(self.prediction.prefix, self.prediction.replaced)

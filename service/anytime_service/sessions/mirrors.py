@@ -8,13 +8,16 @@ revision that is skipped, and a time without messages, have the session read aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from anytime.arrays import Float
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
-from anytime_service.errors import DamagedSessionError
+from anytime_service.errors import DamagedSessionError, OverloadedError
+from anytime_service.held import Held
 from anytime_service.live import Live
 from anytime_service.sessions.packing import Message, Snapshot, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
@@ -49,6 +52,7 @@ class Mirror:
     ----------
     again : called with its name when it has to be read again.
     left : called with its name when somebody has left it.
+    account : counts the bytes of its values, and of messages that are held, for as long as it is followed.
 
     Attributes
     ----------
@@ -57,13 +61,24 @@ class Mirror:
     behind : whether messages may have been missed.
     """
 
-    def __init__(self, name: str, again: Callable[[str], None], left: Callable[[str], None], *, behind: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        again: Callable[[str], None],
+        left: Callable[[str], None],
+        account: Held,
+        *,
+        behind: bool,
+    ) -> None:
         self.name = name
         self.session: Session | None = None
         self.readers = 0
         self.behind = behind
         self._again = again
         self._left = left
+        self._account = account
+        self._counted = 0
+        self._followed = True
         self._ended = False
         self._revision = 0
         self._held: dict[int, Message] = {}
@@ -82,26 +97,36 @@ class Mirror:
             It cannot be used; the mirror stays as it was.
         GoneSessionError
             The session has ended since.
+        OverloadedError
+            There is no room for its values.
         """
         if self._ended:
             raise gone()
-        if self.session is None:
-            self.session = _Mirrored(self.name, prediction_of(self.name, snapshot, model), left=self._left)
-            self._revision = snapshot.revision
-            self.mark(behind=self.behind)
-        elif snapshot.revision > self._revision:
-            self._move_on(self.session, snapshot)
-        self._catch_up(self.session)
-        return self.session
+        try:
+            if self.session is None:
+                prediction = prediction_of(self.name, snapshot, model)
+                self._account.check(prediction.nbytes)
+                self.session = _Mirrored(self.name, prediction, left=self._left)
+                self._revision = snapshot.revision
+                self.mark(behind=self.behind)
+            elif snapshot.revision > self._revision:
+                self._move_on(self.session, snapshot)
+            self._catch_up(self.session)
+            return self.session
+        finally:
+            self._count()
 
     def hear(self, message: Message) -> None:
-        """Take groups, or hold them until what came before is here; raises DamagedSessionError."""
+        """Take groups, or hold them until what came before is here; raises DamagedSessionError or OverloadedError."""
         self._held[message.revision] = message
-        if self.session is not None:
-            self._catch_up(self.session)
-        elif len(self._held) > MOST_HELD:
-            self._held.clear()
-            self._again(self.name)
+        try:
+            if self.session is not None:
+                self._catch_up(self.session)
+            elif len(self._held) > MOST_HELD:
+                self._held.clear()
+                self._again(self.name)
+        finally:
+            self._count()
 
     def mark(self, *, behind: bool) -> None:
         """Say whether messages may have been missed."""
@@ -121,10 +146,16 @@ class Mirror:
         if self.session is not None:
             self.session.fail(error)
 
+    def let_go(self) -> None:
+        """Count nothing more: nobody waits."""
+        self._followed = False
+        self._count()
+
     def _move_on(self, session: Session, snapshot: Snapshot) -> None:
         """Take what has come since."""
         newer = {name: kept for name, kept in snapshot.groups.items() if kept.revision > self._revision}
         arrays = unpacked(self.name, session.prediction, {name: kept.content for name, kept in newer.items()})
+        self._check_room(session, arrays)
         session.prediction.replaced.update((name, None) for name, kept in newer.items() if kept.again)
         self._revision = snapshot.revision
         session.put(arrays)
@@ -135,6 +166,7 @@ class Mirror:
             del self._held[revision]
         while (message := self._held.pop(self._revision + 1, None)) is not None:
             arrays = unpacked(self.name, session.prediction, message.groups)
+            self._check_room(session, arrays)
             self._revision = message.revision
             self.mark(behind=False)  # it follows what is here, so nothing was missed
             session.put(arrays)
@@ -143,6 +175,20 @@ class Mirror:
         if len(self._held) > MOST_HELD:
             self._held.clear()
 
+    def _check_room(self, session: Session, arrays: Mapping[str, Float]) -> None:
+        """Raise OverloadedError where there is no room for groups."""
+        self._count()
+        self._account.check(session.more_bytes(arrays))
+
+    def _count(self) -> None:
+        """Account for what is here."""
+        held = 0
+        if self._followed:
+            held = sum(len(each) for message in self._held.values() for each in message.groups.values())
+            held += 0 if self.session is None else self.session.prediction.nbytes
+        self._account.bytes += held - self._counted
+        self._counted = held
+
 
 class Mirrors:
     """Every session that is followed here.
@@ -150,10 +196,12 @@ class Mirrors:
     Parameters
     ----------
     again : called with the name of a session that has to be read again; it may be told more than once.
+    account : counts the bytes of their values; None for a count of their own, without a limit.
     """
 
-    def __init__(self, again: Callable[[str], None]) -> None:
+    def __init__(self, again: Callable[[str], None], account: Held | None = None) -> None:
         self._again = again
+        self._account = Held(sys.maxsize) if account is None else account
         self._all: dict[str, Mirror] = {}
         self._hearing = False
 
@@ -169,7 +217,9 @@ class Mirrors:
         """Follow a session: during the block, and after it for as long as somebody waits."""
         mirror = self._all.get(name)
         if mirror is None:
-            mirror = self._all[name] = Mirror(name, self._again, self._drop_idle, behind=not self._hearing)
+            mirror = self._all[name] = Mirror(
+                name, self._again, self._drop_idle, self._account, behind=not self._hearing
+            )
         mirror.readers += 1
         try:
             yield mirror
@@ -195,6 +245,8 @@ class Mirrors:
         except DamagedSessionError as error:
             _log.warning("%s", error)
             mirror.fail(error)
+        except OverloadedError as error:
+            mirror.fail(error)
 
     def mark_all(self, *, hearing: bool) -> None:
         """Say that messages come, upon which every session has to be read again, or that they do not."""
@@ -209,6 +261,7 @@ class Mirrors:
         mirror = self._all.get(name)
         if mirror is not None and mirror.idle:
             del self._all[name]
+            mirror.let_go()
 
 
 def prediction_of(name: str, snapshot: Snapshot, model: AnytimeModel) -> Prediction:

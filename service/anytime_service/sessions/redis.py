@@ -22,6 +22,7 @@ from anytime_service.errors import (
     OverloadedError,
     UnknownSessionError,
 )
+from anytime_service.held import Held
 from anytime_service.sessions.kept_models import KeptModels
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
@@ -97,11 +98,20 @@ class RedisSessions:
     most : sessions there may be at once, on all replicas together.
     ttl_s : how long after its last use a session is kept.
     models : finds the model that a session was begun with.
+    held : counts the bytes of the values of those that somebody here waits for; None as of `MemorySessions`.
     """
 
     kind: Literal["memory", "redis"] = "redis"
 
-    def __init__(self, url: str, timeout_ms: float, most: int, ttl_s: float, models: KeptModels) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_ms: float,
+        most: int,
+        ttl_s: float,
+        models: KeptModels,
+        held: Held | None = None,
+    ) -> None:
         self.most = most
         self.ttl_s = ttl_s
         self._ttl_ms = max(int(ttl_s * 1000), 1)
@@ -111,7 +121,7 @@ class RedisSessions:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._unread: dict[str, None] = {}
         self._some_unread = asyncio.Event()
-        self._mirrors = Mirrors(self._read_again)
+        self._mirrors = Mirrors(self._read_again, held)
         self._link = Link(
             url,
             timeout_ms,
@@ -256,6 +266,8 @@ class RedisSessions:
             mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
         except (DamagedSessionError, MissingVersionError) as error:
             _log.warning("%s", error)
+            mirror.fail(error)
+        except OverloadedError as error:
             mirror.fail(error)
 
 

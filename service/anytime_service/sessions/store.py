@@ -13,7 +13,7 @@ from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
-from anytime_service.live import Live
+from anytime_service.live import VALUE_BYTES, Live
 
 __all__ = ["OpenSession", "Session", "SessionStore", "Took", "checked_groups", "gone", "unknown"]
 
@@ -94,7 +94,8 @@ class SessionStore(Protocol):
     def read(self, name: str, due_ms: float | None = None) -> AbstractAsyncContextManager[Session]:
         """Find a session with all its groups, which counts as using it; raises as `get`.
 
-        After the block it is kept up to date for as long as somebody has joined it.
+        After the block it is kept up to date for as long as somebody has joined it. Where somebody may, there has to be
+        room for its values, or OverloadedError is raised.
 
         Parameters
         ----------
@@ -135,6 +136,11 @@ class Session:
     def leave(self, live: Live) -> None:
         """Forget a prediction."""
         self.waiting.discard(live)
+
+    def more_bytes(self, arrays: Mapping[str, Any]) -> int:
+        """Bytes that taking groups would add to what is held."""
+        size: int = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
+        return size * VALUE_BYTES
 
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Take groups that `checked_groups` let through, and tell those who wait."""
