@@ -53,6 +53,7 @@ class Connections:
     Attributes
     ----------
     heads : connections whose next request has not come, or not wholly.
+    looks : those whose request is looked through before it is refused.
     tails : those whose request goes on after its response.
     lasts : those that were told that they are closed.
     writes : those that do not take what is sent.
@@ -65,6 +66,7 @@ class Connections:
         self.most = settings.max_connections
         self.turns = Turns()
         self.heads: Patience[Connection] = Patience(settings.header_timeout_s, lambda each: each.overdue())
+        self.looks: Patience[Connection] = Patience(LINGER_S, lambda each: each.overdue())
         self.tails: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
         self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
         self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
@@ -98,7 +100,7 @@ class Connections:
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
         self._guests.pop(connection, None)
-        for waiting in (self.heads, self.tails, self.lasts, self.writes):
+        for waiting in (self.heads, self.looks, self.tails, self.lasts, self.writes):
             waiting.end(connection)
 
     def _served(self, every: Collection[object]) -> int:

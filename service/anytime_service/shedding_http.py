@@ -1,6 +1,7 @@
 """Requests whose predictions are not begun, answered before there is a task for them.
 
-Those of the Open Inference Protocol may ask for the base rate in their bodies, which are looked through first.
+Those of the Open Inference Protocol may ask for the base rate in their bodies, which are looked through first, for as
+long as a body may go on after its answer.
 """
 
 from __future__ import annotations
@@ -90,6 +91,14 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             self._refuse_inference()
         super().on_message_complete()
 
+    def overdue(self) -> None:
+        """Take no more; whoever sends slowly what is looked through is told what it would have been told at its end."""
+        if self._looking is None:
+            super().overdue()
+        else:
+            self._refuse_inference()
+            self.shared.tails.begin(self)
+
     def _told_unread(self, shedding: Shedding, key: Key | None) -> bool:
         default = self.server_state.default_headers
         told = shedding.refusal(default) if key is None else shedding.prior(key, default)
@@ -115,7 +124,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
                 return False
         elif self.url.startswith(b"/v2"):
             self._looking = bytearray()
-            self.shared.tails.begin(self)
+            self.shared.looks.begin(self)
             return True
         else:
             told = shedding.refusal(default)
@@ -139,5 +148,5 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
         """Look no more; what has come of the body."""
         body, self._looking = bytes(self._looking or b""), None
         self.shared.held.bytes -= len(body)
-        self.shared.tails.end(self)
+        self.shared.looks.end(self)
         return body
