@@ -7,7 +7,7 @@ here. A request that is refused is answered before its body is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,11 +21,13 @@ from anytime_service.rights import Need, need_of, path_of
 from anytime_service.transports.inference import refusal
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 
-__all__ = ["KEY_SUBPROTOCOL", "Guard"]
+__all__ = ["KEY_SUBPROTOCOL", "Guard", "has_key"]
 
 KEY_SUBPROTOCOL = "anytime.key."
 
 _ONCE = (b"host", b"origin")
+
+Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class Guard:
@@ -51,7 +53,7 @@ class Guard:
         kind = scope["type"]
         if kind in ("http", "websocket"):
             try:
-                headers = _headers(scope)
+                headers = _headers(scope["headers"])
                 self.origins.check(headers, scope["scheme"])
                 if kind == "websocket":
                     scope = self._opened(scope, headers)
@@ -66,7 +68,7 @@ class Guard:
         method, path = scope["method"], path_of(scope)
         need = need_of(method, path)
         if need != "open":
-            _check_right(self._found(_bearer(headers)), need, method, path)
+            _check_right(_found(self.keys, _bearer(headers)), need, method, path)
 
     def _opened(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
         """Look at the key of a WebSocket, and hand on its scope without it."""
@@ -79,23 +81,9 @@ class Guard:
         presented = _bearer(headers)
         if presented is None and told:
             presented = unquote_to_bytes(told[0])
-        key, path = self._found(presented), path_of(scope)
+        key, path = _found(self.keys, presented), path_of(scope)
         _check_right(key, need_of("GET", path), "GET", path)
         return {**scope, "subprotocols": _shown(offered), KEY: key}
-
-    def _found(self, presented: bytes | None) -> Key:
-        if presented is None:
-            raise KeyNeededError(
-                "a key is needed; send it as 'Authorization: Bearer KEY', or, where a WebSocket cannot, "
-                f"percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
-            )
-        key = self.keys.find(presented)
-        if key is None:
-            raise KeyNeededError(
-                "the key that was sent does not hold; ask the operator for one (a subprotocol has it percent-encoded)",
-                presented=True,
-            )
-        return key
 
     async def _refuse(self, error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _reply(error, scope)
@@ -108,6 +96,32 @@ class Guard:
         await exchange.finish()
 
 
+def has_key(keys: KeyRing, headers: Pairs) -> bool:
+    """Whether a request has a key that holds, where one is needed; not what the key allows."""
+    if not keys.needed:
+        return True
+    try:
+        _found(keys, _bearer(_headers(headers)))
+    except AnytimeError:
+        return False
+    return True
+
+
+def _found(keys: KeyRing, presented: bytes | None) -> Key:
+    if presented is None:
+        raise KeyNeededError(
+            "a key is needed; send it as 'Authorization: Bearer KEY', or, where a WebSocket cannot, "
+            f"percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
+        )
+    key = keys.find(presented)
+    if key is None:
+        raise KeyNeededError(
+            "the key that was sent does not hold; ask the operator for one (a subprotocol has it percent-encoded)",
+            presented=True,
+        )
+    return key
+
+
 def _check_right(key: Key, need: Need, method: str, path: str) -> None:
     if need == "admin" and key.right != "admin":
         raise RightError(
@@ -116,9 +130,8 @@ def _check_right(key: Key, need: Need, method: str, path: str) -> None:
         )
 
 
-def _headers(scope: Scope) -> dict[bytes, bytes]:
+def _headers(pairs: Pairs) -> dict[bytes, bytes]:
     """Headers by name; where one that is looked at here is told twice, neither counts."""
-    pairs: list[tuple[bytes, bytes]] = scope["headers"]
     headers = dict(pairs)
     if len(headers) < len(pairs):
         names = [name for name, _ in pairs]

@@ -8,12 +8,13 @@ been read before is known by its bytes, and not even read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
 
 from anytime_service.clock import now_ms
 from anytime_service.exchange import Reply
+from anytime_service.guard import has_key
 from anytime_service.handler import Handler
 from anytime_service.keys import KeyRing
 from anytime_service.registry import ModelRegistry
@@ -28,7 +29,7 @@ ADMITTED = "anytime_service.admitted"
 KEEP = "anytime_service.keep"
 """In the state of a request's scope: takes the reply that the next request with this head is told at once."""
 
-Headers = Iterable[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 Key = tuple[bytes, ...]
 
@@ -70,11 +71,16 @@ class Shedding:
         self._kept_by: tuple[ModelRegistry, tuple[object, ...]] | None = None
         self._told: dict[tuple[bool, int], bytes] = {}
         self._heads: dict[bytes, tuple[int, Key | None]] = {}
+        self._heads_by: tuple[object, ...] = ()
         self._default: DefaultHeaders | None = None
 
     def count(self, why: str, how: str = "refused") -> None:
         """Count what was not begun."""
         self.handler.signals.shed.labels(how, why).inc()
+
+    def has_key(self, headers: Headers) -> bool:
+        """Whether a request may be told anything here; who has no key that holds is for the guard to refuse."""
+        return has_key(self.keys, headers)
 
     def had_turn(self) -> None:
         """Hear that a request which was let in has had its turn."""
@@ -87,10 +93,11 @@ class Shedding:
         -------
         The key of its base rate, None where it does not ask for one; or None for a request that is to be looked at.
         """
-        if not self._heads:
+        heads = self._heads_now()
+        if not heads:
             return None
         end = data.find(b"\r\n\r\n") + 4
-        known = self._heads.get(data[:end])
+        known = heads.get(data[:end])
         return None if known is None or len(data) != end + known[0] else (known[1],)
 
     def learn(self, data: bytes, headers: Headers, key: Key | None) -> None:
@@ -98,9 +105,10 @@ class Shedding:
         end = data.find(b"\r\n\r\n") + 4
         lengths = [int(value) for name, value in headers if name == b"content-length"]
         if end <= LONGEST_HEAD and lengths == [len(data) - end]:
-            if len(self._heads) >= MOST_KEPT:
-                self._heads.clear()
-            self._heads[data[:end]] = lengths[0], key
+            heads = self._heads_now()
+            if len(heads) >= MOST_KEPT:
+                heads.clear()
+            heads[data[:end]] = lengths[0], key
 
     def refusal(self, default: DefaultHeaders, *, inference: bool = False) -> bytes:
         """Response to a request whose prediction is not begun.
@@ -139,6 +147,13 @@ class Shedding:
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
         self._kept[key] = reply
+
+    def _heads_now(self) -> dict[bytes, tuple[int, Key | None]]:
+        """Heads that are known, of those keys that hold now."""
+        if self._heads_by is not self.keys.current:
+            self._heads_by = self.keys.current
+            self._heads.clear()
+        return self._heads
 
 
 def key_of(url: bytes, headers: Headers) -> Key:

@@ -55,7 +55,12 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             super().answer_head()
             return
         decided, self._decided = self._decided, None
-        if shedding.admission.admits(now_ms()) if decided is None else decided:
+        if decided is None:
+            if not shedding.has_key(self.headers):
+                super().answer_head()
+                return
+            decided = shedding.admission.admits(now_ms())
+        if decided:
             self.scope["state"][ADMITTED] = True
             super().answer_head()
             shedding.admission.waiting += 1

@@ -23,6 +23,7 @@ from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK, Form
+from service.doors import PREDICTING, WRONG, bearer, keyed_app
 from service.inferring import tensors
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, running, small_model, timeless, until
 
@@ -439,4 +440,48 @@ def test_a_key_that_has_gone_is_told_no_base_rate_that_it_was_told_before(
         assert [status(old) for _ in range(3)] == [200, 200, 200]
         file.write_text(new, encoding="utf-8")
         until(lambda: status(new) == 200)
+        assert status(old) == 401
+
+
+def test_who_has_no_key_that_holds_is_told_so_and_takes_no_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, limits = keyed_app()
+    switch = Switch()
+    monkeypatch.setattr(app.state.handler.admission, "admits", switch)
+    twice = [("Authorization", f"Bearer {PREDICTING}")] * 2
+    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
+        for method, path in (
+            ("POST", "/predict"),
+            ("POST", "/predict?overload=prior"),
+            ("GET", "/predict?session=nobody"),
+            ("GET", "/sessions/nobody/predict"),
+            ("POST", "/v2/models/brake/infer"),
+        ):
+            for headers in ([], [*bearer(WRONG).items()], twice):
+                assert http.request(method, path, headers=headers).status_code == 401
+            assert switch.asked == 0
+            told = http.request(method, path, headers=bearer(PREDICTING)).status_code
+            assert (told, switch.asked) == (200 if "prior" in path else 503, 1)
+            switch.asked = 0
+
+
+def test_a_head_that_is_known_is_not_when_its_key_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    file = tmp_path / "keys"
+    old, new = b"old-0123456789abcdef", b"new-0123456789abcdef"
+    file.write_bytes(old)
+    limits = settings.model_copy(update={"api_keys_file": file})
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
+    with running(app, limits) as service, service.connect() as connection:
+
+        def status(key: bytes) -> int:
+            head = b"POST /predict HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer %b\r\nContent-Length: 2\r\n\r\n"
+            connection.send(head % key + b"{}")
+            return connection.response()[0]
+
+        assert [status(old) for _ in range(4)] == [503] * 4
+        assert status(new) == 401
+        file.write_bytes(new)
+        until(lambda: status(new) == 503)
         assert status(old) == 401
