@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anytime_service.connections import Connections
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError, SlowRequestError
@@ -56,6 +56,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # without those of the slice in which it begins
         self._first_bytes = 0
         self._after_bytes = 0
+        self._running: RequestResponseCycle | None = None
         self.slice: bytes = b""
         self.alone_here = False
         self._welcome = True
@@ -70,6 +71,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """End a connection."""
         self.shared.left(self)
         super().connection_lost(exc)
+        answering = self._answering
+        if answering is not None:
+            _abandon(answering)
 
     def data_received(self, data: bytes) -> None:
         """Take what has been read, and see that the rest comes in time."""
@@ -186,16 +190,15 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """Tell why nothing is served here, and close."""
         if self.transport.is_closing() or self._stage == _LAST:
             return
-        answering = self._stage == _BUSY and self.cycle is not None and not self.cycle.response_complete
+        answering = self._answering if self._stage == _BUSY else None
         self._stage, self._after_bytes = _LAST, 0
         self.shared.left(self)
         self._unset_keepalive_if_required()
-        if answering and self.cycle.more_body and not self.cycle.response_started:
-            self.cycle.disconnected = True  # it is this request's own body, which will never be whole
-            self.cycle.message_event.set()
-        elif answering:  # the request before this one has the word, and the connection closes after it
+        if answering is not None and answering is self.cycle and answering.more_body and not answering.response_started:
+            _abandon(answering)  # it is this request's own body, which will never be whole
+        elif answering is not None:  # the request before this one has the word, and the connection closes after it
             self.pipeline.clear()
-            self.cycle.keep_alive = False
+            answering.keep_alive = False
             return
         self.transport.write(response(problem_reply(error)._replace(close=True), self.server_state.default_headers))
         if self.transport.can_write_eof():
@@ -225,6 +228,16 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
+    @property
+    def _answering(self) -> RequestResponseCycle | None:
+        """The request that is being answered; `cycle` is the last that has come, others may wait between them."""
+        running = self._running
+        return None if running is None or running.response_complete else running
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _swallow(self, size: int) -> None:
         self._after_bytes += size
         if self._after_bytes > SWALLOWED:
@@ -244,3 +257,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def _too_large(self) -> HeadTooLargeError:
         most = self.shared.settings.max_header_bytes
         return HeadTooLargeError(f"the head of the request has more than {most} bytes, which is as many as are taken")
+
+
+def _abandon(cycle: RequestResponseCycle) -> None:
+    """Have what answers a request hear that nobody waits for the answer."""
+    cycle.disconnected = True
+    cycle.message_event.set()

@@ -314,6 +314,33 @@ def test_what_is_no_http_is_told_so_by_a_problem(few: Running) -> None:
         assert at_end(connection)
 
 
+def waiting_on(service: Running, deadline_ms: int) -> bytes:
+    """A request that waits for its deadline."""
+    session = service.post_to("/sessions").json()["id"]
+    return f"GET /sessions/{session}/predict?deadline_ms={deadline_ms} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
+
+
+def test_who_closes_while_one_request_waits_behind_another_leaves_nothing_open(few: Running) -> None:
+    faults = few.metric("anytime_errors_total", kind="fault")
+    with logged() as records:
+        with few.connect() as connection:
+            connection.send(waiting_on(few, 9_000) * 2)
+            until(lambda: few.metric("anytime_open_predictions") == 1)
+        until(lambda: few.metric("anytime_open_predictions") == 0, within_s=6)
+    assert not records
+    assert few.metric("anytime_errors_total", kind="fault") == faults
+
+
+def test_a_connection_closes_after_the_answer_that_other_requests_waited_for_when_what_follows_is_none(
+    few: Running,
+) -> None:
+    with few.connect() as connection:
+        connection.send(waiting_on(few, 300) * 2 + b"no request\r\n\r\n")
+        status, headers, answer = connection.response()
+        assert (status, headers["connection"], answer["reason"]) == (200, "close", "deadline")
+        assert connection.at_end()
+
+
 def test_a_stream_that_asks_for_nothing_is_closed_and_one_that_waits_is_not(hasty: Running) -> None:
     with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
         waiting.say("begin", 1, deadline_ms=1_500)
