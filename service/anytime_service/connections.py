@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from anytime_service.correlation import Correlation, on_behalf_of
 from anytime_service.errors import OverloadedError
 from anytime_service.exchange import LINGER_S
 from anytime_service.held import Held
 from anytime_service.patience import Patience
 from anytime_service.settings import Settings
 from anytime_service.shedding import Shedding
+from anytime_service.transports.replies import problem_reply, response
 from anytime_service.turns import Turns
 
 __all__ = ["BESIDE", "RESERVED", "Connection", "Connections", "room_for"]
@@ -71,6 +73,7 @@ class Connections:
         self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
         self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
         self._guests: dict[Connection, None] = {}
+        self._nobody = None if shedding is None else Correlation("", (), shedding.handler.signals.errors)
 
     def came(self, connection: Connection, every: Collection[object]) -> bool:
         """Take note of a new connection, one of `every`; whether it may ask for anything."""
@@ -106,6 +109,11 @@ class Connections:
     def _served(self, every: Collection[object]) -> int:
         """How many connections may ask for anything."""
         return len(every) - len(self._guests) - len(self.lasts)
+
+    def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The last response of a connection, which is none to a request; it is counted all the same."""
+        with on_behalf_of(self._nobody):
+            return response(problem_reply(error)._replace(close=True), default)
 
     def full(self) -> OverloadedError:
         """Why a connection is not served."""

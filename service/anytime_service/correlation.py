@@ -1,9 +1,9 @@
 """What ties log lines, spans and problems to the request that they are about: its id, and the caller's trace.
 
-The id is the client's own `X-Request-Id` where that is sane, else a new one; every response and every handshake tells
-it. Tasks and timers inherit the request in which they were begun, so that an answer that leaves from an alarm still has
-its request. What one request does on behalf of another, a session's groups or a set solved for several, goes back to
-the other's by `on_behalf_of`.
+The id is the client's own `X-Request-Id` where that is sane, else a new one; every response and every handshake of the
+application tells it. Tasks and timers inherit the request in which they were begun, so that an answer that leaves from
+an alarm still has its request. What one request does on behalf of another, a session's groups or a set solved for
+several, goes back to the other's by `on_behalf_of`.
 """
 
 from __future__ import annotations

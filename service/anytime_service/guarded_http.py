@@ -21,7 +21,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from anytime_service.connections import Connections
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError, SlowRequestError
-from anytime_service.transports.replies import problem_reply, response
 
 __all__ = ["PROBES", "GuardedHttpProtocol"]
 
@@ -200,7 +199,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self.pipeline.clear()
             answering.keep_alive = False
             return
-        self.transport.write(response(problem_reply(error)._replace(close=True), self.server_state.default_headers))
+        self.transport.write(self.shared.refusal(error, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.closes(self)

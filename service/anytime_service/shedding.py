@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from starlette.types import Scope
 
 from anytime_service.clock import now_ms
+from anytime_service.correlation import on_behalf_of
 from anytime_service.exchange import Reply
 from anytime_service.guard import has_key
 from anytime_service.handler import Handler
@@ -119,6 +120,7 @@ class Shedding:
         inference : whether it is one of the Open Inference Protocol.
         """
         self.handler.shed("refused")
+        self.handler.signals.overloaded.inc()
         if default is not self._default:
             self._default = default
             self._told.clear()
@@ -126,7 +128,8 @@ class Shedding:
         told = self._told.get((inference, seconds))
         if told is None:
             error = self.handler.overloaded(seconds)
-            told = response(refusal(error) if inference else problem_reply(error), default)
+            with on_behalf_of(None):  # it has been counted
+                told = response(refusal(error) if inference else problem_reply(error), default)
             self._told[inference, seconds] = told
         return told
 

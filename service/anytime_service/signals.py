@@ -78,6 +78,7 @@ class Signals:
         Info("anytime_build", "The service's own version.", registry=here).info({"version": release()})
         # Told before the first, so that the first is an increase too.
         self.errors.labels("fault")
+        self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
         limit = Gauge("anytime_memory_limit_bytes", "Memory that the process may take; 0: not known.", registry=here)

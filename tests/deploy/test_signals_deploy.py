@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 import yaml
 
+from anytime.answer import Reason
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -88,6 +89,11 @@ def test_every_alert_says_what_to_do_and_where_it_is_written() -> None:
         assert {"summary", "description", "runbook"} == set(told)
         assert told["runbook"] == f"deploy/README.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_every_reason_of_an_answer_is_documented() -> None:
+    (row,) = re.findall(r"^\| `anytime_predictions_total` .*$", README, re.MULTILINE)
+    assert set(get_args(Reason)) <= set(re.findall(r"`(\w+)`", row))
 
 
 def test_every_measure_is_documented_with_its_type() -> None:

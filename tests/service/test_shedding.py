@@ -485,3 +485,16 @@ def test_a_head_that_is_known_is_not_when_its_key_has_gone(
         file.write_bytes(new)
         until(lambda: status(new) == 503)
         assert status(old) == 401
+
+
+def test_every_refusal_counts_as_a_problem_too(swamped: Asking, switch: Switch) -> None:
+    before = swamped.metric("anytime_errors_total", kind="overloaded")
+    for _ in range(3):
+        assert is_refusal(swamped.post({"groups": VALUES}))
+        assert is_refusal(swamped.post_to("/v2/models/brake/infer", {"inputs": []}))
+    assert is_refusal(swamped.get("/predict", session="nobody"))
+    assert is_refusal(swamped.http.post("/predict", headers={"connection": "close"}))
+    with swamped.stream() as stream:
+        stream.say("begin", 1)
+        assert stream.problem()["status"] == 503
+    assert swamped.metric("anytime_errors_total", kind="overloaded") - before == 9

@@ -258,6 +258,18 @@ def handshake_refused(service: Running) -> None:
         pass
 
 
+def no_http_refused(service: Running) -> None:
+    with service.connect() as connection:
+        connection.send(b"no request\r\n\r\n")
+        assert connection.response()[0] == 400
+
+
+def long_head_refused(service: Running) -> None:
+    with service.connect() as connection:
+        connection.send(b"GET /%b HTTP/1.1\r\nHost: test\r\n\r\n" % (b"x" * 17_000))
+        assert connection.response()[0] == 431
+
+
 @pytest.mark.parametrize(
     ("kind", "make"),
     [
@@ -268,6 +280,8 @@ def handshake_refused(service: Running) -> None:
         ("unusable-values", message_refused),
         ("unusable-values", lambda service: service.get("/models/brake/plan", budget=-1)),
         ("subprotocol", handshake_refused),
+        ("malformed-body", no_http_refused),
+        ("head-too-large", long_head_refused),
         ("http-404", lambda service: service.get("/nowhere")),
         ("http-405", lambda service: service.post_to("/livez")),
         ("fault", lambda service: service.get("/fail")),

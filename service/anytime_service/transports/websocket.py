@@ -202,6 +202,7 @@ class _Connection:
         admitted = self.handler.admission.admits(begun)
         if not admitted and frame.overload != "prior":
             self.handler.shed("refused")
+            self.handler.signals.overloaded.inc()
             self._remember_refused(name)
             self._put(form, self.refusals.frame(form, name))
             return
