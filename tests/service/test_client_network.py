@@ -8,8 +8,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import closing, contextmanager, suppress
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from anytime.answer import Overload
 from anytime.model import AnytimeModel
 from anytime_service.app import create_app
 from anytime_service.client import (
@@ -33,7 +34,7 @@ from anytime_service.client import (
 )
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, running, small_model
+from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 
 LONG_MS = 20_000.0
 SHORT_MS = 200.0
@@ -335,6 +336,37 @@ def test_a_run_whose_connection_is_gone_falls_back_to_the_last_update(client: Cl
     assert answer.note.startswith("the connection broke: the connection to the server broke")
     assert answer.note.endswith("this is the last update that had come")
     assert (answer.groups, answer.reason) == (("speed", "hog"), "deadline")
+
+
+@pytest.mark.parametrize("overload", get_args(Overload))
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
+    breaks: bool, overload: Overload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(port=0)
+    app = create_app(ModelRegistry.of([trained_model()]), settings)
+    with running(app, settings) as service, closing(Network(service.port)) as network, Client(network.url) as client:
+        last = client.model().order()[-1]
+
+        def updated() -> bool:
+            link = client._core.connection._link
+            assert link is not None
+            return any(each.update is not None and each.update.prefix == 2 for each in list(link._open.values()))
+
+        def lose() -> None:
+            wait_until(updated)
+            monkeypatch.setattr(app.state.handler.admission, "admits", lambda _: False)
+            if not breaks:
+                raise RuntimeError("out of order")
+            network.cut()
+
+        extractors = but(**{last: Pause(last, lose)})
+        client.warm_up(extractors)
+        answer = client.run(extractors, VALUES, LONG_MS, overload=overload)
+        assert answer.note is not None
+        assert "the server refused: more is asked for" in answer.note
+        assert answer.note.endswith("this is the last update that had come")
+        assert (answer.prefix, answer.missing, answer.reason) == (2, (last,), "overload")
 
 
 def test_a_prediction_that_breaks_is_sent_again_and_after_that_an_error(client: Client, network: Network) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from anytime.answer import Answer, Overload, Policy
+from anytime.answer import Answer, Overload, Policy, Reason
 from anytime.errors import ValuesError
 from anytime.model import checked_budget
 from anytime_service.client.connection import Connection
@@ -186,17 +186,17 @@ class Call:
 
     def fallback(self, base: Answer) -> Answer:
         """Answer without the server: the last update, or else the base rate; the note says why."""
-        if self.refused is not None:
-            note = f"the server refused: {self.refused.detail}; this is the base rate"
-            return with_note(replace(base, reason="overload"), note)
         if self._channel is not None and self._channel.update is not None:
             self._update = self._channel.update
-        if self._broken is None:
+        reason: Reason = "deadline"
+        if self.refused is not None:
+            why, reason = f"the server refused: {self.refused.detail}", "overload"
+        elif self._broken is None:
             why = "the network was later than the deadline"
         else:
             why = f"the connection broke: {self._broken}"
         what = "the base rate, since no update had come" if self._update is None else "the last update that had come"
-        return with_note(replace(self._update or base, reason="deadline"), f"{why}; this is {what}")
+        return with_note(replace(self._update or base, reason=reason), f"{why}; this is {what}")
 
     def afterwards(self) -> Callable[[str, Encoded, float], None]:
         """How to tell, once this is closed, what a group took that came too late; from the event loop.
@@ -228,6 +228,8 @@ class Call:
         ask, tell = self.ask, self._tell
         told_ms = None if tell is None else tell((self.until - time.perf_counter()) * 1e3)
         updates = tell is not None
+        # An update is better than the base rate.
+        overload: Overload = ask.overload if self._update is None else "refuse"
         begin = Begin(
             0,
             ask.model,
@@ -237,7 +239,7 @@ class Call:
             ask.policy,
             updates=updates,
             ranking=ask.ranking,
-            overload=None if ask.overload == "refuse" else ask.overload,  # a server of before knows no such field
+            overload=None if overload == "refuse" else overload,  # a server of before knows no such field
         )
         self._channel = self._link.begin(begin, self._wake)
         for group in self.sent:

@@ -113,7 +113,8 @@ class Client:
         ranking : whether the answer tells the rows in order of their scores.
         overload : what is wanted of a server that is asked for more than it can answer in time. "prior": the base rate
             from it, at once; "refuse": its refusal, upon which this answers the base rate by itself. Either way
-            `reason` is "overload" and `note` says why.
+            `reason` is "overload" and `note` says why; where a prediction is refused that was begun before, the
+            last update that came is the answer.
         worker : "thread", or "process" for extractors that hold the interpreter, crash or hang; see `anytime.Runner`.
             Workers are kept for the next calls with the same extractors.
 
