@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from anytime.answer import Overload
+from anytime.answer import Answer, Overload
 from anytime.model import AnytimeModel
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
@@ -28,6 +28,11 @@ from service.inferring import tensors
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, running, small_model, timeless, until
 
 PRIOR: dict[str, Any] = {"overload": "prior"}
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {
+    "speed": lambda _: VALUES["speed"],
+    "hog": lambda _: VALUES["hog"],
+    "lab": lambda _: VALUES["lab"],
+}
 
 
 class Switch:
@@ -372,7 +377,7 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
         sent.append("speed")
         return VALUES["speed"]
 
-    extractors = {"speed": speed, "hog": lambda _: VALUES["hog"], "lab": lambda _: VALUES["lab"]}
+    extractors = {**EXTRACTORS, "speed": speed}
     with Client(swamped.url) as client:
         client.warm_up(extractors)
         assert client.run(extractors, None, 5_000).prefix == 3
@@ -393,6 +398,37 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
         assert client.predict(VALUES, overload="prior").prefix == 3
         with pytest.raises(ValueError, match="overload is 'panic'"):
             client.predict(VALUES, overload="panic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spares", [False, True])
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda client: client.run(EXTRACTORS, None, 5_000),
+        lambda client: client.predict(VALUES, deadline_ms=5_000, overload="prior"),
+    ],
+)
+def test_the_first_call_of_a_client_has_the_base_rate_of_a_server_that_refuses(
+    first: Callable[[Client], Answer], spares: bool, swamped: Asking, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(swamped.url) as client:
+        monkeypatch.setattr(client._core.connection.throttle, "spares", lambda: spares)
+        answer = first(client)
+        assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
+        assert answer.note is not None
+        at_once = client.run(EXTRACTORS, None, 0)
+        assert (at_once.prediction, at_once.reason, at_once.note) == (BASE_RATE, "deadline", None)
+
+
+def test_the_first_call_of_a_client_tells_of_a_server_that_refuses_even_the_base_rate(
+    swamped: Asking, switch: Switch, app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch.lets_in = True
+    with Client(swamped.url) as client:
+        client.predict(VALUES)  # connects
+        monkeypatch.setattr(app.state.handler, "draining", True)
+        with pytest.raises(ProblemError, match="the service is stopping"):
+            client.run(EXTRACTORS, None, 5_000)
 
 
 def test_a_client_spares_a_server_that_refuses(swamped: Asking, switch: Switch) -> None:

@@ -94,17 +94,18 @@ class Call:
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
 
-    async def begin(self) -> None:
+    async def begin(self, *, sparing: bool = True) -> None:
         """Begin on the server; comes back without having done so when the time is over.
 
-        One with a deadline is not begun, but counts as refused, where the server has just refused many.
+        One with a deadline is not begun, but counts as refused, where the server has just refused many and is to be
+        spared.
 
         Raises
         ------
         ClientError
             The server cannot be reached or refuses the connection; too many predictions are open.
         """
-        if self._tell is not None and self._connection.throttle.spares():
+        if sparing and self._tell is not None and self._connection.throttle.spares():
             self.refused = _spared()
             return
         self._link = await self._connection.link(self.until)

@@ -133,13 +133,18 @@ class KnownModels:
         return known
 
     async def _base_rate(self, name: str | None) -> Answer:
-        """Ask for an answer at once, from nothing; how long it takes is what the margin learns first."""
-        call = Call(self._connection, Ask(name), time.perf_counter() + self._timeout_s, lambda _: 0.0)
+        """Ask for an answer at once, from nothing; how long it takes is what the margin learns first.
+
+        A server with too much to do is asked, too: it tells this all the same, and what it refuses is answered by it.
+        """
+        call = Call(self._connection, Ask(name, overload="prior"), time.perf_counter() + self._timeout_s, lambda _: 0.0)
         try:
-            await call.begin()
+            await call.begin(sparing=False)
             answer = await call.answer()
         finally:
             call.close()
+        if call.refused is not None:
+            raise call.refused
         if answer is None:
             raise NoAnswerError(f"the server did not answer within {self._timeout_s:g} s")
         return answer
