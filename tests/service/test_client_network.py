@@ -30,6 +30,7 @@ from anytime_service.client import (
     NoAnswerError,
     ProblemError,
     ReplyError,
+    known,
     link,
 )
 from anytime_service.registry import ModelRegistry
@@ -537,6 +538,33 @@ def test_what_a_newer_server_says_besides_is_left_alone() -> None:
         answer = client.predict(VALUES)
         assert (answer.reason, answer.policy) == ("eclipse", "wise")
         assert not hasattr(answer, "mood")
+
+
+def test_a_base_rate_of_another_version_than_the_description_is_learned_anew_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "REFRESH_S", 0.0)
+    learned: list[int] = []
+
+    async def loaded_anew(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] != "begin":
+                continue
+            version = "v1" if learned else "v0"  # the first is the last answer of a version that is replaced
+            if frame.get("deadline_ms") == 0.0:
+                learned.append(frame["id"])
+            await socket.send(reply("answer", frame["id"], version=version, prediction=float(version == "v1")))
+
+    def base_rate(client: Client) -> Any:
+        return client.predict({}, deadline_ms=0).prediction
+
+    with fake(loaded_anew) as url, Client(url) as client:
+        assert base_rate(client) == 0.0
+        assert client.predict({}, deadline_ms=LONG_MS).version == "v1"
+        wait_until(lambda: base_rate(client) == 1.0)
+        for _ in range(5):
+            client.predict({}, deadline_ms=LONG_MS)
+        assert len(learned) == 2
 
 
 def test_replies_come_as_json_too() -> None:

@@ -96,9 +96,14 @@ class KnownModels:
         return found
 
     def saw(self, name: str | None, answer: Answer) -> None:
-        """Look at the version that answered, and learn the model anew if it is another."""
+        """Look at the version that answered, and learn the model anew if either part is of another.
+
+        Base rate and description come by ways of their own, which may lead to replicas of different versions.
+        """
         known = self._known.get(name)
-        if known is None or known.description.version == answer.version or self._closed:
+        if known is None or self._closed:
+            return
+        if known.base.version == known.description.version == answer.version:
             return
         now = time.monotonic()
         if now - self._refreshed_at >= REFRESH_S:
