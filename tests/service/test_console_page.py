@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from anytime_service.app import create_app
+from anytime_service.handler import Handler
+from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import (
@@ -31,10 +33,20 @@ if CHROMIUM is None:
 
 
 @pytest.fixture(scope="module")
-def console() -> Iterator[Running]:
-    settings = Settings(port=0)
+def app() -> AnytimeAPI:
     models = [regression(), certified_regression(), classification(), *likelihoods()]
-    with running(create_app(ModelRegistry.of(models), settings), settings) as service:
+    return create_app(ModelRegistry.of(models), Settings(port=0))
+
+
+@pytest.fixture
+def handler(app: AnytimeAPI) -> Handler:
+    handler: Handler = app.state.handler
+    return handler
+
+
+@pytest.fixture(scope="module")
+def console(app: AnytimeAPI) -> Iterator[Running]:
+    with running(app, Settings(port=0)) as service:
         yield service
 
 
@@ -191,6 +203,28 @@ def test_a_refused_group_does_not_keep_the_play_from_its_end(visit: Visit) -> No
     expect(visit.play).to_have_text("Play", timeout=15_000)
     expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")
     expect(visit.group("lab").locator(".problem")).to_contain_text("expected")
+
+
+def test_a_play_that_is_refused_for_want_of_time_ends(
+    visit: Visit, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler.admission, "admits", lambda _: False)
+    visit.play.click()
+    expect(visit.page.locator("#problem")).to_contain_text("more is asked for than can be answered")
+    expect(visit.play).to_have_text("Play")
+    expect(visit.page.locator("#doing")).to_contain_text("the answer before")
+    expect(visit.page.locator("#row [data-state=computing]")).to_have_count(0)
+
+
+def test_a_play_whose_base_rate_alone_is_refused_goes_on(
+    visit: Visit, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = iter([False])
+    monkeypatch.setattr(handler.admission, "admits", lambda _: next(decisions, True))
+    visit.play.click()
+    expect(visit.page.locator("#problem")).to_contain_text("more is asked for than can be answered")
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms", timeout=15_000)
+    expect(visit.play).to_have_text("Play")
 
 
 def test_an_empty_value_is_missing_and_the_answer_says_what_took_its_place(visit: Visit) -> None:

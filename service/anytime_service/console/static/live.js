@@ -6,6 +6,9 @@ import { Stream } from "./service.js";
 
 const OF_BEGIN = new Set(["model", "rows", "budget", "deadline_ms", "policy"]);
 
+/** Whether a problem is of a beginning: what it asks for cannot be, or there is too much to do for it. */
+const ofBegin = ({ type, field }) => (field ? OF_BEGIN.has(field) : type.endsWith(":overloaded"));
+
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 export class Live {
@@ -110,9 +113,9 @@ export class Live {
   }
 
   #refused({ id, problem }, played) {
-    if (OF_BEGIN.has(problem.field)) {
+    if (ofBegin(problem)) {
       this.#since = id + 1; // never begun, so its groups and its end are refused too: that is no news
-      this.#leave();
+      if (played) this.#leave();
     } else if (played) {
       played.refused = true;
       this.#settle(played);
