@@ -243,6 +243,15 @@ def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
     expect(visit.page.get_by_label("v", exact=True)).not_to_have_value(str(before["speed"][0]))
 
 
+def test_why_there_is_no_other_row_is_told(visit: Visit) -> None:
+    before = visit.values()
+    refusal = {"title": "Too much", "status": 503, "detail": "no row can be made up now"}
+    visit.page.route("**/sample?*", lambda route: route.fulfill(status=503, json=refusal))
+    visit.page.get_by_role("button", name="Another row").click()
+    expect(visit.page.locator("#problem")).to_have_text("no row can be made up now")
+    assert visit.values() == before
+
+
 def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
     expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
         ["brake", "sure", "light", "softmax", "alarm", "visits"]

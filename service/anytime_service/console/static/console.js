@@ -164,11 +164,11 @@ byId("clear").onclick = () => {
   row.clear();
   ask({ soon: 0, fresh: true });
 };
-byId("another").onclick = async () => {
+byId("another").onclick = () => attempt(async () => {
   seed += 1;
   await fill();
   ask({ soon: 0, fresh: true });
-};
+});
 
 async function fill() {
   const sample = await get(`models/${encodeURIComponent(model.name)}/sample?seed=${seed}`);
