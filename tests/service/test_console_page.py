@@ -265,6 +265,29 @@ def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(vi
     assert visit.column("trail", 2)[-1].count("%") == 3
 
 
+def test_a_row_made_up_for_one_model_does_not_fill_the_row_of_another(visit: Visit) -> None:
+    visit.page.evaluate(
+        """() => {
+            const fetched = window.fetch;
+            window.fetch = async (url, options) => {
+                const response = await fetched(url, options);
+                if (!String(url).includes("alarm/sample")) return response;
+                const sample = await response.json();
+                await new Promise((go) => { window.letGo = go; });
+                return { ok: true, status: 200, json: async () => sample };
+            };
+        }"""
+    )
+    visit.page.get_by_label("Model").select_option("alarm")
+    visit.page.wait_for_function("() => window.letGo")
+    visit.choose("visits")
+    visit.page.get_by_label("v", exact=True).fill("77")
+    visit.page.get_by_label("Budget in ms").fill("5")
+    visit.page.evaluate("() => new Promise((seen) => { window.letGo(); setTimeout(seen); })")
+    assert visit.values()["speed"] == [77.0]
+    expect(visit.page.get_by_label("Budget in ms")).to_have_value("5")
+
+
 def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(visit: Visit, console: Running) -> None:
     expect(visit.page.locator("#curve-title")).to_have_text("Explained variance against cost")
     visit.choose("softmax")

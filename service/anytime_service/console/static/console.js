@@ -166,16 +166,19 @@ byId("clear").onclick = () => {
 };
 byId("another").onclick = () => attempt(async () => {
   seed += 1;
-  await fill();
-  ask({ soon: 0, fresh: true });
+  if (await fill()) ask({ soon: 0, fresh: true });
 });
 
+/** Have a row made up; false where another model was chosen meanwhile, whose row is not filled with it. */
 async function fill() {
+  const mine = row;
   const sample = await get(`models/${encodeURIComponent(model.name)}/sample?seed=${seed}`);
+  if (row !== mine) return false;
   row.fill(sample.groups);
   byId("row-says").textContent =
     `A made-up row: values with the means and deviations${sample.correlated ? " and correlations" : ""} of the training data. ` +
     "Type over them; what is left empty is missing. A group that is typed into, or ticked, is sent.";
+  return true;
 }
 
 /** No answer is told, nor one under way: it was another model's, or for another key. The next one draws the charts anew. */
@@ -198,7 +201,7 @@ async function open(name) {
   [model, curve] = [described, drawn];
   model.featured = new Set(model.groups.filter((group) => group.features.length).map((group) => group.name));
   row = new Row(byId("row"), model, () => ask({ fresh: true }));
-  await fill();
+  if (!(await fill())) return;
   byId("about").textContent = `${model.name} ${model.version}: ${kind(model)} of ${model.target.join(", ")}, ` +
     `${model.groups.length} groups in ${model.steps.length} steps, ${number(model.total_cost)} ${model.cost_unit} in all`;
   byId("unit").textContent = model.cost_unit;
