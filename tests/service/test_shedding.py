@@ -137,39 +137,37 @@ def test_a_post_is_refused_before_its_body_has_come(swamped: Asking, switch: Swi
         assert connection.response()[0] == 200
 
 
-def test_a_body_that_goes_on_and_on_after_its_refusal_is_cut(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A service that lets nobody in, and waits 0.2 s for the rest of a body."""
     monkeypatch.setattr("anytime_service.connections.LINGER_S", 0.2)
     app = create_app(ModelRegistry.of([small_model()]), settings)
     monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
     with running(app, settings) as service:
-        with service.connect() as slow:
-            slow.head()
-            assert slow.response()[0] == 503
-            slow.send(b"1\r\n \r\n")
-            assert slow.at_end()
-        with service.connect() as long:
-            long.head()
-            assert long.response()[0] == 503
-            with pytest.raises(OSError, match=r"reset|[Bb]roken"):
-                long.send((b"2710\r\n" + b" " * 10_000 + b"\r\n") * 5_000)
+        yield service
 
 
-def test_an_inference_whose_body_does_not_come_is_refused_all_the_same(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.connections.LINGER_S", 0.2)
-    app = create_app(ModelRegistry.of([small_model()]), settings)
-    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
-    with running(app, settings) as service:
-        with service.connect() as slow:
-            slow.send(b"POST /v2/models/brake/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n" + b" " * 20)
-            status, headers, told = slow.response()
-            assert (status, headers["retry-after"], told["error"]) == (503, "1", told["detail"])
-            assert slow.at_end()
-        assert shed(service, "refused") == 1
-        assert service.metric("anytime_held_bytes") == 0
+def test_a_body_that_goes_on_and_on_after_its_refusal_is_cut(brief: Running) -> None:
+    with brief.connect() as slow:
+        slow.head()
+        assert slow.response()[0] == 503
+        slow.send(b"1\r\n \r\n")
+        assert slow.at_end()
+    with brief.connect() as long:
+        long.head()
+        assert long.response()[0] == 503
+        with pytest.raises(OSError, match=r"reset|[Bb]roken"):
+            long.send((b"2710\r\n" + b" " * 10_000 + b"\r\n") * 5_000)
+
+
+def test_an_inference_whose_body_does_not_come_is_refused_all_the_same(brief: Running) -> None:
+    with brief.connect() as slow:
+        slow.send(b"POST /v2/models/brake/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n" + b" " * 20)
+        status, headers, told = slow.response()
+        assert (status, headers["retry-after"], told["error"]) == (503, "1", told["detail"])
+        assert slow.at_end()
+    assert shed(brief, "refused") == 1
+    assert brief.metric("anytime_held_bytes") == 0
 
 
 def test_who_asks_for_the_base_rate_is_told_it_at_once(swamped: Asking, switch: Switch, model: AnytimeModel) -> None:
