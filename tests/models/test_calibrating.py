@@ -292,7 +292,7 @@ def test_a_table_in_batches_calibrates_as_a_whole_one(
     given = PROBLEMS[name]
     whole = the_calibration(given.calibrated(tmp_path, HELD))
     rows = Dataset.rows
-    monkeypatch.setattr(Dataset, "rows", lambda dataset: rows(dataset, batch))
+    monkeypatch.setattr(Dataset, "rows", lambda dataset, _most: rows(dataset, batch))
     parts = the_calibration(given.calibrated(tmp_path, HELD))
     assert parts.thresholds == pytest.approx(whole.thresholds, rel=1e-9)
     assert parts.sizes == pytest.approx(whole.sizes, rel=1e-9)
@@ -610,7 +610,7 @@ def test_rows_without_a_target_may_be_left_out(tmp_path: Path) -> None:
 def test_too_few_rows_are_refused_before_the_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = PROBLEMS["number"]
     table = given.table(tmp_path, slice(0, 18))
-    monkeypatch.setattr(Dataset, "rows", lambda _: pytest.fail("features were read"))
+    monkeypatch.setattr(Dataset, "rows", lambda *_: pytest.fail("features were read"))
     with pytest.raises(TrainingError, match=r"^18 rows are too few to calibrate a coverage of 0\.95; expected 19"):
         calibrate(given.model, table, 0.95)
     with pytest.raises(TrainingError, match="coverage is 90"):
