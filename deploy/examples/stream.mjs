@@ -6,10 +6,13 @@
 //
 // In a browser: import { connect } from "./stream.mjs".
 
+/** A key as a subprotocol may have it: percent-encoded, parentheses too. */
+const encoded = (key) => encodeURIComponent(key).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`);
+
 /** Connect to a server; a key goes as a subprotocol, since a browser's WebSocket has no headers to put it in. */
 export function connect(url, key) {
   if (typeof WebSocket === "undefined") throw new Error("no WebSocket here: Node 20 has it by --experimental-websocket");
-  const protocols = ["anytime.v1", ...(key === undefined ? [] : [`anytime.key.${key}`])];
+  const protocols = ["anytime.v1", ...(key === undefined ? [] : [`anytime.key.${encoded(key)}`])];
   const socket = new WebSocket(`${url.replace(/^http/, "ws").replace(/\/$/, "")}/stream`, protocols);
   const open = new Map(); // predictions that wait for their answer, by id
   let count = 0;
@@ -39,6 +42,7 @@ export function connect(url, key) {
   /** Compute groups one after another, send each, and return the answer; `onUpdate` is called with better ones before. */
   async function run(extractors, x, { deadlineMs, budget, model, onUpdate } = {}) {
     await ready;
+    if (socket.readyState !== WebSocket.OPEN) throw new Error("the connection closed; connect again");
     const id = count++;
     const answered = new Promise((resolve, reject) => open.set(id, { resolve, reject, onUpdate }));
     const send = (type, fields) => socket.send(JSON.stringify({ type, id, ...fields })); // undefined is left out

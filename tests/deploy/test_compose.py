@@ -51,7 +51,7 @@ def test_what_a_service_refers_to_is_declared_and_what_is_declared_is_used(name:
 @every_service
 def test_a_service_that_is_waited_for_can_tell_that_it_is_well(name: str) -> None:
     for other, told in SERVICES[name].get("depends_on", {}).items():
-        assert told == {"condition": "service_healthy"}
+        assert told["condition"] == "service_healthy"
         image_tells = other == "anytime" and "\nHEALTHCHECK " in (DEPLOY.parent / "Dockerfile").read_text()
         assert "healthcheck" in SERVICES[other] or image_tells
 
@@ -94,7 +94,10 @@ def test_no_service_can_write_to_its_image_or_become_more_than_it_is(name: str) 
     assert told["security_opt"] == ["no-new-privileges:true"]
     assert int(told["user"].split(":")[0]) > 0
     assert not {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode"} & set(told)
-    assert {"cpus", "memory", "pids"} <= set(told["deploy"]["resources"]["limits"])
+    limits = set(told["deploy"]["resources"]["limits"])
+    assert limits == ({"memory", "pids"} if name == "anytime" else {"cpus", "memory", "pids"}), (
+        "deadlines bear no quota"
+    )
 
 
 def test_every_variable_is_a_setting() -> None:
@@ -122,6 +125,14 @@ def test_the_proxy_asks_the_service_by_its_name_and_listens_where_it_is_publishe
     assert "listen 8080;" in proxy
     assert SERVICES["nginx"]["ports"] == ["127.0.0.1:8080:8080"]
     assert set(SERVICES["nginx"]["networks"]) & set(SERVICES["anytime"]["networks"])
+    assert SERVICES["nginx"]["depends_on"]["anytime"]["restart"], "it looks the name up once"
+
+
+def test_the_proxy_ends_its_connections_before_it_is_ended_and_after_the_longest_deadline() -> None:
+    proxy = (DEPLOY / "proxies" / "nginx.conf").read_text(encoding="utf-8")
+    [patience] = re.findall(r"^worker_shutdown_timeout (\d+)s;", proxy, re.MULTILINE)
+    grace = int(SERVICES["nginx"]["stop_grace_period"].removesuffix("s"))
+    assert Settings().max_deadline_ms / 1000 < int(patience) < grace
 
 
 def test_the_session_store_is_the_redis_beside_it() -> None:

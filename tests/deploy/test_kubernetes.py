@@ -212,20 +212,24 @@ def test_the_autoscaler_and_the_budget_are_of_the_deployment() -> None:
 
 
 def test_the_autoscaler_reads_what_the_service_measures_and_the_adapter_offers() -> None:
-    (rule,) = ADAPTER["rules"]["custom"]
-    (offered,) = re.findall(r'__name__=~"(\S+?)"', rule["seriesQuery"])
     measured = generate_latest(Signals().registry).decode()
-    for metric in found("HorizontalPodAutoscaler")["spec"]["metrics"]:
-        name = metric["pods"]["metric"]["name"]
-        assert re.search(rf"^{name} ", measured, re.MULTILINE)
-        assert re.fullmatch(offered, name)
-    lateness = found("HorizontalPodAutoscaler")["spec"]["metrics"][1]["pods"]["target"]["averageValue"]
-    assert float(lateness.removesuffix("m")) < Settings().max_lateness_ms  # pods are added before predictions are shed
+    offered = set()
+    for rule in ADAPTER["rules"]["custom"]:
+        [name] = re.findall(r'__name__="(\w+)"', rule["seriesQuery"])
+        assert re.search(rf"^# TYPE {name} ", measured, re.MULTILINE)
+        offered.add(re.sub(rule["name"]["matches"], rule["name"]["as"], name) if "name" in rule else name)
+    metrics = [each["pods"] for each in found("HorizontalPodAutoscaler")["spec"]["metrics"]]
+    targets = {each["metric"]["name"]: float(each["target"]["averageValue"]) for each in metrics}
+    assert set(targets) == offered
+    # Pods are added before predictions are shed.
+    assert targets["anytime_predicted_lateness_ms"] < Settings().max_lateness_ms
 
 
-def test_prometheus_can_read_what_the_adapter_asks(tmp_path: Path) -> None:
-    query: str = ADAPTER["rules"]["custom"][0]["metricsQuery"]
-    for place, text in (("Series", "anytime_open_predictions"), ("LabelMatchers", 'pod="a"'), ("GroupBy", "pod")):
+@pytest.mark.parametrize("rule", ADAPTER["rules"]["custom"], ids=lambda rule: rule["seriesQuery"])
+def test_prometheus_can_read_what_the_adapter_asks(rule: dict[str, Any], tmp_path: Path) -> None:
+    query: str = rule["metricsQuery"]
+    [name] = re.findall(r'__name__="(\w+)"', rule["seriesQuery"])
+    for place, text in (("Series", name), ("LabelMatchers", 'pod="a"'), ("GroupBy", "pod")):
         query = query.replace(f"<<.{place}>>", text)
     rules = {"groups": [{"name": "adapter", "rules": [{"record": "asked", "expr": query}]}]}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules), encoding="utf-8")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -258,6 +259,28 @@ def refusing() -> Iterator[tuple[int, list[str]]]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def deaf() -> Iterator[int]:
+    """A port where connections are neither taken nor refused, as at an address that has gone."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as stack:
+        port: int = listening.getsockname()[1]
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+def test_another_replica_is_asked_where_one_cannot_be_reached(name: str, service: Running, tmp_path: Path) -> None:
+    with (
+        deaf() as port,
+        proxied(name, [port, service.port], tmp_path) as way,
+        httpx.Client(base_url=way.url, timeout=20) as client,
+    ):
+        assert {client.get("/models").status_code for _ in range(4)} == {200}
+        assert {client.post("/predict", json={"groups": VALUES}).status_code for _ in range(4)} == {200}
 
 
 def test_what_one_replica_refuses_is_asked_of_another_where_that_is_safe(

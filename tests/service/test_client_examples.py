@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from anytime.model import AnytimeModel
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from service.doors import keyed
 from service.serving import VALUES, Running, running
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
@@ -27,17 +29,19 @@ def server(model: AnytimeModel) -> Iterator[Running]:
         yield service
 
 
-def node(*arguments: str) -> str:
+def node(*arguments: str, sockets: bool = False, **environment: str) -> str:
     """What a script prints; skips where there is no node that has fetch, or WebSocket where it is needed."""
     program = shutil.which("node")
     if program is None:
         pytest.skip("there is no node here")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     major = int(re.sub(r"\D.*", "", version.removeprefix("v")))
-    flags = ["--experimental-websocket"] if major < 22 and "stream.mjs" in arguments[0] else []
+    flags = ["--experimental-websocket"] if major < 22 and sockets else []
     if major < 20:
         pytest.skip(f"node {major} is here; expected 20 or newer")
-    done = subprocess.run([program, *flags, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    told = {**os.environ, **environment}
+    command = [program, *flags, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=told)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -52,8 +56,28 @@ def node(*arguments: str) -> str:
 )
 @pytest.mark.parametrize("named", [(), ("brake",)], ids=["the only model", "by name"])
 def test_the_javascript_examples_run(server: Running, script: str, expected: str, named: tuple[str, ...]) -> None:
-    printed = node(str(EXAMPLES / script), server.url, *named)
+    printed = node(str(EXAMPLES / script), server.url, *named, sockets=script == "stream.mjs")
     assert re.search(expected, printed, re.DOTALL), printed
+
+
+def test_a_key_of_any_signs_goes_with_a_websocket() -> None:
+    key = "Rk3/9xw+T0a1b2c3d4e5f6g7h8i9j0klmn=="
+    with keyed(key) as service:
+        assert "lab (3 of 3" in node(str(EXAMPLES / "stream.mjs"), service.url, sockets=True, ANYTIME_KEY=key)
+
+
+def test_a_websocket_that_has_closed_is_told(server: Running, tmp_path: Path) -> None:
+    script = tmp_path / "closed.mjs"
+    script.write_text(
+        f"""
+        import {{ connect }} from {json.dumps((EXAMPLES / "stream.mjs").as_uri())};
+        const server = connect({json.dumps(server.url)});
+        await server.run([], {{}}, {{ deadlineMs: 0 }});
+        server.close();
+        await server.run([], {{}}, {{ deadlineMs: 0 }}).catch((error) => console.log(error.message));
+        """
+    )
+    assert node(str(script), sockets=True).strip() == "the connection closed; connect again"
 
 
 def test_the_curl_example_runs(server: Running, tmp_path: Path) -> None:
