@@ -290,7 +290,15 @@ def test_other_models_of_the_same_groups_have_the_same_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("stalls", "excused"),
-    [([], False), ([(80_000.0, 80_010.0)], False), ([(99_900.0, 99_950.0)], True), ([(100_010.0, 100_020.0)], False)],
+    [
+        ([], False),
+        ([(80_000.0, 80_010.0)], False),
+        ([(99_900.0, 99_950.0)], True),
+        ([(100_010.0, 100_020.0)], False),
+        ([(99_780.0, 99_810.0)], True),
+        ([(99_640.0, 99_670.0)], False),
+        ([(99_640.0, 99_670.0), (99_600.0, 99_630.0)], True),
+    ],
 )
 def test_a_refusal_under_steady_load_is_the_machines_only_beside_a_stall(
     stalls: list[tuple[float, float]], excused: bool

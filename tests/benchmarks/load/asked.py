@@ -14,7 +14,7 @@ from anytime.model import AnytimeModel
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
 
-__all__ = ["DEADLINES_MS", "Asked", "faults", "planned"]
+__all__ = ["DEADLINES_MS", "Asked", "faults", "planned", "resting"]
 
 DEADLINES_MS = (5.0, 20.0)
 SEEN_MS = 4.5
@@ -26,7 +26,10 @@ NEAR_MS = 1.0
 """A loop that stood still so near explains what was not seen."""
 
 RESTING_MS = 150.0
-"""So long after its loop stood still the service may refuse what it could not carry yet."""
+"""So long after it has made up for what it could not do while its loop stood still, the service may refuse."""
+
+MADE_UP = 4.0
+"""Milliseconds that a loop with a quarter of its time to spare takes to make up for one."""
 
 UNFINISHED = 0.2
 SHUFFLED = 0.2
@@ -89,6 +92,14 @@ def planned(
         yield Asked(name, deadline_ms, policy, groups, None if unfinished else span_s)
 
 
+def resting(stalls: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """From when to when stalls, in milliseconds, explain that the service refuses: one after another they add up."""
+    caught_up = -math.inf
+    for begin, end in sorted(stalls):
+        caught_up = max(caught_up, end) + MADE_UP * (end - begin)
+        yield begin, caught_up + RESTING_MS
+
+
 def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, float]]) -> list[str]:
     """What is wrong with the answer; what a loop that stood still at that time explains is "stalled"."""
     if len(asked.answers) != 1:
@@ -96,7 +107,7 @@ def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, floa
     came, answer = asked.answers[0]
     if "prediction" not in answer:
         problem = answer.get("problem", answer)
-        stood = any(end > asked.begun * 1000.0 - RESTING_MS and begin < came * 1000.0 for begin, end in stalls)
+        stood = any(begin < came * 1000.0 and asked.begun * 1000.0 < until for begin, until in resting(stalls))
         if problem.get("type") == OVERLOADED and stood:
             return ["stalled"]
         return [f"no answer: {problem.get('status')} {problem.get('detail')}"]
