@@ -26,7 +26,11 @@ __all__ = [
     "ValuesError",
     "listed",
     "suggestion",
+    "summary",
 ]
+
+SUMMARY_LENGTH = 300
+"""Characters kept of the message of somebody's exception."""
 
 
 class AnytimeError(ValueError):
@@ -68,3 +72,10 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     """End of a message about an unknown name: the nearest known one, or the known ones."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}"
+
+
+def summary(error: BaseException) -> str:
+    """Put an exception in one line."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from anytime.arrays import Float
-from anytime.errors import ExtractorError
+from anytime.errors import ExtractorError, summary
 from anytime.extractors import check_extractors
 from anytime.groups import FeatureGroups
 from anytime.inputs import Inputs
@@ -189,19 +189,23 @@ def _timed(name: str, extractor: Callable[[Any], Any], x: Any, clock: Clock) -> 
 
 
 def _failure(name: str, error: Exception) -> ExtractorError:
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return ExtractorError(f"the extractor of group {name!r} failed ({said}); mend it, or its inputs")
+    return ExtractorError(f"the extractor of group {name!r} failed ({summary(error)}); mend it, or its inputs")
 
 
 def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
     width = len(groups.groups[groups.position(name)].features)
+    wanted = f"{width}" if rows == 1 else f"{rows} x {width}"
     try:
-        found = np.shape(values)
+        found = np.asarray(values).shape
     except ValueError:  # ragged
         found = ()
+    except Exception as error:
+        raise ExtractorError(
+            f"the extractor of group {name!r} returned what cannot be read as an array ({summary(error)}); "
+            f"expected {wanted} values"
+        ) from error
     if found not in ((rows, width), (width,) if rows == 1 else (rows, width)):
         shape = " x ".join(map(str, found)) or "no array"
-        wanted = f"{width}" if rows == 1 else f"{rows} x {width}"
         raise ExtractorError(f"the extractor of group {name!r} returned {shape}; expected {wanted} values")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg.blas import dasum
 
 from anytime.arrays import Float
-from anytime.errors import ValuesError, listed
+from anytime.errors import ValuesError, listed, summary
 
 __all__ = ["LARGEST", "checked_values"]
 
@@ -26,12 +26,16 @@ def checked_values(group: str, features: tuple[str, ...], rows: int | None, valu
     Raises
     ------
     ValuesError
-        Wrong shape, text, or numbers that are infinite or too large.
+        No array, wrong shape, text, or numbers that are infinite or too large.
     """
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of unequal lengths
         raise ValuesError(f"values of group {group!r} are ragged; {_expected(rows or 1, features)}") from error
+    except Exception as error:  # whatever the making of an array of somebody's object raises
+        raise ValuesError(
+            f"values of group {group!r} cannot be read as an array ({summary(error)}); {_expected(rows or 1, features)}"
+        ) from error
     if array.ndim == 1 and rows in (1, None):
         array = array[np.newaxis, :]
     expected = rows or (len(array) if array.ndim == 2 and len(array) else 1)
@@ -39,7 +43,7 @@ def checked_values(group: str, features: tuple[str, ...], rows: int | None, valu
         shape = " x ".join(map(str, array.shape)) or "a single value"
         raise ValuesError(f"values of group {group!r} are {shape}; {_expected(expected, features)}")
     if array.dtype == object:
-        if not all(item is None or isinstance(item, (int, float, np.number)) for item in array.flat):
+        if not all(item is None or isinstance(item, (int, float, np.integer, np.floating)) for item in array.flat):
             raise ValuesError(f"values of group {group!r} are not all numbers; {_expected(expected, features)}")
         array = np.array([np.nan if item is None else item for item in array.flat], dtype=object).reshape(array.shape)
     if array.dtype.kind not in "biufO":
@@ -50,6 +54,10 @@ def checked_values(group: str, features: tuple[str, ...], rows: int | None, valu
                 array = array.astype(np.float64)
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} hold a number too large for a float") from error
+        except (TypeError, ValueError) as error:
+            raise ValuesError(
+                f"values of group {group!r} are not all numbers ({summary(error)}); {_expected(expected, features)}"
+            ) from error
     # True of nearly all values, and false where one is missing or too large. BLAS itself warns of no overflow.
     if not dasum(array.ravel(order="K")) <= LARGEST:
         # Signalling NaNs, which bytes may hold, become quiet ones.

@@ -302,6 +302,13 @@ def nested(depth: int) -> Any:
     return values
 
 
+class Unreadable:
+    """Like a tensor on a device, or one that requires its gradient."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("not without\na gradient")
+
+
 REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("an unknown group", "naer", [1.0, 2.0], ["no group 'naer'", "did you mean 'near'?"]),
     ("a group without features", "visit", [], ["'visit' has no features", "do not send it"]),
@@ -319,6 +326,14 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("a word beside null", "near", [None, "2"], ["'near'", "not all numbers"]),
     ("bytes", "near", [b"1", b"2"], ["'near'", "not numbers"]),
     ("complex numbers", "near", [1j, 2.0], ["'near'", "not numbers"]),
+    ("a complex number beside null", "near", [None, np.complex128(1)], ["'near'", "not all numbers", "expected 1 x 2"]),
+    ("a time beside null", "near", [None, np.timedelta64(1, "D")], ["'near'", "not all numbers", "expected 1 x 2"]),
+    (
+        "what is no array",
+        "near",
+        Unreadable(),
+        ["'near'", "cannot be read as an array (RuntimeError: not without a gradient)", "expected 1 x 2"],
+    ),
     ("dates", "near", np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"), ["'near'", "not numbers"]),
     ("objects", "near", [object(), None], ["'near'", "not all numbers"]),
     ("infinity", "near", [1.0, math.inf], ["'near'", "infinite or beyond 1e+100 in 'n1'"]),

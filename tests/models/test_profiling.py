@@ -164,6 +164,11 @@ def broken(_: Any) -> Any:
     raise RuntimeError("no light\non the sensor")
 
 
+class Unreadable:
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("not without\nits device")
+
+
 @pytest.mark.parametrize(
     ("extractor", "why"),
     [
@@ -171,6 +176,10 @@ def broken(_: Any) -> Any:
         (lambda _: np.zeros(3), "the extractor of group 'late' returned 3; expected 1 values"),
         (lambda _: [[1.0], [2.0, 3.0]], "the extractor of group 'late' returned no array; expected 1 values"),
         (lambda _: 1.0, "the extractor of group 'late' returned no array"),
+        (
+            lambda _: Unreadable(),
+            r"group 'late' returned what cannot be read as an array \(TypeError: not without its device\); expected 1",
+        ),
     ],
 )
 def test_an_extractor_that_fails_is_named_in_a_line(extractor: Any, why: str) -> None:

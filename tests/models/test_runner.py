@@ -88,6 +88,17 @@ def too_wide(x: Float) -> Float:
     return x
 
 
+class Unreadable:
+    """Like a tensor on a device, or one that requires its gradient."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("not without a gradient")
+
+
+def unreadable(x: Float) -> Any:
+    return Unreadable()
+
+
 def dying(x: Float) -> Float:
     os._exit(3)
 
@@ -340,7 +351,7 @@ def test_wrong_options_are_refused(options: Any, message: str) -> None:
         Runner(a_model(), extractors(), **options)
 
 
-@pytest.mark.parametrize("failing", [raising, leaving, too_wide])
+@pytest.mark.parametrize("failing", [raising, leaving, too_wide, unreadable])
 def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     failing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,8 +18,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from anytime.errors import summary
 from anytime.threads import single_blas_thread
-from anytime.workers.extraction import Arrival, computed, summary
+from anytime.workers.extraction import Arrival, computed
 
 __all__ = ["packed", "serve"]
 

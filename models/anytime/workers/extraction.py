@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from threading import TIMEOUT_MAX, Condition
 from typing import Any
 
-__all__ = ["Arrival", "Extraction", "computed", "summary"]
+from anytime.errors import summary
 
-SUMMARY_LENGTH = 300
-"""Characters kept of the message of an extractor's exception."""
+__all__ = ["Arrival", "Extraction", "computed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +159,3 @@ def computed(
         except BaseException as raised:  # an extractor that calls sys.exit has failed like any other
             error = summary(raised)
         yield Arrival(group, values, (time.perf_counter() - begin) * 1e3, error)
-
-
-def summary(error: BaseException) -> str:
-    """Put an exception in one line."""
-    text = " ".join(str(error).split())
-    kind = type(error).__name__
-    return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind

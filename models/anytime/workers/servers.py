@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, Protocol
 
-from anytime.errors import ExtractorError
+from anytime.errors import ExtractorError, summary
 from anytime.workers.child import packed, serve
-from anytime.workers.extraction import Arrival, Extraction, computed, summary
+from anytime.workers.extraction import Arrival, Extraction, computed
 
 __all__ = ["ProcessServer", "Server", "ServerLostError", "ThreadServer", "packed_extractors", "packed_input"]
 
