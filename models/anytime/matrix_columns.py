@@ -9,7 +9,7 @@ import numpy as np
 
 from anytime.arrays import Index
 from anytime.errors import GroupsError, listed
-from anytime.groups import FeatureGroups, load_groups, singletons
+from anytime.groups import FeatureGroups, singletons
 
 __all__ = ["GivenGroups", "ordered_columns", "picked_columns", "settled_columns"]
 
@@ -17,7 +17,7 @@ GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
 """Groups as an estimator takes them: the path of a file, its content, or None for each column at cost 1."""
 
 
-def picked_columns(X: Any, groups: GivenGroups) -> Any:
+def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     """Columns of a DataFrame picked by the names in the groups; anything else as it is.
 
     Raises
@@ -25,16 +25,15 @@ def picked_columns(X: Any, groups: GivenGroups) -> Any:
     GroupsError
         A feature of the groups is no column.
     """
-    given = None if groups is None else load_groups(groups)
-    if given is None or not hasattr(X, "columns"):
+    if groups is None or not hasattr(X, "columns"):
         return X
-    lost = [f for f in given.features if f not in X.columns]
+    lost = [f for f in groups.features if f not in X.columns]
     if lost:
         raise GroupsError(f"the table has no column {listed(lost)}, which the groups name; expected every feature")
-    return X[list(given.features)]
+    return X[list(groups.features)]
 
 
-def settled_columns(names: list[str], groups: GivenGroups) -> tuple[FeatureGroups, Index]:
+def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:
     """The groups, and the place of each of their features among columns of these names.
 
     Raises
@@ -42,7 +41,7 @@ def settled_columns(names: list[str], groups: GivenGroups) -> tuple[FeatureGroup
     GroupsError
         The features are not among the names, nor as many.
     """
-    settled = singletons(names) if groups is None else load_groups(groups)
+    settled = singletons(names) if groups is None else groups
     place = {name: j for j, name in enumerate(names)}
     if all(feature in place for feature in settled.features):
         return settled, np.array([place[feature] for feature in settled.features], dtype=np.intp)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -283,6 +285,25 @@ def test_groups_may_be_a_file(tmp_path: Path) -> None:
     )
     for path in (tmp_path / "groups.yaml", str(tmp_path / "groups.yaml")):
         assert sorted(AnytimeRegressor(path).fit(X, y).sequence_) == ["first", "second"]
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+@pytest.mark.parametrize("edited", [False, True])
+def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: type[Estimator], edited: bool) -> None:
+    X, y = table()
+    frame, told = pd.DataFrame(X, columns=FEATURES), y if kind is AnytimeRegressor else y > y.mean()
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps(GROUPS))
+    estimator = kind(file, family="gaussian").partial_fit(frame, told)
+    expected = estimator.predict(frame)
+    joblib.dump(kind(file, family="gaussian").fit(frame, told), tmp_path / "estimator.joblib")
+    if edited:
+        file.write_text(json.dumps({"groups": GROUPS["groups"][:2]}))
+    else:
+        file.unlink()
+    np.testing.assert_allclose(joblib.load(tmp_path / "estimator.joblib").predict(frame), expected, rtol=1e-9)
+    assert estimator.partial_fit(frame, told).model_.manifest.provenance.rows == 2 * len(X)
+    np.testing.assert_allclose(estimator.predict(frame), expected, rtol=1e-9)
 
 
 # Values.

@@ -17,6 +17,7 @@ from anytime.curve import Curve
 from anytime.errors import TrainingError
 from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.generalised import Observed
+from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.matrix_columns import GivenGroups, ordered_columns, picked_columns, settled_columns
 from anytime.model import AnytimeModel, affordable, checked_budget
@@ -175,17 +176,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Whether rows have come by `partial_fit`."""
         return getattr(self, "_stream", None) is not None
 
+    def _read_groups(self) -> None:
+        """Read the groups, from their file where they are in one: once, so that what is fitted needs it no more."""
+        self._given: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+
     def _settle_groups(self, X: Any) -> None:
         """Set the groups, and the place of each of their features in the columns of X."""
         names = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
-        self._groups, self._columns = settled_columns(names, self.groups)
+        self._groups, self._columns = settled_columns(names, self._given)
 
     def _checked(self, X: Any) -> Float:
         """Rows to predict (n, D), NaN imputed by the training means."""
         check_is_fitted(self)
         X = validate_data(
             self,
-            picked_columns(X, self.groups),
+            picked_columns(X, self._given),
             accept_sparse="csr",
             dtype=np.float64,
             ensure_all_finite="allow-nan",

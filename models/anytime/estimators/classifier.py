@@ -41,7 +41,8 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Learn the sequence and the coefficients of every prefix; arguments as in `AnytimeRegressor.fit`."""
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         names = names_of(y)
-        X, y = validate_data(self, picked_columns(X, self.groups), y, dtype="numeric", **options)
+        self._read_groups()
+        X, y = validate_data(self, picked_columns(X, self._given), y, dtype="numeric", **options)
         check_classification_targets(y)
         self._settle_groups(X)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -67,7 +68,9 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         first = not self._streaming
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
         names = names_of(y)
-        X, y = validate_data(self, picked_columns(X, self.groups), y, dtype="numeric", reset=first, **options)
+        if first:
+            self._read_groups()
+        X, y = validate_data(self, picked_columns(X, self._given), y, dtype="numeric", reset=first, **options)
         check_classification_targets(y)
         if first:
             self._settle_groups(X)

@@ -69,9 +69,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         names = names_of(y)
+        self._read_groups()
         several = self._family() != "poisson"
         X, y = validate_data(
-            self, picked_columns(X, self.groups), y, multi_output=several, y_numeric=True, dtype="numeric", **options
+            self, picked_columns(X, self._given), y, multi_output=several, y_numeric=True, dtype="numeric", **options
         )
         self._settle_groups(X)
         self._flat = y.ndim == 1
@@ -99,9 +100,11 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         first = not self._streaming
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
         names = names_of(y)
+        if first:
+            self._read_groups()
         X, y = validate_data(
             self,
-            picked_columns(X, self.groups),
+            picked_columns(X, self._given),
             y,
             multi_output=True,
             y_numeric=True,
