@@ -577,6 +577,25 @@ def test_one_class_is_no_classification() -> None:
         AnytimeClassifier(GROUPS).fit(X, np.zeros(len(X), dtype=int))
 
 
+def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
+    X, y = table()
+    told = labels(y, ["a", "b", "c"])
+    estimator = AnytimeClassifier(GROUPS).fit(X, told)
+    before = estimator.predict_proba(X)
+    refused: list[Any] = [(X, np.full(len(X), "a")), (X[:, :5], told), (X, labels(y, [1, 2]), np.zeros(len(X)))]
+    for arguments in refused:
+        with pytest.raises((GroupsError, TrainingError)):
+            estimator.fit(*arguments)
+        np.testing.assert_array_equal(estimator.predict_proba(X), before)
+        assert set(estimator.predict(X)) <= {"a", "b", "c"}
+        assert estimator.model_.manifest.classes == ("a", "b", "c")
+    fresh = AnytimeClassifier(GROUPS)
+    with pytest.raises(TrainingError, match="one class"):
+        fresh.fit(X, np.full(len(X), "a"))
+    with pytest.raises(ValueError, match="not fitted"):
+        fresh.predict(X)
+
+
 @pytest.mark.parametrize("family", ["auto", "gaussian"])
 def test_accuracy_on_digits_rises_with_the_budget(family: Literal["auto", "gaussian"]) -> None:
     X, y = load_digits(return_X_y=True)

@@ -124,3 +124,19 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
     classifier.partial_fit(X, (y > 0).astype(int))
     with pytest.raises(TrainingError, match="class 2, which the first rows had not"):
         classifier.partial_fit(X, np.full(300, 2))
+
+
+def test_a_stream_goes_on_after_a_refusal_as_if_it_had_not_been() -> None:
+    X, y = rows()
+    stream = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:100], y[:100])
+    stream.set_params(groups={"groups": GROUPS["groups"][::-1]})
+    with pytest.raises(TrainingError, match="weight 0"):
+        stream.fit(X, y, sample_weight=np.zeros(300))
+    stream.set_params(groups=GROUPS, epsilon=1e6)
+    with pytest.raises(TrainingError, match="epsilon"):
+        stream.partial_fit(X[:50], y[:50])
+    stream.set_params(epsilon=None).partial_fit(X[100:], y[100:])
+    whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y)
+    assert stream.model_.manifest.provenance.rows == 300
+    assert stream.sequence_ == whole.sequence_
+    np.testing.assert_allclose(stream.predict(X), whole.predict(X), atol=1e-9)

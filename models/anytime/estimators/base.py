@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -28,7 +30,26 @@ from anytime.streaming import MomentStream
 from anytime.targets import check_family
 from anytime.training import Fit, fit
 
-__all__ = ["Estimator", "learns_from_streams", "names_of"]
+__all__ = ["Estimator", "all_or_nothing", "learns_from_streams", "names_of"]
+
+P = ParamSpec("P")
+Learner = TypeVar("Learner", bound="Estimator")
+
+
+def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callable[Concatenate[Learner, P], Learner]:
+    """Have a method that learns leave its estimator as it was where it raises."""
+
+    @wraps(learn)
+    def method(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> Learner:
+        before = vars(self).copy()
+        try:
+            return learn(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return method
 
 
 def learns_from_streams(estimator: Estimator) -> bool:
@@ -163,13 +184,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Add rows to those of the stream, and learn from all of them."""
         options = self._options()
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        stream = getattr(self, "_stream", None)
+        stream = copy(getattr(self, "_stream", None))  # of rows from which nothing can be learned none are kept
         if stream is None:
             seed = check_random_state(self.random_state).randint(2**31 - 1)
             stream = MomentStream(self._count() or 1, seed)
         stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
-        self._stream = stream
         self.fit_ = fit(stream.parts, self._groups, options)
+        self._stream = stream
 
     @property
     def _streaming(self) -> bool:

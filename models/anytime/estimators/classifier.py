@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 
 from anytime.arrays import Float
 from anytime.errors import TrainingError
-from anytime.estimators.base import Estimator, learns_from_streams, names_of
+from anytime.estimators.base import Estimator, all_or_nothing, learns_from_streams, names_of
 from anytime.manifest import FamilyName
 from anytime.matrix_columns import ordered_columns, picked_columns
 from anytime.probabilities import class_probabilities
@@ -37,6 +37,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     classes_ : the classes, sorted.  Otherwise as `AnytimeRegressor`.
     """
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix; arguments as in `AnytimeRegressor.fit`."""
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
@@ -56,6 +57,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self
 
     @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
+    @all_or_nothing
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, decay: float = 1.0
     ) -> Self:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from anytime.arrays import Float
 from anytime.errors import TrainingError
-from anytime.estimators.base import Estimator, learns_from_streams, names_of
+from anytime.estimators.base import Estimator, all_or_nothing, learns_from_streams, names_of
 from anytime.manifest import FamilyName
 from anytime.matrix_columns import ordered_columns, picked_columns
 from anytime.probabilities import expected_responses
@@ -57,6 +57,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
             tags.target_tags.positive_only, tags.target_tags.multi_output = True, False
         return tags
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
 
@@ -87,6 +88,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         return self
 
     @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
+    @all_or_nothing
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, decay: float = 1.0) -> Self:
         """Learn from more rows by least squares: as `fit` of all rows that came this way, old ones weighing less.
 
