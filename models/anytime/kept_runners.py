@@ -1,11 +1,13 @@
 """Runners kept between calls of `AnytimeModel.run`, so that not every call starts a process.
 
 At most four are kept, the least recently used goes first. Nothing here keeps a model: a runner goes with its model. A
-runner that goes is closed as soon as nobody is inside its `run`, and all are closed when the interpreter ends.
+runner that goes is closed as soon as nobody is inside its `run`, and all are closed when the interpreter ends. A child
+that is forked off makes its own.
 """
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,3 +77,14 @@ def _forget(model: weakref.ref[AnytimeModel]) -> None:
         gone = [kept for kept in _kept if kept.model is model]
         _kept[:] = [kept for kept in _kept if kept.model is not model]
     del gone
+
+
+def _forget_all() -> None:
+    """In a child that was forked off: its parent's workers are not there, and a thread that held the lock is not."""
+    global _lock  # noqa: PLW0603
+    _lock = RLock()
+    _kept.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_all)

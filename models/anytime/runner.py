@@ -52,6 +52,9 @@ class Runner:
     -----
     What happens when a group fails is told in `anytime.collecting`. For a model that can follow the policy "arrived"
     the constructor measures how long an answer around a failed group takes, by solving for nearly all features once.
+
+    A child that is forked off may go on with a runner: its first run, or `warm_up`, starts workers there. Processes are
+    not ready at once, so answers are the base rate until they are.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Runner:
 
     def warm_up(self, x: Any) -> None:
         """Compute every group of `x` once on each worker there is, without a deadline, so that first runs are quick."""
-        extractions = [self._workers.start(self._orders[-1], x) for _ in range(self._workers.count)]
+        extractions = [self._workers.start(self._orders[-1], x) for _ in range(max(self._workers.count, 1))]
         for extraction in extractions:
             for arrival in extraction.arrivals(math.inf):
                 prediction = self.model.open()

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -629,6 +630,95 @@ def test_four_runners_are_kept_and_the_least_recently_used_goes() -> None:
     del models, model
     gc.collect()
     assert eventually(lambda: not worker_threads() - before)
+
+
+FORKING = """
+import os, signal, sys, threading
+from multiprocessing import active_children
+from operator import itemgetter
+
+import anytime
+from anytime import kept_runners
+from anytime.runner import Runner
+
+MODEL, WORKER, X = anytime.load(sys.argv[1]), sys.argv[2], [1.0, 2.0, 3.0, 4.0]
+EXTRACTORS = {"a": itemgetter(slice(1)), "b": itemgetter(slice(1, 2)), "c": itemgetter(slice(2, 4))}
+
+
+def reasons(runner):
+    kept = MODEL.run(EXTRACTORS, X, 60_000, worker=WORKER)
+    return kept.reason, runner.run(X, 60_000).reason, runner.last_failure
+
+
+def forked(child, held=()):
+    \"\"\"Fork while another thread holds some locks; the child does its work and ends as any program does.\"\"\"
+    holding, gone = threading.Event(), threading.Event()
+
+    def hold():
+        for lock in held:
+            lock.acquire()
+        holding.set()
+        gone.wait()
+        for lock in held:
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(50)
+        child()
+        sys.exit()
+    gone.set()
+    thread.join()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+def forking(code: str, worker: Worker, folder: Path) -> list[str]:
+    """Run a script that forks, and get what it and its children print, a line each."""
+    a_model().save(folder / "toy.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", FORKING + code, folder / "toy.safetensors", worker],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_child_that_was_forked_off_is_answered_by_workers_of_its_own(worker: Worker, tmp_path: Path) -> None:
+    code = """
+with Runner(MODEL, EXTRACTORS, WORKER) as runner:
+    print("before", *reasons(runner))
+    locks = kept_runners._lock, runner._workers._changed, kept_runners._kept[0].runner._workers._changed
+    ended = forked(lambda: print("child", *reasons(runner)), locks)
+    print("after", *reasons(runner), ended)
+"""
+    assert forking(code, worker, tmp_path) == [
+        "before complete complete None",
+        "child complete complete None",
+        "after complete complete None 0",
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_was_forked_off_leaves_the_processes_of_its_parent_alone(tmp_path: Path) -> None:
+    code = """
+with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
+    processes = active_children()
+    ended = forked(runner.close), forked(lambda: None)
+    for process in processes:
+        process.join(1)
+    print(*ended, *(process.exitcode for process in processes), runner.run(X, 60_000).reason, runner.last_failure)
+"""
+    assert forking(code, "process", tmp_path) == ["0 0 None complete None"]
 
 
 def test_workers_serve_a_client_without_a_model() -> None:

@@ -3,12 +3,16 @@
 Every server has a daemon thread. An extraction goes to an idle one; when there is none, another is started in the
 background, up to `max_workers`, and the extraction waits in the queue for whichever is free first. Whoever started it
 watches the clock.
+
+A child that is forked off has the pools of its parent, but neither their threads nor their processes: it starts its own
+when it has work for them. Processes take most of a second for that, so a child does better to make pools of its own.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +20,7 @@ from concurrent.futures import Future
 from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
+from weakref import WeakSet
 
 from anytime.errors import ExtractorError, suggestion
 from anytime.workers.extraction import Arrival, Extraction
@@ -24,6 +29,7 @@ from anytime.workers.servers import (
     Server,
     ServerLostError,
     ThreadServer,
+    disown_processes,
     packed_extractors,
     packed_input,
 )
@@ -39,6 +45,8 @@ GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
 """How long `close` waits for the threads: one inside an extractor cannot be ended, a process can."""
 
 _log = logging.getLogger("anytime.workers")
+
+_pools: WeakSet[Workers] = WeakSet()
 
 
 class Workers:
@@ -80,12 +88,9 @@ class Workers:
         else:
             own = dict(extractors)
             self._make, self._pack = lambda: ThreadServer(own), lambda x: x
-        # A garbage collection may close a pool from a thread that is inside one; Condition's lock is reentrant.
-        self._changed = Condition()
-        self._queue: deque[Extraction] = deque()
-        self._threads: dict[Thread, Server | None] = {}
-        self._idle = 0
         self._closed = False
+        self._renew()
+        _pools.add(self)
         # Registered after multiprocessing's own hook, so run before it: processes must not look as if they had died.
         atexit.register(self.close)
         with self._changed:
@@ -109,6 +114,14 @@ class Workers:
     def count(self) -> int:
         """Workers that exist, starting ones and those held by abandoned extractors included."""
         return len(self._threads)
+
+    def _renew(self) -> None:
+        """Be as new, with no workers and no work: after a fork, whose child has none of its parent's other threads."""
+        # A garbage collection may close a pool from a thread that is inside one; Condition's lock is reentrant.
+        self._changed = Condition()
+        self._queue: deque[Extraction] = deque()
+        self._threads: dict[Thread, Server | None] = {}
+        self._idle = 0
 
     def start(self, order: Sequence[str], x: Any) -> Extraction:
         """Have the groups of `x` computed in order; returns at once. Cancel the extraction when it is of no more use.
@@ -221,6 +234,17 @@ class Workers:
             finally:
                 self._idle -= 1
             return None
+
+
+def _renew_pools() -> None:
+    """In a child that was forked off: leave the workers to the parent, and start some of its own when there is work."""
+    disown_processes()
+    for pool in _pools:
+        pool._renew()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_pools)
 
 
 def _log_refusal(started: Future[None]) -> None:

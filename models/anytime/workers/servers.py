@@ -6,6 +6,7 @@ A server belongs to one thread of the pool and computes one extraction at a time
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.process
 import select
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +15,21 @@ from ctypes import c_longlong
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from anytime.errors import ExtractorError, summary
 from anytime.workers.child import packed, serve
 from anytime.workers.extraction import Arrival, Extraction, computed
 
-__all__ = ["ProcessServer", "Server", "ServerLostError", "ThreadServer", "packed_extractors", "packed_input"]
+__all__ = [
+    "ProcessServer",
+    "Server",
+    "ServerLostError",
+    "ThreadServer",
+    "disown_processes",
+    "packed_extractors",
+    "packed_input",
+]
 
 START_SECONDS = 120.0
 """A process that has not imported its extractors by then is given up."""
@@ -29,6 +39,8 @@ TICK_SECONDS = 0.05
 
 END_SECONDS = 2.0
 """How long a process may take to end after SIGTERM, before SIGKILL."""
+
+_processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
 
 
 class ServerLostError(Exception):
@@ -98,6 +110,7 @@ class ProcessServer:
         self._pipe, theirs = context.Pipe()
         self._readable = _waiting(self._pipe)
         self._process = context.Process(target=serve, args=(theirs, self._stop), name="anytime-worker", daemon=True)
+        _processes.add(self._process)
         try:
             try:
                 self._process.start()
@@ -195,6 +208,11 @@ class ProcessServer:
             self._process.join(END_SECONDS)
         with suppress(ValueError):  # not even SIGKILL ended it within the time; it is a daemon, and left to the system
             self._process.close()
+
+
+def disown_processes() -> None:
+    """In a child that was forked off: have multiprocessing not end, when the child exits, what its parent started."""
+    multiprocessing.process._children.difference_update(_processes)  # type: ignore[attr-defined]
 
 
 def _waiting(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
