@@ -163,3 +163,32 @@ def test_the_command_goes_on_from_a_checkpoint_and_removes_it(
     assert main(command) == 0
     assert not Path("c.checkpoint").exists()
     assert Path("m.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("m.safetensors", "--out"),
+        ("t.csv", "DATA"),
+        ("g.json", "--groups"),
+        ("v.csv", "--validation"),
+        ("c.csv", "--calibrate"),
+        ("e.csv", "--test"),
+    ],
+)
+def test_a_checkpoint_that_is_another_file_of_the_command_is_refused(
+    name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for table in ("t.csv", "v.csv", "c.csv", "e.csv"):
+        pd.DataFrame(rng.normal(size=(40, 4)), columns=["x0", "x1", "x2", "y"]).to_csv(table, index=False)
+    Path("g.json").write_text(json.dumps(CONTENT))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    command = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
+    command += ["--validation", "v.csv", "--calibrate", "c.csv", "--test", "e.csv"]
+    assert main([*command, "--checkpoint", str(tmp_path / name)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --checkpoint")
+    assert f"which is {what} as well" in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anytime.checkpoint import Checkpoint
     from anytime.cluster import Cluster
 
-__all__ = ["HERE", "BackendName", "CheckpointFile", "Place", "Scheduler", "place"]
+__all__ = ["HERE", "BackendName", "CheckpointFile", "Place", "Scheduler", "check_checkpoint", "place"]
 
 BackendName = Annotated[
     Literal["local", "dask"],
@@ -48,6 +48,15 @@ class Place(NamedTuple):
 
 
 HERE = Place()
+
+
+def check_checkpoint(checkpoint: Path | None, files: Mapping[str, Path | None]) -> None:
+    """Refuse a checkpoint that is one of the files which the command reads or writes, for it is removed at the end."""
+    for what, path in files.items():
+        if checkpoint is not None and path is not None and path.resolve() == checkpoint.resolve():
+            raise TrainingError(
+                f"--checkpoint is {str(checkpoint)!r}, which is {what} as well; expected a file of its own"
+            )
 
 
 @contextmanager

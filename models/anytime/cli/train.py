@@ -23,7 +23,7 @@ from anytime.cli.arguments import (
     parsed_alpha,
     workers,
 )
-from anytime.cli.backends import BackendName, CheckpointFile, Scheduler, place
+from anytime.cli.backends import BackendName, CheckpointFile, Scheduler, check_checkpoint, place
 from anytime.cli.console import remark, results, working
 from anytime.cli.output import Out, check_out
 from anytime.manifest import FamilyName, Method
@@ -125,6 +125,8 @@ def train(
     if validation is not None and test is not None:
         check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_out(out)
+    tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
+    check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
     with place(backend, scheduler, checkpoint) as where:
         source = source_of(data, Given(groups, target, task, settled, query, weights, drop, drop_missing_target), where)
         calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
