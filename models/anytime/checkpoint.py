@@ -66,11 +66,13 @@ class Checkpoint:
         text, arrays = read(self.path, KIND)
         try:
             found = json.loads(text)
-            number, known, row = found["format"], found["identity"], int(found["row"])
+            number, known, row = found["format"], found["identity"], found["row"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ArtifactError(f"{str(self.path)!r} has a damaged record; {KIND.remedy}") from error
+            raise self._damaged() from error
         if number != FORMAT:
             raise ArtifactError(f"{str(self.path)!r} has format {number}; expected {FORMAT}: {KIND.remedy}")
+        if not isinstance(known, dict) or type(row) is not int or row < 0:
+            raise self._damaged()
         other = [name for name, value in self._identity.items() if known.get(name) != value]
         if other:
             what = " and ".join(other)
@@ -80,6 +82,9 @@ class Checkpoint:
         except ArtifactError as error:
             raise ArtifactError(f"{str(self.path)!r} {error}; {KIND.remedy}") from None
         return Place(row, list(parts))
+
+    def _damaged(self) -> ArtifactError:
+        return ArtifactError(f"{str(self.path)!r} has a damaged record; {KIND.remedy}")
 
     def reached(self, row: int, parts: list[Moments]) -> None:
         """Take note, and now and then write it down."""

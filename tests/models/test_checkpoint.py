@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime.checkpoint import Checkpoint
+from anytime import container
+from anytime.checkpoint import KIND, Checkpoint
 from anytime.cli.main import main
 from anytime.dataset import Dataset
 from anytime.errors import ArtifactError, TableError
@@ -134,6 +135,20 @@ def test_a_damaged_checkpoint_is_refused(table: Path, tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(ArtifactError, match="remove it to begin anew"):
         dataset(table).moments(checkpoint=Checkpoint(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"identity": []}, {"identity": None}, {"row": float("inf")}, {"row": -5}, {"row": 3.0}, {"row": True}],
+    ids=str,
+)
+def test_a_checkpoint_whose_record_cannot_be_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "pass.checkpoint"
+    Checkpoint(path).save(0, [Moments.empty(1, 1, np.zeros(1))])
+    record, (_, arrays) = json.loads(read(path)), container.read(path, KIND)
+    container.write(path, KIND, json.dumps(record | change), arrays)
+    with pytest.raises(ArtifactError, match="damaged record; remove it to begin anew"):
+        Checkpoint(path).begin({}, 1, 1)
 
 
 def test_the_command_goes_on_from_a_checkpoint_and_removes_it(
