@@ -1,8 +1,7 @@
 """svmlight (libsvm) files: `target qid:7 3:0.5 12:1`, kept sparse in memory.
 
-The columns are `target`, `qid` where the file has it, and `f0`, `f1` ... with the indices as written in the file. A
-feature beyond the file's largest index may be asked for, since a test file is often narrower than its training file: it
-is zero.
+The columns are `target`, `qid` where the file has it, and an `f<index>` for each index that some row has, as written in
+the file. Any other feature may be asked for, since a test file often has fewer than its training file: it is zero.
 The target is int64 if all targets are whole numbers, for the format knows no types.
 """
 
@@ -47,15 +46,19 @@ class SvmlightTable(FileTable):
             raise TableError(
                 f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all of them or none"
             )
-        self._features = sparse.csr_array(matrix)
+        found = np.unique(matrix.indices)
+        places = np.searchsorted(found, matrix.indices)
+        # As wide as it has features, whatever their indices: what is taken from it costs memory by its width.
+        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
+        self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
         self._labels: dict[str, NDArray[Any]] = {"target": _whole(target)}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """`target`, `qid` if there, and the features up to the file's largest index."""
-        return (*self._labels, *(f"f{index}" for index in range(self._features.shape[1])))
+        """`target`, `qid` if there, and the features that some row has."""
+        return (*self._labels, *self._places)
 
     def has(self, name: str) -> bool:
         """Whether a column may be asked for: any feature may."""
@@ -63,9 +66,7 @@ class SvmlightTable(FileTable):
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
         del begin, numeric  # all of it is in memory
-        width = self._features.shape[1]
-        indices = {name: int(name[1:]) for name in names if name not in self._labels}
-        inside = {name: index for name, index in indices.items() if index < width}
+        inside = {name: self._places[name] for name in names if name in self._places}
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)
             dense = self._features[part][:, list(inside.values())].toarray(order="F")
