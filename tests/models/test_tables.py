@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import struct
 import sys
-import zipfile
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
@@ -533,7 +534,6 @@ def test_svmlight_knows_every_feature_and_nothing_else(tmp_path: Path) -> None:
     complaint(lambda: table.batches(["qid"]), "'qid'")
 
 
-@pytest.mark.parametrize(
 def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.svm", "1 2000000:1\n2 5:3\n"))
     tracemalloc.start()
@@ -550,6 +550,7 @@ def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path
     assert_same(whole(bare, ["f0", "target"]), {"f0": nothing, "target": np.array([1, 2])})
 
 
+@pytest.mark.parametrize(
     ("content", "parts"),
     [
         ("", ["no rows"]),
@@ -654,6 +655,70 @@ def test_damage_inside_an_npz_file_is_one_line(tmp_path: Path) -> None:
         content[2000:2100] = bytes(100)
         table = open_table(written(tmp_path / "t.npz", bytes(content)))
         complaint(lambda table=table: list(table.batches(["a"], 10)), "t.npz", "npz")  # type: ignore[misc]
+
+
+def packed(path: Path, header: str, content: bytes = bytes(24)) -> Path:
+    """An archive of one array `X`, whose header is as given."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), [1]: 2}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), 4: 5}",
+        "{'descr': (), 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': [()], 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f8',\n  'fortran_order': False,\n 'shape': (3,)} +\n  ''' ",
+        f"{{'descr': {'-' * 9000}1, 'fortran_order': False, 'shape': (3,)}}",
+        "  1\n 2",
+    ],
+)
+def test_a_header_that_is_none_is_one_line(tmp_path: Path, header: str) -> None:
+    complaint(lambda: open_table(packed(tmp_path / "t.npz", header)), "t.npz", "npz")
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape", "words"),
+    [
+        ("<f8", "(1, 2000000)", "X.npy"),
+        ("<f8", "(-1, 2000000)", "X.npy"),
+        ("<f8", "(0, 2000000)", "no rows"),
+        ("<f8", "(4, 1)", "X.npy"),
+        ("<U0", "(1, 2000000)", "expected numbers or text"),
+        ("|O", "(1, 2000000)", "X.npy"),
+    ],
+)
+def test_an_array_larger_than_its_file_is_refused_before_its_columns_are_named(
+    tmp_path: Path, descr: str, shape: str, words: str
+) -> None:
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}"
+    path = packed(tmp_path / "t.npz", header)
+    tracemalloc.start()
+    try:
+        complaint(lambda: open_table(path), "t.npz", words)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_noise_in_an_npz_file_never_ends_in_a_traceback(tmp_path: Path, compression: int) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "X.npy", rng.normal(size=(20, 3)))
+    with zipfile.ZipFile(tmp_path / "t.npz", "w", compression) as archive:
+        archive.write(tmp_path / "X.npy", "X.npy")
+    content = (tmp_path / "t.npz").read_bytes()
+    for _ in range(300):
+        noisy = bytearray(content)
+        at = int(rng.integers(len(noisy)))
+        noisy[at : at + 4] = rng.bytes(len(noisy[at : at + 4]))
+        with suppress(TableError):
+            table = open_table(written(tmp_path / "t.npz", bytes(noisy)))
+            list(table.batches(table.columns, 7))
 
 
 # What a file's name promises

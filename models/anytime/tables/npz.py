@@ -7,12 +7,15 @@ for they are pickles.
 
 from __future__ import annotations
 
+import lzma
+import math
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -24,6 +27,12 @@ from anytime.tables.columns import INT64_MAX
 from anytime.tables.table import ROWS, Batch, FileTable, damaged
 
 __all__ = ["NpzTable"]
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
+"""What reading an archive raises that is none, or not whole."""
+
+_NO_HEADER = (ArithmeticError, AttributeError, LookupError, MemoryError, SyntaxError, TokenError, TypeError)
+"""What comes through numpy, beside its own ValueError, of a header that is none: of one too deep, MemoryError."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,11 @@ class NpzTable(FileTable):
 
     def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
         """Names of the columns of `X`; the array of names is then no column itself."""
-        width = headers["X"].shape[1]
+        (rows, width), dtype = headers["X"].shape, headers["X"].dtype
+        if not rows:
+            raise self._no_rows()
+        if not dtype.itemsize:
+            raise TableError(f"{self.name}: array 'X' is {dtype}; expected numbers or text")
         for key in ("columns", "feature_names"):
             header = headers.get(key)
             if header is None or len(header.shape) != 1 or header.dtype.kind not in "USO":
@@ -151,13 +164,20 @@ class NpzTable(FileTable):
                 yield archive
         except TableError:
             raise
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        except _DAMAGE as error:
             raise damaged(self.name, "npz", error) from error
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> _Header:
+    """Shape and dtype of an array, whose values there are."""
     with archive.open(member) as file:
-        return _read_header(file)
+        header = _read_header(file)
+        left = archive.getinfo(member).file_size - file.tell()
+    # A pickled object has a byte at least.
+    size = 1 if header.dtype.hasobject else header.dtype.itemsize
+    if min(header.shape, default=0) < 0 or math.prod(header.shape) * size > left:
+        raise ValueError(f"{member!r} is of shape {header.shape} and has {left} bytes")
+    return header
 
 
 def _read_header(file: IO[bytes]) -> _Header:
@@ -165,7 +185,10 @@ def _read_header(file: IO[bytes]) -> _Header:
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array has format version {version[0]}.{version[1]}, which only structured arrays need")
-    return _Header(*(npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file))
+    try:
+        return _Header(*(npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file))
+    except _NO_HEADER as error:
+        raise ValueError(f"an array has no header: {error}") from error
 
 
 def _pieces(archive: zipfile.ZipFile, array: str, header: _Header, rows: int) -> Generator[NDArray[Any]]:
