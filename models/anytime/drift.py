@@ -116,7 +116,10 @@ def _order(steps: list[tuple[str, ...]], r2: Float, groups: FeatureGroups) -> Or
 
 
 def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order:
-    """The steps by falling gain per new cost, each after those that it requires; a cost-blind order stays."""
+    """The steps by falling gain per new cost, each after those that it requires; a cost-blind order stays.
+
+    New requirements may tie steps of several groups to each other: these are taken as they stand.
+    """
     if model.manifest.cost_blind:
         return staying
     gains, costs = np.diff(staying.r2), np.diff(staying.costs)
@@ -126,9 +129,15 @@ def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order
         {owner[groups.names[g]] for name in adds for g in groups.prerequisites[groups.positions[name]]} - {k}
         for k, adds in enumerate(staying.steps)
     ]
+    left = list(range(len(gains)))
     order: list[int] = []
-    while len(order) < len(gains):
-        open_steps = [k for k in range(len(gains)) if k not in order and needed[k] <= set(order)]
-        order.append(max(open_steps, key=lambda k: float(density[k])))
+    taken: set[int] = set()
+    while left:
+        # None is open where steps require each other, as their groups never do: then the first one left is next.
+        open_steps = [k for k in left if needed[k] <= taken] or left[:1]
+        best = max(open_steps, key=lambda k: float(density[k]))
+        order.append(best)
+        taken.add(best)
+        left.remove(best)
     r2 = np.concatenate([[0.0], np.cumsum(gains[order])])
     return _order([staying.steps[k] for k in order], r2, groups)

@@ -121,3 +121,28 @@ def test_a_likelihood_is_estimated_or_ordered_by_its_rows() -> None:
 def test_groups_of_another_model_are_refused() -> None:
     with pytest.raises(GroupsError, match="lacks 'd'"):
         drift(model(), groups().only(range(3)))
+
+
+def test_steps_that_come_to_require_each_other_are_estimated_as_they_stand() -> None:
+    def rooms(costs: tuple[float, float, float, float, float], *, tied: bool) -> FeatureGroups:
+        visit, lab, scan, blood, age = costs
+        told = [
+            {"name": "visit", "features": [], "cost": visit},
+            {"name": "scan", "features": ["x0"], "cost": scan, "requires": ["lab" if tied else "visit"]},
+            {"name": "lab", "features": [], "cost": lab},
+            {"name": "blood", "features": ["x1"], "cost": blood, "requires": ["visit" if tied else "lab"]},
+            {"name": "age", "features": ["x2"], "cost": age},
+            {"name": "weight", "features": ["x3"], "cost": 1.0, "requires": ["age"]},
+        ]
+        return load_groups({"groups": told})
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    y = X @ [9.0, 5.0, 2.0, 1.0]
+    trained = AnytimeRegressor(rooms((1, 1, 1, 1, 1), tied=False), alpha=1e-3).fit(X, y).model_
+    steps = [("visit", "scan"), ("lab", "blood"), ("age",), ("weight",)]
+    assert [step.adds for step in trained.manifest.steps] == steps
+    found = drift(replace(trained, moments=None), rooms((1, 0.1, 9, 0.1, 1), tied=True))
+    assert found.estimated
+    assert list(found.moving.steps) == [("age",), ("weight",), ("visit", "scan"), ("lab", "blood")]
+    np.testing.assert_allclose(found.moving.r2[-1], found.staying.r2[-1])
