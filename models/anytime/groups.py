@@ -30,6 +30,9 @@ from anytime.errors import GroupsError, listed, suggestion
 
 __all__ = ["FeatureGroup", "FeatureGroups", "load_groups", "singletons"]
 
+_UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
+"""What is raised of text that is no JSON or YAML, or holds a number too long, or a date or a value that is none."""
+
 
 class FeatureGroup(BaseModel):
     """Features that are computed together, at one test-time cost."""
@@ -177,7 +180,7 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
         raise GroupsError(f"cannot read the groups file {str(path)!r}: {_reason(error)}") from error
     try:
         content = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
+    except _UNREADABLE as error:
         kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):

@@ -213,6 +213,13 @@ UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
     ("brackets without end", "g.json", b"[" * 100_000, []),
     ("YAML brackets without end", "g.yaml", b"[" * 3_000, []),
     ("a YAML list that holds itself", "g.yaml", b"groups: &a [*a]", []),
+    ("a number without end", "g.json", b'{"groups": 1' + b"0" * 5_000 + b"}", ["is not JSON"]),
+    ("a YAML number without end", "g.yaml", b"groups: 1" + b"0" * 5_000, ["is not YAML"]),
+    ("a date that never was", "g.yaml", b"groups: 2024-13-45", ["is not YAML"]),
+    ("hours of hours without end", "g.yaml", b"groups: 1" + b":00" * 200 + b".5", ["is not YAML"]),
+    ("a word said to be a date", "g.yaml", b"groups: !!timestamp today", ["is not YAML"]),
+    ("a word said to be true or false", "g.yaml", b"groups: !!bool maybe", ["is not YAML"]),
+    ("nothing said to be a number", "g.yaml", b"groups: !!int ''", ["is not YAML"]),
 ]
 
 
