@@ -18,11 +18,13 @@ from pydantic import ValidationError
 
 from anytime.container import Kind, read, write
 from anytime.curvature import Curvatures
-from anytime.errors import ArtifactError
+from anytime.errors import ArtifactError, TrainingError
 from anytime.manifest import FORMAT, Manifest
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
+from anytime.packed_moments import sound_counts
 from anytime.prefixes import PrefixModels
+from anytime.targets import Target, check_family
 
 __all__ = ["load", "save"]
 
@@ -71,7 +73,7 @@ def _manifest(text: str) -> Manifest:
     try:
         raw = json.loads(text)
         number = raw["format"]
-    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("has a manifest that is not one of this library; train it again") from error
     if type(number) is not int or number < 1:
         raise ArtifactError(f"has format {number!r}, which is none; train it again")
@@ -133,6 +135,7 @@ def _model(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Anyti
     _check_calibration(manifest)
     _check_certificate(manifest)
     _check_arrays(manifest, arrays)
+    _check_target(manifest)
     if _version(manifest, arrays) != manifest.version:
         raise ArtifactError("was changed after it was written (its content hash differs); train or copy it again")
     prefixes = PrefixModels(
@@ -158,7 +161,7 @@ def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> Curvatures | None:
 def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Moments | None:
     if "moments.rows" not in arrays:
         return None
-    return Moments(
+    found = Moments(
         features=len(manifest.groups.features),
         responses=len(manifest.responses),
         rows=int(arrays["moments.rows"][0]),
@@ -168,6 +171,9 @@ def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Mom
         fill=arrays["moments.fill"],
         missing=tuple(arrays["moments.missing"].tolist()),
     )
+    if not sound_counts(found) or found.weight == 0:
+        raise ArtifactError("has moments of counts that cannot be; train or copy it again")
+    return found
 
 
 def _check_calibration(manifest: Manifest) -> None:
@@ -192,6 +198,21 @@ def _check_certificate(manifest: Manifest) -> None:
             f"has a certificate of {len(found.bounds)} bounds, {len(found.exact)} of them said to be exact or not, for "
             f"{prefixes} prefixes; train or certify it again"
         )
+
+
+def _check_target(manifest: Manifest) -> None:
+    """The classes of the task, a response for each that is fitted, and a family of that task."""
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    if not target.sound or len(target.responses) != len(manifest.responses):
+        raise ArtifactError(
+            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which is no target of "
+            f"task {manifest.task!r}; train or copy it again"
+        )
+    try:
+        check_family(manifest.family, target)
+    except TrainingError as error:
+        what = f"family {manifest.family!r}, which is none of task {manifest.task!r}"
+        raise ArtifactError(f"has {what}; train or copy it again") from error
 
 
 def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:

@@ -174,13 +174,16 @@ def _shown(value: Any) -> str:
 def _record(text: str) -> MomentsRecord:
     try:
         number = json.loads(text)["format"]
-    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("has a record that is not one of this library") from error
     if type(number) is int and number > FORMAT:
         raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
     try:
-        return MomentsRecord.model_validate_json(text)
+        record = MomentsRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error
+    if not Target(record.task, record.target, record.classes).sound:
+        raise ArtifactError("has classes that are not those of its task")
+    return record

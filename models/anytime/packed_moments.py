@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from anytime.errors import ArtifactError
 from anytime.moments import Moments
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["packed", "sound_counts", "unpacked"]
 
 
 def packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
@@ -28,6 +28,13 @@ def unpacked(arrays: Mapping[str, NDArray[Any]], folds: int, features: int, resp
         Arrays are missing or not of the shapes that so many features and responses ask for.
     """
     return tuple(_part(arrays, fold, features, responses) for fold in range(folds))
+
+
+def sound_counts(part: Moments) -> bool:
+    """Whether rows and weight are 0 or more, and the features that have an indicator are some of all, ascending."""
+    gaps = part.missing
+    ascending = list(gaps) == sorted(set(gaps)) and all(0 <= j < part.features for j in gaps)
+    return ascending and part.rows >= 0 and part.weight >= 0
 
 
 def _arrays(part: Moments) -> dict[str, NDArray[Any]]:
@@ -58,11 +65,7 @@ def _part(arrays: Mapping[str, NDArray[Any]], fold: int, D: int, P: int) -> Mome
         if array is None or array.shape != tuple(shape) or array.dtype != kind or not np.isfinite(array).all():
             raise ArtifactError(f"has no sound array '{fold}.{name}'")
     given = {name: array for name, array in found.items() if array is not None}
-    gaps = tuple(given["missing"].tolist())
-    sound = list(gaps) == sorted(set(gaps)) and all(0 <= j < D for j in gaps)
-    if not sound or given["rows"][0] < 0 or given["weight"][0] < 0:
-        raise ArtifactError(f"has counts in fold {fold} that cannot be")
-    return Moments(
+    part = Moments(
         features=D,
         responses=P,
         rows=int(given["rows"][0]),
@@ -70,5 +73,8 @@ def _part(arrays: Mapping[str, NDArray[Any]], fold: int, D: int, P: int) -> Mome
         mean=given["mean"],
         scatter=given["scatter"],
         fill=given["fill"],
-        missing=gaps,
+        missing=tuple(given["missing"].tolist()),
     )
+    if not sound_counts(part):
+        raise ArtifactError(f"has counts in fold {fold} that cannot be")
+    return part

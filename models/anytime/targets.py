@@ -48,6 +48,17 @@ class Target:
             return self.columns
         return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
 
+    @property
+    def sound(self) -> bool:
+        """Whether it has the classes that its task takes: two, more of them, or none."""
+        match self.task:
+            case "binary":
+                return self.classes is not None and len(self.classes) == 2
+            case "multiclass":
+                return self.classes is not None and len(self.classes) > 2
+            case _:
+                return self.classes is None
+
 
 @dataclass(frozen=True)
 class Survey:

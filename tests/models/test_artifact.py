@@ -505,6 +505,7 @@ def share_a_feature(fields: Fields) -> None:
 
 
 BF16 = container(b'{"t":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}', b"\0\0")
+ENDLESS = f'{{"format": 1{"0" * 5_000}}}'
 
 
 def certify_too_few(fields: Fields) -> None:
@@ -532,6 +533,7 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("a manifest that is no JSON", lambda c: serialise(parse_tensors(c), {"anytime": "{"}), "manifest"),
     ("a manifest that is a list", lambda c: serialise(parse_tensors(c), {"anytime": "[1]"}), "manifest"),
     ("a manifest of brackets", lambda c: serialise(parse_tensors(c), {"anytime": "[" * 100_000}), "manifest"),
+    ("a manifest of a number without end", lambda c: serialise(parse_tensors(c), {"anytime": ENDLESS}), "manifest"),
     ("a newer format", with_manifest(lambda m: m.update(format=FORMAT + 1)), "install a newer anytime-linear"),
     ("a format that is text", with_manifest(lambda m: m.update(format="1")), "format '1'"),
     ("a format that never was", with_manifest(lambda m: m.update(format=0)), "format 0"),
@@ -629,6 +631,48 @@ def test_damage_to_a_likelihood_is_one_line_that_says_what_is_wrong(
     damaged = damage(content)
     assert damaged != content
     assert words in refused(damaged)
+
+
+COUNTS: list[tuple[str, Fields]] = [
+    ("an indicator of a feature that is none", {"missing": (3,)}),
+    ("an indicator of a feature counted from the end", {"missing": (-1,)}),
+    ("no weight", {"weight": 0.0}),
+    ("a negative weight", {"weight": -4.0}),
+    ("negative rows", {"rows": -1}),
+]
+
+
+@pytest.mark.parametrize("changes", [case[1] for case in COUNTS], ids=[case[0] for case in COUNTS])
+def test_moments_of_counts_that_cannot_be_are_not_believed(
+    changes: Fields, refused: Callable[[bytes], str], tmp_path: Path
+) -> None:
+    model = handmade()
+    assert model.moments is not None
+    save(replace(model, moments=replace(model.moments, **changes)), tmp_path / "m.safetensors")
+    assert "counts that cannot be" in refused((tmp_path / "m.safetensors").read_bytes())
+
+
+TARGETS: list[tuple[str, Callable[[], AnytimeModel], Fields, str]] = [
+    ("one class of two", handmade, {"task": "binary", "classes": ("a",)}, "1 responses and 1 classes"),
+    ("two classes of many", handmade, {"task": "multiclass", "classes": ("a", "b")}, "1 responses and 2 classes"),
+    ("no classes", handmade, {"task": "binary"}, "1 responses and 0 classes"),
+    ("classes of a number", handmade, {"classes": ("a", "b")}, "1 responses and 2 classes"),
+    ("a response for three", handmade, {"task": "multiclass", "classes": tuple("abc")}, "1 responses and 3 classes"),
+    ("a response for two targets", handmade, {"target": ("y", "z")}, "1 responses and 0 classes"),
+    ("counts by least squares", handmade, {"task": "count"}, "family 'gaussian', which is none of task 'count'"),
+    ("no counts", handmade_counts, {"task": "regression"}, "family 'poisson', which is none of task 'regression'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "words"), [case[1:] for case in TARGETS], ids=[case[0] for case in TARGETS]
+)
+def test_a_target_that_is_not_of_its_task_is_not_believed(
+    model: Callable[[], AnytimeModel], changes: Fields, words: str, refused: Callable[[bytes], str], tmp_path: Path
+) -> None:
+    made = model()
+    save(replace(made, manifest=made.manifest.model_copy(update=changes)), tmp_path / "m.safetensors")
+    assert words in refused((tmp_path / "m.safetensors").read_bytes())
 
 
 def test_a_group_in_a_damaged_manifest_keeps_its_capitals(content: bytes, refused: Callable[[bytes], str]) -> None:
