@@ -41,12 +41,11 @@ def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callabl
 
     @wraps(learn)
     def method(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> Learner:
-        before = vars(self).copy()
+        before = self.__dict__.copy()
         try:
             return learn(self, *args, **kwargs)
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     return method
