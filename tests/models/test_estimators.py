@@ -582,9 +582,13 @@ def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
     told = labels(y, ["a", "b", "c"])
     estimator = AnytimeClassifier(GROUPS).fit(X, told)
     before = estimator.predict_proba(X)
-    refused: list[Any] = [(X, np.full(len(X), "a")), (X[:, :5], told), (X, labels(y, [1, 2]), np.zeros(len(X)))]
-    for arguments in refused:
-        with pytest.raises(ValueError, match=r"one class|features|weights"):
+    once = np.where(np.arange(len(X)) == 17, "once", "often")
+    for arguments, why in (
+        ((X, np.full(len(X), "a")), "one class"),
+        ((X[:, :5], told), "5 columns"),
+        ((X, once), "class 'once' is in one row"),
+    ):
+        with pytest.raises((GroupsError, TrainingError), match=why):
             estimator.fit(*arguments)
         np.testing.assert_array_equal(estimator.predict_proba(X), before)
         assert set(estimator.predict(X)) <= {"a", "b", "c"}

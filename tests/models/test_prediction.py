@@ -309,6 +309,11 @@ class Unreadable:
         raise RuntimeError("not without\na gradient")
 
 
+class Unfloatable(int):
+    def __float__(self) -> float:
+        raise TypeError("not exact")
+
+
 REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("an unknown group", "naer", [1.0, 2.0], ["no group 'naer'", "did you mean 'near'?"]),
     ("a group without features", "visit", [], ["'visit' has no features", "do not send it"]),
@@ -327,7 +332,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("bytes", "near", [b"1", b"2"], ["'near'", "not numbers"]),
     ("complex numbers", "near", [1j, 2.0], ["'near'", "not numbers"]),
     ("a complex number beside null", "near", [None, np.complex128(1)], ["'near'", "not all numbers", "expected 1 x 2"]),
-    ("a time beside null", "near", [None, np.timedelta64(1, "D")], ["'near'", "not all numbers", "expected 1 x 2"]),
+    ("a number that is no float", "near", [None, Unfloatable()], ["'near'", "not all numbers", "expected 1 x 2"]),
     (
         "what is no array",
         "near",

@@ -45,7 +45,8 @@ def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callabl
         try:
             return learn(self, *args, **kwargs)
         except BaseException:
-            self.__dict__ = before
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
     return method
