@@ -20,6 +20,7 @@ from anytime.groups import load_groups
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime.probabilities import class_probabilities
+from models.unreadable import Unreadable
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -300,13 +301,6 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         values = [values]
     return values
-
-
-class Unreadable:
-    """Like a tensor on a device, or one that requires its gradient."""
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("not without\na gradient")
 
 
 class Unfloatable(int):

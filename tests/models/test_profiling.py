@@ -13,6 +13,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.inputs import ModuleInputs, TableInputs
 from anytime.profiling import measurements, profile, required_first
 from anytime.tables import Batch
+from models.unreadable import Unreadable
 
 
 class Clock:
@@ -164,11 +165,6 @@ def broken(_: Any) -> Any:
     raise RuntimeError("no light\non the sensor")
 
 
-class Unreadable:
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("not without\nits device")
-
-
 @pytest.mark.parametrize(
     ("extractor", "why"),
     [
@@ -178,7 +174,7 @@ class Unreadable:
         (lambda _: 1.0, "the extractor of group 'late' returned no array"),
         (
             lambda _: Unreadable(),
-            r"group 'late' returned what cannot be read as an array \(TypeError: not without its device\); expected 1",
+            r"group 'late' returned what cannot be read as an array \(RuntimeError: not without a gradient\)",
         ),
     ],
 )

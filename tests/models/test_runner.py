@@ -35,6 +35,7 @@ from anytime.moments import Moments
 from anytime.prefixes import PrefixModels
 from anytime.runner import Runner
 from anytime.workers import Worker, Workers
+from models.unreadable import Unreadable
 
 SLOW_SECONDS = 2.0
 GENEROUS_MS = 500.0
@@ -87,13 +88,6 @@ def leaving(x: Float) -> Float:
 
 def too_wide(x: Float) -> Float:
     return x
-
-
-class Unreadable:
-    """Like a tensor on a device, or one that requires its gradient."""
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("not without a gradient")
 
 
 def unreadable(x: Float) -> Any:

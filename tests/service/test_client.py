@@ -39,6 +39,7 @@ from anytime_service.client import (
 )
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from models.unreadable import Unreadable
 from service.serving import BASE_RATE, VALUES, Running, running, small_model
 
 LONG_MS = 20_000.0
@@ -244,6 +245,7 @@ def test_a_deadline_of_0_is_the_base_rate_for_every_row(client: Client, classes:
         ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
         ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
         ({"hog": [10**400, 1]}, "values of group 'hog'"),
+        ({"hog": Unreadable()}, "values of group 'hog' cannot be read as an array"),
     ],
 )
 def test_what_is_no_values_is_refused_before_it_is_sent(client: Client, groups: Any, message: str) -> None:
@@ -346,6 +348,7 @@ def test_run_takes_many_rows_and_ranks_them(client: Client, model: AnytimeModel)
         (broken, "RuntimeError: no light on the sensor"),
         (too_wide, "values of group 'hog' are"),
         (words, "not all numb"),
+        (lambda _: Unreadable(), "cannot be read as an array (RuntimeError: not without a gradient)"),
     ],
 )
 def test_run_goes_on_around_a_group_that_fails(client: Client, failing: Any, why: str) -> None:
@@ -357,7 +360,7 @@ def test_run_goes_on_around_a_group_that_fails(client: Client, failing: Any, why
     assert answer.elapsed_ms < LONG_MS
 
 
-@pytest.mark.parametrize("failing", [broken, too_wide, words])
+@pytest.mark.parametrize("failing", [broken, too_wide, words, lambda _: Unreadable()])
 def test_run_without_moments_answers_at_once_when_a_group_fails(client: Client, failing: Any, stuck: Stuck) -> None:
     answer = client.run(but(hog=failing, lab=stuck), VALUES, LONG_MS, model="brake")
     assert (answer.policy, answer.groups, answer.reason) == ("prefix", ("speed",), "end")

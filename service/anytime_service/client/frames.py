@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError
+from anytime.errors import ValuesError, summary
 
 __all__ = ["Begin", "Encoded", "End", "Group", "encode_all", "encode_frame", "encode_groups", "encode_values"]
 
@@ -76,11 +76,16 @@ def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
     Raises
     ------
     ValuesError
-        These are no numbers, or not of that many rows. How many features there must be is for the server to say.
+        These are no numbers, no array, or not of that many rows. How many features there must be the server will say.
     """
     if isinstance(values, list | tuple):
         return _encoded_list(group, values, rows)
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # whatever the making of an array of somebody's object raises
+        raise ValuesError(
+            f"values of group {group!r} cannot be read as an array ({summary(error)}); expected rows x features"
+        ) from error
     if array.dtype == object and array.ndim:  # None among numbers
         return _encoded_list(group, array.tolist(), rows)
     if array.dtype.kind not in "biuf":
