@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(parts(Path(), False)), help="a part; may be repeated")
     given = parser.parse_args()
     every = parts(given.data, given.quick)
+    given.out.mkdir(parents=True, exist_ok=True)  # before hours of work whose result could not be kept
     measured = []
     print(f"measured on {machine()}\n", flush=True)
     for name in given.only or list(every):
