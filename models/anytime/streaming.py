@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ class MomentStream:
         """
         if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        folds = self._deal.take(len(Y)) if self._folds > 1 else None
+        deal = deepcopy(self._deal)  # of which rows that are refused take nothing
+        folds = deal.take(len(Y)) if self._folds > 1 else None
         new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
         if self.parts:
             new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
-        self.parts = new
+        self._deal, self.parts = deal, new

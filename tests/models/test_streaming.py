@@ -126,6 +126,24 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
         classifier.partial_fit(X, np.full(300, 2))
 
 
+def test_what_is_refused_takes_no_folds_from_the_rows_after_it() -> None:
+    X, y = rows()
+    broken = X[:50].copy()
+    broken[3, 0] = np.inf
+    streams = [
+        AnytimeRegressor(GROUPS, alpha="cv", folds=3, random_state=0).partial_fit(X[:100], y[:100]) for _ in "ab"
+    ]
+    disturbed, calm = streams
+    with pytest.raises(ValueError, match="infin"):
+        disturbed._stream.add(broken, y[:50, np.newaxis])
+    disturbed.set_params(epsilon=1e6)
+    with pytest.raises(TrainingError, match="epsilon"):
+        disturbed.partial_fit(X[:50], y[:50])
+    disturbed.set_params(epsilon=None)
+    steps = [stream.partial_fit(X[100:], y[100:]).model_.manifest.steps for stream in (disturbed, calm)]
+    assert steps[0] == steps[1]
+
+
 def test_a_stream_goes_on_after_a_refusal_as_if_it_had_not_been() -> None:
     X, y = rows()
     stream = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:100], y[:100])
