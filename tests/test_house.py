@@ -56,7 +56,7 @@ LAYERS = (
     "evaluation workers",
     "lateness",
     "collecting",
-    "runner estimators plotting",
+    "runner estimators plotting exporting",
     "kept_runners experiments",
     "cli",
 )

@@ -18,6 +18,7 @@ from anytime.cli.certify import certify
 from anytime.cli.compare import compare
 from anytime.cli.costs import costs
 from anytime.cli.evaluate import evaluate
+from anytime.cli.export import export
 from anytime.cli.moments import moments
 from anytime.cli.plot import plot
 from anytime.cli.profile import profile
@@ -32,7 +33,7 @@ __all__ = ["application", "main"]
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, profile, costs, certify, reproduce)
+COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, profile, costs, certify, export, reproduce)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,41 @@
+"""`anytime export`: a model as text, for programs and devices without this library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anytime.cli.arguments import ModelFile
+
+__all__ = ["export"]
+
+Form = Annotated[
+    Literal["json", "c"],
+    typer.Option("--to", help="JSON, or a header of C11 for one row at a time.", show_default=False),
+]
+Into = Annotated[
+    Path | None,
+    typer.Option("--out", help="File to write, *.json or *.h; printed unless told.", show_default=False),
+]
+
+
+def export(model: ModelFile, to: Form, out: Into = None) -> None:
+    """Write a model for programs and devices without this library: its prefixes, as JSON or C."""
+    import json  # noqa: PLC0415
+
+    from anytime.artifact import load  # noqa: PLC0415
+    from anytime.cli.console import remark  # noqa: PLC0415
+    from anytime.exporting import c_source, document  # noqa: PLC0415
+    from anytime.groups_files import check_file, write_text  # noqa: PLC0415
+
+    if out is not None:
+        check_file(out, (".json",) if to == "json" else (".h",))
+    loaded = load(model)
+    text = c_source(loaded) if to == "c" else json.dumps(document(loaded), allow_nan=False) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    write_text(text, out)
+    remark(f"wrote {out}")

@@ -1,0 +1,226 @@
+"""The text of the C header, but for a model's names and numbers."""
+
+from __future__ import annotations
+
+__all__ = ["DECLARATIONS", "DEFINITIONS", "TELLING"]
+
+DECLARATIONS = """\
+/* An anytime-linear model for one row at a time, exported by `anytime export`.
+ *
+ * Include it wherever it is used, and in one file of C11 with ${NAME}_IMPLEMENTATION defined before.
+ * Define ANYTIME_REAL as float, everywhere, to compute in single precision.
+ *
+ *     ${name}_prediction now;
+ *     ${name}_begin(&now);
+ *     ${name}_add(&now, group, values);               as each group is computed, in any order
+ *     prefix = ${name}_answer(&now, INFINITY, told);  at any time, from a signal handler or another thread, too
+ *
+ * One thread adds. A group counts from when `add` has returned; one that is added again while an answer is computed
+ * may give some of its old values to that answer. Nothing is allocated, and nothing waits.
+ */
+#ifndef ${NAME}_H
+#define ${NAME}_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef ANYTIME_REAL
+#define ANYTIME_REAL double
+#endif
+
+#define ${NAME}_STEPS ${steps}
+#define ${NAME}_FEATURES ${features}
+#define ${NAME}_GROUPS ${groups}
+#define ${NAME}_OUTPUTS ${outputs}
+
+/* Groups that have features, in the order of the sequence. */
+enum {
+    ${group_ids}
+};
+
+/* Name of the model, hash of its file, unit of its costs; names of its groups, and of its responses or classes. */
+extern const char ${name}_model[];
+extern const char ${name}_version[];
+extern const char ${name}_cost_unit[];
+extern const char *const ${name}_groups[${NAME}_GROUPS];
+extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
+
+/* What each prefix costs, the base rate first. */
+extern const double ${name}_costs[${NAME}_STEPS + 1];
+
+typedef struct {
+    ANYTIME_REAL values[${NAME}_FEATURES]; /* less their training means, in the order of the sequence */
+    volatile unsigned char came[${NAME}_GROUPS];
+} ${name}_prediction;
+
+/* Forget every group. */
+void ${name}_begin(${name}_prediction *prediction);
+
+/* How many features a group has; 0 where there is no such group. */
+size_t ${name}_width(size_t group);
+
+/* Take the values of a group, in raw units; NAN stands for a value that is missing, whose mean takes its place.
+ * Returns 0; or -1, and nothing has changed, where there is no such group or a value is infinite or beyond 1e100. */
+int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL *values);
+
+/* The prediction from the longest prefix that is complete and costs no more than `budget` (INFINITY: no limit): the
+ * responses, or a probability for each class. Returns the number of that prefix's steps, 0 being the base rate; or -1,
+ * and tells the base rate, where the budget is no number of 0 or more or the result is not finite. */
+int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS]);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ${NAME}_H */
+"""
+
+DEFINITIONS = """
+#ifdef ${NAME}_IMPLEMENTATION
+
+#include <math.h>
+#include <stdatomic.h>
+
+const char ${name}_model[] = ${model};
+const char ${name}_version[] = ${version};
+const char ${name}_cost_unit[] = ${unit};
+const char *const ${name}_groups[${NAME}_GROUPS] = {
+    ${group_names}
+};
+const char *const ${name}_outputs[${NAME}_OUTPUTS] = {
+    ${output_names}
+};
+const double ${name}_costs[${NAME}_STEPS + 1] = {
+    ${costs}
+};
+
+enum { ${name}_scores = ${scores} };
+
+/* Where the features of each group begin, and the end; the step that adds the group. */
+static const size_t ${name}_start[${NAME}_GROUPS + 1] = {
+    ${group_start}
+};
+static const int ${name}_step[${NAME}_GROUPS] = {
+    ${group_step}
+};
+static const ANYTIME_REAL ${name}_means[${NAME}_FEATURES] = {
+    ${means}
+};
+
+/* How many features each prefix has; where its coefficients begin, a row for each feature. */
+static const size_t ${name}_ends[${NAME}_STEPS + 1] = {
+    ${ends}
+};
+static const size_t ${name}_offsets[${NAME}_STEPS + 1] = {
+    ${offsets}
+};
+static const ANYTIME_REAL ${name}_intercepts[] = {
+    ${intercepts}
+};
+static const ANYTIME_REAL ${name}_coefs[] = {
+    ${coefs}
+};
+
+void ${name}_begin(${name}_prediction *prediction)
+{
+    for (size_t group = 0; group < ${NAME}_GROUPS; group++)
+        prediction->came[group] = 0;
+}
+
+size_t ${name}_width(size_t group)
+{
+    return group < ${NAME}_GROUPS ? ${name}_start[group + 1] - ${name}_start[group] : 0;
+}
+
+int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL *values)
+{
+    const size_t width = ${name}_width(group);
+    if (width == 0)
+        return -1;
+    for (size_t i = 0; i < width; i++)
+        if (!isnan(values[i]) && !(fabs((double)values[i]) <= 1e100))
+            return -1;
+    for (size_t i = 0; i < width; i++) {
+        const size_t place = ${name}_start[group] + i;
+        prediction->values[place] = isnan(values[i]) ? 0 : values[i] - ${name}_means[place];
+    }
+    atomic_thread_fence(memory_order_release);
+    prediction->came[group] = 1;
+    return 0;
+}
+
+/* The longest prefix that is complete: groups are in the order of their steps, so that the first that lacks ends it. */
+static int ${name}_complete(const ${name}_prediction *prediction)
+{
+    for (size_t group = 0; group < ${NAME}_GROUPS; group++)
+        if (!prediction->came[group])
+            return ${name}_step[group] - 1;
+    return ${NAME}_STEPS;
+}
+
+/* What a prefix tells; whether all of it is finite. */
+static int ${name}_told(const ${name}_prediction *prediction, int prefix, ANYTIME_REAL *told)
+{
+    ANYTIME_REAL scores[${name}_scores];
+    const ANYTIME_REAL *coef = ${name}_coefs + ${name}_offsets[prefix];
+    for (size_t r = 0; r < ${name}_scores; r++)
+        scores[r] = ${name}_intercepts[(size_t)prefix * ${name}_scores + r];
+    for (size_t i = 0; i < ${name}_ends[prefix]; i++)
+        for (size_t r = 0; r < ${name}_scores; r++)
+            scores[r] += prediction->values[i] * *coef++;
+${telling}
+    int finite = 1;
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        finite &= isfinite(told[r]) != 0;
+    return finite;
+}
+
+int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS])
+{
+    int prefix = ${name}_complete(prediction);
+    atomic_thread_fence(memory_order_acquire);
+    if (budget >= 0) {
+        while (prefix > 0 && ${name}_costs[prefix] > budget * (1 + 1e-9))
+            prefix--;
+        if (${name}_told(prediction, prefix, told))
+            return prefix;
+    }
+    ${name}_told(prediction, 0, told);
+    return -1;
+}
+
+#endif /* ${NAME}_IMPLEMENTATION */
+"""
+
+TELLING = {
+    "identity": """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        told[r] = scores[r];""",
+    "log": """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        told[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
+    "logit": """\
+    told[1] = 1 / (1 + exp(-scores[0]));
+    told[0] = 1 - told[1];""",
+    "softmax": """\
+    ANYTIME_REAL largest = scores[0], total = 0;
+    for (size_t r = 1; r < ${NAME}_OUTPUTS; r++)
+        largest = scores[r] > largest ? scores[r] : largest;
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        total += told[r] = exp(scores[r] - largest);
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        told[r] /= total;""",
+    "second indicator": """\
+    told[1] = scores[0] < 0 ? 0 : scores[0] > 1 ? 1 : scores[0];
+    told[0] = 1 - told[1];""",
+    "indicators": """\
+    ANYTIME_REAL total = 0;
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        total += told[r] = scores[r] > 0 ? scores[r] : 0;
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        told[r] = total > 0 ? told[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
+}
+"""How scores become what is told, by the rule."""

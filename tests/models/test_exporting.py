@@ -1,0 +1,322 @@
+"""`anytime export`: the C and the JSON of a model answer as the model does, whatever comes, in whatever order."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from anytime import AnytimeClassifier, AnytimeModel, AnytimeRegressor
+from anytime.answer import Answer
+from anytime.arrays import Float
+from anytime.cli.main import main
+from anytime.exporting import c_source, document
+from anytime.groups import load_groups
+from system import program
+
+SOURCES = Path(__file__).parent / "exported"
+STRICT = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
+Capture = pytest.CaptureFixture[str]
+WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "hog", "features": ["h0", "h1", "h2"], "cost": 4.0},
+        {"name": "visit", "features": [], "cost": 1.0},
+        {"name": "lidar", "features": ["l0", "l1"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "speed", "features": ["s0"], "cost": 2.0},
+        {"name": "map", "features": ["m0", "m1", "m2", "m3"], "cost": 3.0},
+    ],
+}
+TASKS = ("regression", "responses", "binary", "multiclass", "logit", "softmax", "log")
+
+
+def table(rows: int = 150) -> Float:
+    """Features far from 0, so that means and deviations matter."""
+    return np.random.default_rng(0).normal(size=(rows, 10)) * np.geomspace(0.1, 100, 10) + 5.0
+
+
+def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") -> AnytimeModel:
+    """A model of each rule by which scores become what is told."""
+    X = table()
+    rng = np.random.default_rng(1)
+    signal = (X - X.mean(axis=0)) / X.std(axis=0) @ rng.normal(size=(10, 3)) + rng.normal(size=(len(X), 3))
+    classes = np.digitize(signal[:, 0], [-2.0, 2.0])
+    up, counts = signal[:, 0] > 0, rng.poisson(np.exp(signal[:, 0] / 4))
+    made: Any = AnytimeRegressor if task in ("regression", "responses", "log") else AnytimeClassifier
+    family, Y = {
+        "regression": ("gaussian", signal[:, 0]),
+        "responses": ("gaussian", signal),
+        "binary": ("gaussian", up),
+        "multiclass": ("gaussian", classes),
+        "logit": ("binomial", up),
+        "softmax": ("multinomial", classes),
+        "log": ("poisson", counts),
+    }[task]
+    model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
+    return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
+
+
+@pytest.fixture(params=TASKS)
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> AnytimeModel:
+    return trained(request.param).save(tmp_path / "m.safetensors")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A group that comes, or a question."""
+
+    group: str = ""
+    values: tuple[float, ...] = ()
+    budget: float = math.inf
+
+
+def lives(seed: int) -> Iterator[list[Event]]:
+    """Predictions from begin to end: groups in any order, some again, some values missing, questions between them."""
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        events = [Event()]
+        names = [str(name) for name in rng.permutation(list(WIDTHS))]
+        for name in [*names, *rng.choice(names, 1)]:
+            values = 5.0 + rng.normal(size=WIDTHS[name]) * rng.choice([0.1, 1.0, 100.0])
+            values[rng.random(len(values)) < 0.15] = math.nan
+            budgets = rng.choice([0.0, 0.7, 1.5, 3.5, 6.5, 10.5, math.inf], 2)
+            events += [Event(name, tuple(values.tolist())), *(Event(budget=float(each)) for each in budgets)]
+        yield events
+
+
+def told_by(answer: Answer) -> list[float]:
+    """What a model tells, as the exported ones do."""
+    told: list[float] = np.ravel(answer.prediction if answer.probabilities is None else answer.probabilities).tolist()
+    return told
+
+
+def compiled(model: AnytimeModel, folder: Path, source: str, *options: str) -> Path:
+    """A program with a model in it, without a warning."""
+    (folder / "m.h").write_text(c_source(model), encoding="utf-8")
+    out = folder / source.partition(".")[0]
+    words = [program("cc"), *STRICT, *options, f"-I{folder}", str(SOURCES / source), "-o", str(out), "-lm"]
+    subprocess.run(words, check=True, timeout=120)
+    return out
+
+
+def said(path: Path, lines: list[str]) -> list[str]:
+    """What a program prints for some lines."""
+    done = subprocess.run([path], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("real", "close"), [("double", 1e-12), ("float", 2e-4)])
+def test_the_c_of_a_model_answers_as_the_model_does(
+    model: AnytimeModel, tmp_path: Path, real: str, close: float
+) -> None:
+    ask = compiled(model, tmp_path, "ask.c", f"-DANYTIME_REAL={real}")
+    places = list(model.places)
+    for events in lives(3):
+        now, lines, expected = model.open(), ["begin"], []
+        for event in events:
+            if event.group:
+                now.add(event.group, event.values)
+                lines.append(f"add {places.index(event.group)} {' '.join(map(repr, event.values))}")
+            else:
+                lines.append(f"answer {event.budget!r}")
+                expected.append(now.answer(event.budget))
+        answers = [list(map(float, line.split())) for line in said(ask, lines) if " " in line]
+        assert [int(prefix) for prefix, *_ in answers] == [answer.prefix for answer in expected]
+        for (_, *told), answer in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(told, told_by(answer), rtol=close, atol=close)
+
+
+def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, list[float]]]:
+    """Answers of a program that knows the document of a model and nothing else."""
+    came: dict[int, float] = {}
+    groups = {group["name"]: group for group in exported["groups"]}
+    for event in events:
+        if event.group:
+            start = groups[event.group]["start"]
+            for place, value in enumerate(event.values, start):
+                mean = exported["features"][place]["mean"]
+                came[place] = 0.0 if math.isnan(value) else value - mean
+            continue
+        usable = [
+            number
+            for number, prefix in enumerate(exported["prefixes"])
+            if prefix["cost"] <= event.budget and set(range(prefix["features"])) <= set(came)
+        ]
+        prefix = exported["prefixes"][max(usable)]
+        scores = [
+            intercept + sum(came[place] * row[r] for place, row in enumerate(prefix["coef"]))
+            for r, intercept in enumerate(prefix["intercept"])
+        ]
+        yield max(usable), linked(exported, scores)
+
+
+def linked(exported: dict[str, Any], scores: list[float]) -> list[float]:
+    """What scores come to, as the document says."""
+    match exported["link"], exported["classes"]:
+        case "identity", None:
+            return scores
+        case "identity", classes:
+            if len(classes) == 2:
+                second = min(max(scores[0], 0.0), 1.0)
+                return [1.0 - second, second]
+            clipped = [max(score, 0.0) for score in scores]
+            return [score / sum(clipped) for score in clipped]
+        case "log", _:
+            return [math.exp(scores[0])]
+        case "logit", _:
+            return [float(expit(-scores[0])), float(expit(scores[0]))]
+    powers = [math.exp(score - max(scores)) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def test_the_document_of_a_model_says_all_that_answers_take(model: AnytimeModel) -> None:
+    exported = json.loads(json.dumps(document(model), allow_nan=False))
+    for events in lives(4):
+        now, expected = model.open(), []
+        for event in events:
+            if event.group:
+                now.add(event.group, event.values)
+            else:
+                expected.append(now.answer(event.budget))
+        for (prefix, told), answer in zip(read(exported, events), expected, strict=True):
+            assert prefix == answer.prefix
+            np.testing.assert_allclose(told, told_by(answer), rtol=1e-9, atol=1e-9)
+
+
+def test_the_document_tells_groups_in_the_order_of_the_sequence(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    exported = document(model)
+    assert [group["name"] for group in exported["groups"]] == [n for s in model.manifest.steps for n in s.adds]
+    assert exported["version"] == model.version
+    for group in exported["groups"]:
+        names = [feature["name"] for feature in exported["features"][group["start"] : group["stop"]]]
+        assert names == list(model.groups.groups[model.groups.position(group["name"])].features)
+
+
+def test_what_c_cannot_use_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    ask = compiled(model, tmp_path, "ask.c")
+    base = said(ask, ["answer inf"])[0]
+    assert said(ask, ["add 0 inf inf inf inf", "answer inf", "add 99 1", "answer inf"]) == ["-1", base, "-1", base]
+    for budget in ("-1", "nan"):
+        assert said(ask, [f"add {group} 1 1 1 1" for group in range(4)] + [f"answer {budget}"])[4] == f"-1 {base[2:]}"
+
+
+def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float")
+    base = said(ask, ["answer inf"])[0]
+    huge = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
+    assert said(ask, [*huge, "answer inf"])[4] in (f"-1 {base[2:]}", base)
+
+
+def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
+    model = trained("log").save(tmp_path / "m.safetensors")
+    ask = compiled(model, tmp_path, "ask.c")
+    now = model.open()
+    signs = {name: np.sign(model.prefixes.coef(model.steps)[p.start : p.stop, 0]) for name, p in model.places.items()}
+    for name in model.places:
+        now.add(name, (1e9 * signs[name]).tolist())
+    lines = [f"add {i} {' '.join(map(repr, (1e9 * signs[name]).tolist()))}" for i, name in enumerate(model.places)]
+    assert float(said(ask, [*lines, "answer inf"])[-1].split()[1]) == pytest.approx(told_by(now.answer())[0], rel=1e-12)
+
+
+def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
+    names = ['*/ "quoted" \\', "naïve ??/", "a-b", "a b"]
+    groups = [
+        {"name": name, "features": [f"{name} {i}" for i in range(width)], "cost": 1.0}
+        for name, width in zip(names, WIDTHS.values(), strict=True)
+    ]
+    model = trained("regression", {"cost_unit": "$ ${name}", "groups": groups}).save(tmp_path / "m.safetensors")
+    told = said(compiled(model, tmp_path, "ask.c"), ["names"])
+    assert told[:3] == ["m", model.version, "$ ${name}"]
+    assert told[3:] == [*model.places, *model.manifest.responses]
+
+
+def test_groups_of_one_name_in_c_are_numbered(tmp_path: Path) -> None:
+    groups = [{"name": name, "features": [f"{name}{i}" for i in range(5)], "cost": 1.0} for name in ("a-b", "a b")]
+    text = c_source(trained("regression", {"groups": groups}))
+    assert "GROUP_A_B," in text
+    assert "GROUP_A_B_2," in text
+
+
+def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
+    model = trained("multiclass").save(tmp_path / "m.safetensors")
+    threads = compiled(model, tmp_path, "threads.c", "-pthread")
+    answers = [int(line) for line in said(threads, [])]
+    assert len(answers) == model.steps + 1
+    assert sum(answers) > 0
+
+
+def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    (tmp_path / "m.h").write_text(c_source(model), encoding="utf-8")
+    (tmp_path / "m.c").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+    strict = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    subprocess.run([program("cc"), "-std=c11", *strict, "-c", "m.c"], cwd=tmp_path, check=True, timeout=120)
+    words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
+    prefix, told = said(tmp_path / "plus", [])[0].split()
+    assert (int(prefix), float(told)) == (0, told_by(model.open().answer())[0])
+
+
+@pytest.mark.parametrize("to", ["json", "c"])
+def test_the_command_prints_or_writes(tmp_path: Path, capsys: Capture, to: str) -> None:
+    path = tmp_path / "m.safetensors"
+    trained("regression").save(path)
+    out = tmp_path / ("m.json" if to == "json" else "m.h")
+    assert main(["export", str(path), "--to", to]) == 0
+    printed = capsys.readouterr().out
+    assert main(["export", str(path), "--to", to, "--out", str(out)]) == 0
+    assert capsys.readouterr().err == f"wrote {out}\n"
+    assert out.read_text(encoding="utf-8") == printed
+    if to == "json":
+        assert json.loads(printed)["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--to", "c", "--out", "m.json"], "expected a name that ends in .h"),
+        (["--to", "json", "--out", "nowhere/m.json"], "there is no directory"),
+        (["--to", "rust"], "'rust'"),
+        ([], "--to"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained("regression").save("m.safetensors")
+    assert main(["export", "m.safetensors", *words]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_the_c_of_the_readme_answers(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```c\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+    names = ["scales", "cuff"]
+    groups = [
+        {"name": name, "features": [f"{name}{i}" for i in range(n)], "cost": 1.0}
+        for name, n in zip(names, [1, 9], strict=True)
+    ]
+    model = trained("regression", {"groups": groups}, "diabetes").save(tmp_path / "diabetes.safetensors")
+    (tmp_path / "diabetes.h").write_text(c_source(model), encoding="utf-8")
+    (tmp_path / "main.c").write_text(code, encoding="utf-8")
+    subprocess.run([program("cc"), *STRICT, "main.c", "-o", "main", "-lm"], cwd=tmp_path, check=True, timeout=120)
+    now = model.open()
+    now.add("scales", [27.5])
+    answer = now.answer()
+    assert said(tmp_path / "main", []) == [f"{answer.prediction:g} after {answer.prefix} steps"]
