@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg.blas import dtrsm
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import Factor
@@ -110,24 +111,29 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
     end. The factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
     """
     D, P = z.shape
-    W = np.zeros((len(ends), D, P))
+    W = np.zeros((len(ends), P, D))  # a right-hand side is a row, as BLAS wants it
+    upper, rows = factor.L.T, z.T
     batch = max(1, BATCH // P)
     for start in range(0, len(ends), batch):
         stops = ends[start : start + batch]
         longest = int(stops.max(initial=0))
         if longest == 0:
             continue
-        cut = np.arange(longest)[:, np.newaxis] < stops  # (longest, batch)
-        right = np.where(cut[:, :, np.newaxis], z[:longest, np.newaxis, :], 0.0).reshape(longest, -1)
-        solved = Factor(factor.L[:longest, :longest], factor.dropped[:longest]).backward(right)
-        W[start : start + len(stops), :longest] = solved.reshape(longest, len(stops), P).transpose(1, 0, 2)
-    return W
+        cut = np.arange(longest) < stops[:, np.newaxis]  # (batch, longest)
+        right = np.where(cut[:, np.newaxis], rows[:, :longest], 0.0).reshape(-1, longest)
+        solved = dtrsm(1.0, upper[:longest, :longest], right.T, overwrite_b=1).T
+        W[start : start + len(stops), :, :longest] = solved.reshape(len(stops), P, longest)
+    return W.transpose(0, 2, 1)
 
 
 def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
     """Prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
     unit = gram.y_scale / gram.x_scale[columns, np.newaxis]
-    packed = [W[k, :end] * unit[:end] for k, end in enumerate(ends)]
+    packed = np.empty((int(ends.sum()), W.shape[2]))
+    stop = 0
+    for k, end in enumerate(ends.tolist()):
+        start, stop = stop, stop + end
+        np.multiply(W[k, :end], unit[:end], out=packed[start:stop])
     return PrefixModels(
         mean=gram.x_mean,
         scale=gram.x_scale,
@@ -135,5 +141,5 @@ def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixMo
         response_scale=gram.y_scale,
         columns=columns,
         ends=ends,
-        packed=np.concatenate(packed),
+        packed=packed,
     )

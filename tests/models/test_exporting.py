@@ -62,7 +62,7 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
         "softmax": ("multinomial", classes),
         "log": ("poisson", counts),
     }[task]
-    model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
+    model: AnytimeModel = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
 
 

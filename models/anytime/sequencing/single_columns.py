@@ -17,6 +17,7 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
+from scipy.linalg.blas import dger
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import RANK_TOLERANCE, Factor
@@ -95,12 +96,14 @@ class _Columns:
             if self._width == len(self._V):
                 self._flush()
             price = np.where(wanted[self._columns], prices[self._columns], 0.0)
-            for _ in range(min(len(self._V) - self._width, len(columns) - len(order))):
+            count = min(len(self._V) - self._width, len(columns) - len(order))
+            for _ in range(count):
                 row = self._best(price)
-                order.append(int(self._columns[row]))
-                wanted[order[-1]] = False
                 price[row] = 0.0
                 self._take(row)
+            taken = self._columns[self._taken[-count:]]
+            wanted[taken] = False
+            order += taken.tolist()
         return order
 
     def factor(self, order: list[int]) -> Factor:
@@ -158,7 +161,7 @@ class _Columns:
         else:
             u /= sqrt(pivot)
             z = self._b[:, row] / u[row]
-            self._b -= z[:, np.newaxis] * u
+            self._b = dger(-1.0, u, z, a=self._b.T, overwrite_a=1).T
             self._d -= u * u
             self.z[self._done] = z
         self._b[:, row] = 0.0
