@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg.blas import dtrsm
+from scipy.linalg.blas import dgemm, dtrsm
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import Factor, factorise
@@ -110,10 +110,9 @@ class Sweep(Left):
         """Bring the matrix up to date and forget the rows of selected groups."""
         self._store()
         keep = np.flatnonzero(~self._selected)
-        V = self._V[keep, : self._width]
-        C = self._C.T[np.ix_(keep, keep)]  # symmetric: its transpose is gathered by whole rows
-        C -= V @ V.T
-        self._C = C.T
+        V = self._V[:, : self._width].T.take(keep, axis=1).T
+        C = self._C.T.take(keep, axis=0).take(keep, axis=1)  # symmetric: its transpose is gathered by whole rows
+        self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1)
         self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
         self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
         self._width = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from scipy.linalg.blas import dger
+from scipy.linalg.blas import dgemm, dger
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import RANK_TOLERANCE, Factor
@@ -179,10 +179,9 @@ class _Columns:
         """Bring the matrix up to date, and forget the rows of what is taken."""
         self._store()
         keep = np.delete(np.arange(len(self._columns)), self._taken)
-        V = self._V[: self._width, keep]
+        V = self._V[: self._width].take(keep, axis=1).T
         C = self._C.take(keep, axis=0).take(keep, axis=1)
-        C -= V.T @ V
-        self._C = C
+        self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1).T
         self._b, self._d, self._least = self._b[:, keep], self._d[keep], self._least[keep]
         self._costs, self._columns = self._costs[keep], self._columns[keep]
         self._V, self._width, self._taken = np.empty((min(PANEL, len(keep)), len(keep))), 0, []
