@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from anytime.arrays import Float
 from anytime.errors import TableError
@@ -34,6 +33,8 @@ class SvmlightTable(FileTable):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        from scipy import sparse  # noqa: PLC0415  (a server never needs it)
+
         load = required("sklearn.datasets").load_svmlight_file
         try:
             with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
