@@ -58,6 +58,7 @@ class Prediction:
         self._nulls: dict[str, Bool | None] = {}
         self._X: Float | None = None
         self._ready: tuple[int, Float] | None = None
+        self._advance()
 
     @property
     def rows(self) -> int:
@@ -134,8 +135,7 @@ class Prediction:
         else:
             self.nbytes += kept.nbytes
             self._lacking[place.step] -= 1
-            while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
-                self.prefix += 1
+            self._advance()
         self._nulls[group] = nulls
 
     def prepare(self, budget: float | None = None) -> None:
@@ -228,6 +228,11 @@ class Prediction:
             note=note,
             approximate=arrived is not None and arrived.approximate,
         )
+
+    def _advance(self) -> None:
+        """Go on over the steps that lack nothing; those that add no features never do."""
+        while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
+            self.prefix += 1
 
     def _know_rows(self, rows: int) -> None:
         if self._rows != rows:

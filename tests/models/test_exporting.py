@@ -19,8 +19,10 @@ from anytime import AnytimeClassifier, AnytimeModel, AnytimeRegressor
 from anytime.answer import Answer
 from anytime.arrays import Float
 from anytime.cli.main import main
+from anytime.errors import ArtifactError
 from anytime.exporting import c_source, document
 from anytime.groups import load_groups
+from anytime.resequencing import Changes, resequence
 from system import program
 
 SOURCES = Path(__file__).parent / "exported"
@@ -217,7 +219,7 @@ def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
     ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float")
     base = said(ask, ["answer inf"])[0]
     huge = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
-    assert said(ask, [*huge, "answer inf"])[4] in (f"-1 {base[2:]}", base)
+    assert said(ask, [*huge, "answer inf"]) == ["0"] * 4 + [f"-1 {base[2:]}"]
 
 
 def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
@@ -243,11 +245,64 @@ def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> 
     assert told[3:] == [*model.places, *model.manifest.responses]
 
 
-def test_groups_of_one_name_in_c_are_numbered(tmp_path: Path) -> None:
-    groups = [{"name": name, "features": [f"{name}{i}" for i in range(5)], "cost": 1.0} for name in ("a-b", "a b")]
-    text = c_source(trained("regression", {"groups": groups}))
-    assert "GROUP_A_B," in text
-    assert "GROUP_A_B_2," in text
+def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None:
+    names = ["a-b", "a b", "速度", "a b 2"]
+    groups = [
+        {"name": name, "features": [f"{name}{i}" for i in range(width)], "cost": 1.0}
+        for name, width in zip(names, WIDTHS.values(), strict=True)
+    ]
+    model = trained("regression", {"groups": groups})
+    for first in names:
+        text = c_source(resequence(model, None, "m", None, Changes(first=(first,))))
+        places = list(resequence(model, None, "m", None, Changes(first=(first,))).places)
+        constants = re.findall(r"ANYTIME_M_GROUP_(\w+),", text)
+        told = dict(zip(places, constants, strict=True))
+        assert told == {"a-b": "A_B", "a b": "A_B_2", "速度": "UNNAMED", "a b 2": "A_B_2_1"}
+        assert places[0] == first
+
+
+def test_a_model_without_a_letter_for_c_is_refused() -> None:
+    with pytest.raises(ArtifactError, match="expected a letter"):
+        c_source(trained("regression", name="模型"))
+
+
+@pytest.mark.parametrize(("other", "works"), [("n", True), ("m!", False)])
+def test_two_models_in_one_program(tmp_path: Path, other: str, works: bool) -> None:
+    for name, task in (("m", "regression"), (other, "softmax")):
+        model = trained(task, name=name).save(tmp_path / f"{name}.safetensors")
+        (tmp_path / f"{name}.h").write_text(c_source(model), encoding="utf-8")
+    lines = ["#define ANYTIME_M_IMPLEMENTATION", "#define ANYTIME_N_IMPLEMENTATION", '#include "m.h"', '#include "m.h"']
+    (tmp_path / "both.c").write_text("\n".join([*lines, f'#include "{other}.h"']) + "\n", encoding="utf-8")
+    words = [program("cc"), *STRICT, "-c", "both.c"]
+    done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
+    assert (done.returncode == 0) == works, done.stderr
+    assert works or "two models whose names are the same in C" in done.stderr
+
+
+def test_finite_math_is_refused(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    with pytest.raises(subprocess.CalledProcessError):
+        compiled(model, tmp_path, "ask.c", "-ffast-math")
+
+
+def test_scores_of_classes_that_are_not_finite_tell_the_base_rate(tmp_path: Path) -> None:
+    for task in ("binary", "multiclass"):
+        whole = trained(task)
+        absurd = replace(whole.prefixes, packed=whole.prefixes.packed * 1e38)
+        model = replace(whole, prefixes=absurd).save(tmp_path / "m.safetensors")
+        ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float", "-Wno-overflow")
+        base = said(ask, ["answer inf"])[0]
+        lines = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
+        assert said(ask, [*lines, "answer inf"])[-1] == f"-1 {base[2:]}"
+
+
+def test_a_first_step_without_features_is_complete_from_the_start(tmp_path: Path) -> None:
+    model = resequence(trained("regression"), None, "m", None, Changes(first=("visit",)))
+    model = model.save(tmp_path / "m.safetensors")
+    answers = [model.open().answer(budget) for budget in (0.5, 1.0)]
+    assert [(answer.prefix, answer.complete) for answer in answers] == [(0, True), (1, True)]
+    told = said(compiled(model, tmp_path, "ask.c"), ["answer 0.5", "answer 1.0"])
+    assert [int(line.split()[0]) for line in told] == [0, 1]
 
 
 def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
@@ -255,7 +310,7 @@ def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
     threads = compiled(model, tmp_path, "threads.c", "-pthread")
     answers = [int(line) for line in said(threads, [])]
     assert len(answers) == model.steps + 1
-    assert sum(answers) > 0
+    assert sum(answers[1:]) > 0
 
 
 def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
@@ -267,7 +322,11 @@ def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
     words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
     subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
     prefix, told = said(tmp_path / "plus", [])[0].split()
-    assert (int(prefix), float(told)) == (0, told_by(model.open().answer())[0])
+    now = model.open()
+    for name, place in model.places.items():
+        now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
+    assert int(prefix) == model.steps
+    assert float(told) == pytest.approx(told_by(now.answer())[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("to", ["json", "c"])

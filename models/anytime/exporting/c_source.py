@@ -1,19 +1,21 @@
 """A model as one C header: declarations, which C++ may read, too, and their definitions for one file of C11.
 
-What a program does with it is what `anytime.prediction` does for a row, by the same names: begin, add groups as they
-are computed, ask for an answer at any time. Nothing is allocated and no call depends on the data, so that the time that
+What a program does with it is what `anytime.prediction` does for a row: begin, add groups as they are computed, ask for
+an answer at any time. Nothing is allocated and no call depends on the data, so that the time that
 an answer takes is bounded by the longest prefix.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from string import Template
 
 import numpy as np
 
 from anytime.arrays import Float
+from anytime.errors import ArtifactError
 from anytime.exporting.c_template import DECLARATIONS, DEFINITIONS, TELLING
 from anytime.manifest import Label
 from anytime.model import AnytimeModel
@@ -25,9 +27,20 @@ WIDTH = 118
 
 
 def c_source(model: AnytimeModel) -> str:
-    """The header of a model; its names begin with `anytime_` and the model's name, in letters that C takes."""
+    """The header of a model; its names begin with `anytime_` and the model's name, in letters that C takes.
+
+    Raises
+    ------
+    ArtifactError
+        The model's name has no such letter.
+    """
     manifest, prefixes = model.manifest, model.prefixes
+    if not _word(model.name):
+        raise ArtifactError(
+            f"model {model.name!r} has no name in C; expected a letter from A to Z or a digit in it: name it otherwise"
+        )
     name = f"anytime_{_word(model.name).lower()}"
+    constants = _constants(group.name for group in model.groups.groups if group.features)
     classes = () if manifest.classes is None else manifest.classes
     scores = len(prefixes.intercept)
     outputs = len(classes) or scores
@@ -35,6 +48,7 @@ def c_source(model: AnytimeModel) -> str:
     values = {
         "name": name,
         "NAME": name.upper(),
+        "HASH": model.version.upper() or "NOT_SAVED",
         "version": _string(model.version),
         "model": _string(model.name),
         "unit": _string(model.groups.cost_unit),
@@ -43,7 +57,7 @@ def c_source(model: AnytimeModel) -> str:
         "groups": len(places),
         "scores": scores,
         "outputs": outputs,
-        "group_ids": _lines(f"{name.upper()}_GROUP_{word}" for word in _unique(map(_word, places))),
+        "group_ids": _lines(f"{name.upper()}_GROUP_{constants[place]}" for place in places),
         "group_names": _lines(map(_string, places)),
         "output_names": _lines(_string(_text(each)) for each in (classes or manifest.responses)),
         "group_start": _lines([*(str(place.start) for place in places.values()), str(len(prefixes.columns))]),
@@ -68,18 +82,22 @@ def _kind(model: AnytimeModel) -> str:
 
 def _word(text: str) -> str:
     """Upper-case letters, digits and single underscores that stand for a name."""
-    return re.sub(r"[^0-9A-Z]+", "_", text.upper()).strip("_") or "UNNAMED"
+    return re.sub(r"[^0-9A-Z]+", "_", text.upper()).strip("_")
 
 
-def _unique(words: Iterable[str]) -> list[str]:
-    """The words, numbered where they come again."""
-    found: list[str] = []
-    for word in words:
-        number, one = 1, word
-        while one in found:
-            number += 1
-            one = f"{word}_{number}"
-        found.append(one)
+def _constants(names: Iterable[str]) -> dict[str, str]:
+    """A word for each name, numbered where it comes again: in the order of the groups file, which stays."""
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    times: Counter[str] = Counter()
+    for name in names:
+        word = one = _word(name) or "UNNAMED"
+        times[word] += 1
+        while one in used:
+            one = f"{word}_{times[word]}"
+            times[word] += 1
+        used.add(one)
+        found[name] = one
     return found
 
 

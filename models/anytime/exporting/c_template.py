@@ -8,18 +8,24 @@ DECLARATIONS = """\
 /* An anytime-linear model for one row at a time, exported by `anytime export`.
  *
  * Include it wherever it is used, and in one file of C11 with ${NAME}_IMPLEMENTATION defined before.
- * Define ANYTIME_REAL as float, everywhere, to compute in single precision.
+ * Define ANYTIME_REAL as float, everywhere, to compute in single precision. Not for -ffast-math, which knows no NAN.
  *
  *     ${name}_prediction now;
  *     ${name}_begin(&now);
  *     ${name}_add(&now, group, values);               as each group is computed, in any order
  *     prefix = ${name}_answer(&now, INFINITY, told);  at any time, from a signal handler or another thread, too
  *
- * One thread adds. A group counts from when `add` has returned; one that is added again while an answer is computed
- * may give some of its old values to that answer. Nothing is allocated, and nothing waits.
+ * One thread begins and adds. A group counts from when `add` has returned. Begin, or add a group again, only while no
+ * answer is being computed, or take another ${name}_prediction: such an answer may mix old values and
+ * new ones. Nothing is allocated, and nothing waits.
  */
+#if defined ${NAME}_H && !defined ${NAME}_${HASH}
+#error "two versions of the same model, or two models whose names are the same in C"
+#endif
+
 #ifndef ${NAME}_H
 #define ${NAME}_H
+#define ${NAME}_${HASH}
 
 #include <stddef.h>
 
@@ -53,7 +59,11 @@ extern const double ${name}_costs[${NAME}_STEPS + 1];
 
 typedef struct {
     ANYTIME_REAL values[${NAME}_FEATURES]; /* less their training means, in the order of the sequence */
-    volatile unsigned char came[${NAME}_GROUPS];
+#ifdef __cplusplus
+    unsigned char came[${NAME}_GROUPS];
+#else
+    _Atomic unsigned char came[${NAME}_GROUPS];
+#endif
 } ${name}_prediction;
 
 /* Forget every group. */
@@ -69,7 +79,7 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
 /* The prediction from the longest prefix that is complete and costs no more than `budget` (INFINITY: no limit): the
  * responses, or a probability for each class. Returns the number of that prefix's steps, 0 being the base rate; or -1,
  * and tells the base rate, where the budget is no number of 0 or more or the result is not finite. */
-int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS]);
+int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS]);
 
 #ifdef __cplusplus
 }
@@ -79,10 +89,15 @@ int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_
 """
 
 DEFINITIONS = """
-#ifdef ${NAME}_IMPLEMENTATION
+#if defined ${NAME}_IMPLEMENTATION && !defined ${NAME}_IMPLEMENTED
+#define ${NAME}_IMPLEMENTED
 
-#include <math.h>
+#if defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__
+#error "-ffast-math and -ffinite-math-only take it that there is no NAN, by which a missing value is known"
+#endif
+
 #include <stdatomic.h>
+#include <tgmath.h>
 
 const char ${name}_model[] = ${model};
 const char ${name}_version[] = ${version};
@@ -127,7 +142,7 @@ static const ANYTIME_REAL ${name}_coefs[] = {
 void ${name}_begin(${name}_prediction *prediction)
 {
     for (size_t group = 0; group < ${NAME}_GROUPS; group++)
-        prediction->came[group] = 0;
+        atomic_store_explicit(&prediction->came[group], 0, memory_order_relaxed);
 }
 
 size_t ${name}_width(size_t group)
@@ -141,22 +156,21 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
     if (width == 0)
         return -1;
     for (size_t i = 0; i < width; i++)
-        if (!isnan(values[i]) && !(fabs((double)values[i]) <= 1e100))
+        if (!isnan(values[i]) && !((double)fabs(values[i]) <= 1e100))
             return -1;
     for (size_t i = 0; i < width; i++) {
         const size_t place = ${name}_start[group] + i;
         prediction->values[place] = isnan(values[i]) ? 0 : values[i] - ${name}_means[place];
     }
-    atomic_thread_fence(memory_order_release);
-    prediction->came[group] = 1;
+    atomic_store_explicit(&prediction->came[group], 1, memory_order_release);
     return 0;
 }
 
 /* The longest prefix that is complete: groups are in the order of their steps, so that the first that lacks ends it. */
-static int ${name}_complete(const ${name}_prediction *prediction)
+static int ${name}_complete(${name}_prediction *prediction)
 {
     for (size_t group = 0; group < ${NAME}_GROUPS; group++)
-        if (!prediction->came[group])
+        if (!atomic_load_explicit(&prediction->came[group], memory_order_acquire))
             return ${name}_step[group] - 1;
     return ${NAME}_STEPS;
 }
@@ -178,10 +192,9 @@ ${telling}
     return finite;
 }
 
-int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS])
+int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS])
 {
     int prefix = ${name}_complete(prediction);
-    atomic_thread_fence(memory_order_acquire);
     if (budget >= 0) {
         while (prefix > 0 && ${name}_costs[prefix] > budget * (1 + 1e-9))
             prefix--;
@@ -192,7 +205,7 @@ int ${name}_answer(const ${name}_prediction *prediction, double budget, ANYTIME_
     return -1;
 }
 
-#endif /* ${NAME}_IMPLEMENTATION */
+#endif /* ${NAME}_IMPLEMENTED */
 """
 
 TELLING = {
@@ -214,12 +227,16 @@ TELLING = {
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
         told[r] /= total;""",
     "second indicator": """\
+    if (!isfinite(scores[0]))
+        return 0;
     told[1] = scores[0] < 0 ? 0 : scores[0] > 1 ? 1 : scores[0];
     told[0] = 1 - told[1];""",
     "indicators": """\
     ANYTIME_REAL total = 0;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += told[r] = scores[r] > 0 ? scores[r] : 0;
+        total += told[r] = scores[r] < 0 ? 0 : scores[r];
+    if (!isfinite(total))
+        return 0;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
         told[r] = total > 0 ? told[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
 }

@@ -3,9 +3,11 @@
     scores = intercept + (x - mean) @ coef
 
 of a prefix, x being its first `features` values in the order of the document's features; a missing value counts as its
-mean. `link` makes predictions of scores: "identity", "logit", "softmax" or "log". Where classes have the link
-"identity", their scores are least-squares estimates of indicators, clipped at 0 and scaled to sum to 1; a single score,
-of this link or of "logit", is that of the second of two classes.
+mean. The library answers from the longest prefix whose groups have all come and whose cost is at most the budget, and
+one part in 1e9 more, as costs are sums. `link` makes predictions of scores: "identity", "logit", "softmax" or "log",
+where scores over 500 count as 500. Where classes have the link "identity", their scores are least-squares estimates of
+indicators, clipped at 0 and scaled to sum to 1 (even shares where none is positive); a single score, of this link or of
+"logit", is that of the second of two classes.
 """
 
 from __future__ import annotations

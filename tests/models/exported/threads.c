@@ -6,8 +6,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
-enum { ROUNDS = 2000 };
+enum { ROUNDS = 50000 };
 
 static anytime_m_prediction predictions[ROUNDS];
 static atomic_int adding, done;
@@ -39,6 +40,7 @@ int main(void)
         if (anytime_m_answer(&predictions[0], anytime_m_costs[prefix], right[prefix]) != prefix)
             return 1;
     atomic_store(&done, 0);
+    memset(predictions, 255, sizeof predictions); /* values that no answer may be made of */
     for (int round = 0; round < ROUNDS; round++)
         anytime_m_begin(&predictions[round]);
     if (pthread_create(&thread, NULL, add_groups, NULL))
