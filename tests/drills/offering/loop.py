@@ -25,6 +25,9 @@ NEAR_S = 0.00005
 LONGEST_S = 0.0005
 """A longer sleep would be too late for what clients do by themselves."""
 
+AT_ONCE = 16
+"""How many are begun before what has come is read: a load that is late would take its own waiting for the server's."""
+
 DRAIN_S = 0.3
 """How long what was asked for last is waited for."""
 
@@ -91,7 +94,8 @@ class OpenLoop:
         begun = time.perf_counter() + 0.01
         due: list[float] = (begun + np.cumsum(rng.exponential(1.0 / rate, max(int(rate * seconds), 1)))).tolist()
         while (now := time.perf_counter()) < due[-1] + DRAIN_S:
-            while number < len(due) and due[number] <= now:
+            most = number + AT_ONCE
+            while number < min(len(due), most) and due[number] <= now:
                 seen.slip_ms.append((now - due[number]) * 1000.0)
                 self._client.begin(seen)
                 number += 1
