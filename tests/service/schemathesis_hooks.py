@@ -10,12 +10,18 @@ import schemathesis
 
 __all__ = ["before_call", "filter_case", "messagepack"]
 
+SHORT = 1e-3
+
 
 @schemathesis.hook
 def filter_case(_context: Any, case: Any) -> bool:
-    """Leave out headers that nobody knows, and empty parameters: they count as not given, which no schema can say."""
+    """Leave out headers that nobody knows, empty parameters and blank bodies: they count as not given.
+
+    That no schema can say.
+    """
     unknown = any(name.lower().startswith("x-schemathesis") for name in case.headers or {})
-    return not unknown and "" not in (case.query or {}).values()
+    blank = isinstance(case.body, bytes | str) and not case.body.strip()
+    return not unknown and not blank and "" not in (case.query or {}).values()
 
 
 @schemathesis.hook
@@ -29,7 +35,9 @@ def before_call(_context: Any, case: Any, _options: Any) -> None:
 
 
 def _last(told: Any, name: str, longer: Any) -> None:
-    if told and re.fullmatch(r"[0.]+[HMSmun]?", str(told.get(name))):
+    """Make of nothing, or as good as nothing, something longer."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)[HMSmun]?", str((told or {}).get(name)))
+    if found and float(found[1]) < SHORT:
         told[name] = longer
 
 
