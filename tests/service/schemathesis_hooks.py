@@ -11,6 +11,7 @@ import schemathesis
 __all__ = ["before_call", "filter_case", "messagepack"]
 
 SHORT = 1e-3
+"""A budget or deadline under this may be over before the body is read."""
 
 
 @schemathesis.hook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,8 +24,6 @@ Into = Annotated[
 
 def export(model: ModelFile, to: Form, out: Into = None) -> None:
     """Write a model for programs and devices without this library: its prefixes, as JSON or C."""
-    import json  # noqa: PLC0415
-
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import remark  # noqa: PLC0415
     from anytime.exporting import c_source, document  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """A model as one C header: declarations, which C++ may read, too, and their definitions for one file of C11.
 
 What a program does with it is what `anytime.prediction` does for a row: begin, add groups as they are computed, ask for
-an answer at any time. Nothing is allocated and no call depends on the data, so that the time that
-an answer takes is bounded by the longest prefix.
+an answer at any time. Nothing is allocated and nothing is searched, so that no answer takes longer than that of the
+longest prefix.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ __all__ = ["c_source"]
 
 WIDTH = 118
 """Length of the lines of numbers, at most."""
+
+PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
+"""Bytes that stand for themselves in a string of C."""
 
 
 def c_source(model: AnytimeModel) -> str:
@@ -107,8 +110,7 @@ def _text(label: Label) -> str:
 
 def _string(text: str) -> str:
     """A string of C, in UTF-8; what is not plain is escaped byte by byte."""
-    plain = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
-    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode("utf-8")) + '"'
+    return '"' + "".join(chr(byte) if byte in PLAIN else f"\\{byte:03o}" for byte in text.encode("utf-8")) + '"'
 
 
 def _numbers(array: Float) -> str:
