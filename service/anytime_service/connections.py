@@ -16,7 +16,7 @@ from anytime_service.shedding import Shedding
 from anytime_service.transports.replies import problem_reply, response
 from anytime_service.turns import Turns
 
-__all__ = ["BESIDE", "RESERVED", "Connection", "Connections", "room_for"]
+__all__ = ["BESIDE", "RESERVED", "SIDE_CONNECTIONS", "Connection", "Connections", "room_for"]
 
 RESERVED = 16
 """Connections above the limit that may only ask how the service is; of more, the oldest goes."""
@@ -27,7 +27,11 @@ LASTING = 16
 OTHER_FILES = 64
 """Descriptors for everything that is no connection."""
 
-BESIDE = RESERVED + LASTING + OTHER_FILES
+SIDE_CONNECTIONS = 64
+"""Connections of the port for metrics and probes, where there is one."""
+
+BESIDE = 2 * (RESERVED + LASTING) + SIDE_CONNECTIONS + OTHER_FILES
+"""Descriptors beyond the connections that may be served."""
 
 
 class Connection(Protocol):
@@ -73,6 +77,7 @@ class Connections:
         self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
         self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
         self._guests: dict[Connection, None] = {}
+        self._unsent: dict[Connection, int] = {}
         self._nobody = None if shedding is None else Correlation("", (), shedding.handler.signals.errors)
 
     def came(self, connection: Connection, every: Collection[object]) -> bool:
@@ -100,10 +105,22 @@ class Connections:
         if len(self.lasts) > LASTING:
             self.lasts.first().cut()
 
+    def stalled(self, connection: Connection, unsent: int) -> None:
+        """Wait for a client that does not read, and count the `unsent` bytes that the server holds for it."""
+        self.writes.begin(connection)
+        self._unsent[connection] = unsent
+        self.held.bytes += unsent
+
+    def flows(self, connection: Connection) -> None:
+        """Stop waiting for a client, as it reads again or has gone."""
+        self.writes.end(connection)
+        self.held.bytes -= self._unsent.pop(connection, 0)
+
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
         self._guests.pop(connection, None)
-        for waiting in (self.heads, self.looks, self.tails, self.lasts, self.writes):
+        self.flows(connection)
+        for waiting in (self.heads, self.looks, self.tails, self.lasts):
             waiting.end(connection)
 
     def _served(self, every: Collection[object]) -> int:

@@ -4,6 +4,9 @@ An event loop's timer is a rough tool: uvloop rounds a delay to milliseconds and
 since its turn began, so it fires up to .9 ms early (libuv#4773) or half a millisecond late. An alarm asks it for the
 whole milliseconds that are left and spends the rest, less than one, going round the loop, which serves everything else
 meanwhile. Nothing is cancelled and no task is woken on the way to the answer.
+
+A process that was stopped, or a loop that was busy, calls its timers late, and before it has read what arrived in the
+meantime. An alarm that is late lets the loop read its sockets first, so that the answer uses what they hold.
 """
 
 from __future__ import annotations
@@ -18,13 +21,22 @@ __all__ = ["SLACK_MS", "Alarm"]
 SLACK_MS = 0.2
 """An alarm may strike this much early, rather than go round the loop for so little."""
 
+LATE_MS = 1.0
+"""An alarm that wakes later than this lets the loop read its sockets before it calls back."""
+
+READS = 3
+"""How often the loop then reads its sockets: for the bytes, for a slice of them, for the task that decodes messages."""
+
+READING_MS = 2.0
+"""Time after which a late alarm calls back, even if the sockets have not been read so often."""
+
 
 def _nothing() -> None:
     """Do nothing."""
 
 
 class Alarm:
-    """Calls back once, at `due_ms` by our clock; earlier by at most `SLACK_MS`, later by what the loop is busy.
+    """Calls back once, at `due_ms` by our clock; earlier by at most `SLACK_MS`, later while the loop is busy.
 
     Parameters
     ----------
@@ -51,8 +63,18 @@ class Alarm:
         return self._loop.call_later(whole / 1000.0, self._wake) if whole > 0 else self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        left_ms = self._due_ms - now_ms()
+        now = now_ms()
+        left_ms = self._due_ms - now
         if left_ms > SLACK_MS:
             self._handle = self._armed(left_ms)
+        elif left_ms < -LATE_MS:
+            self._read(now + READING_MS, READS)
         else:
             self._strike()
+
+    def _read(self, until_ms: float, reads: int) -> None:
+        """Call back once the loop has read its sockets `reads` more times, or `until_ms` is past."""
+        if reads < 0 or now_ms() >= until_ms:  # below 0: uvloop calls timers before it reads, asyncio after
+            self._strike()
+        else:
+            self._handle = self._loop.call_soon(self._read, until_ms, reads - 1)

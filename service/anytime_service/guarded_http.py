@@ -1,22 +1,28 @@
-"""uvicorn's protocol for HTTP within limits: of what a client may send, and of how long it may take.
+"""uvicorn's HTTP protocol with limits on what a client may send and on how long it may take.
 
-An HTTP connection goes through stages. In each somebody is waited for, but not for ever:
+An HTTP connection goes through stages, and each stage has a time limit:
 
 ===== ======================================= =================================================================
 stage                                         ends
 ===== ======================================= =================================================================
-HEAD  the head of a request is awaited        when it has come, or with 408 after the header timeout
-BUSY  the request is being answered           with the response; deadlines and `exchange` see that it does
-TAIL  its body goes on after the response     with the body, after `LINGER_S`, or with more bytes than a body has
-IDLE  nothing has come since the response     with the next byte, or after the idle timeout
-LAST  the client was told that this is all    when the client closes, after `LINGER_S`, or with `SWALLOWED` bytes
+HEAD  the server waits for a request's head   when the head is complete, or with 408 after the header timeout
+BUSY  the server is answering the request     with the response; deadlines and `exchange` bound the time
+TAIL  the body continues after the response   with the body, after `LINGER_S`, or above the limit for bodies
+IDLE  nothing was received since the response with the next byte, or after the idle timeout
+LAST  the server has sent its last response   when the client closes, after `LINGER_S`, or after `SWALLOWED` bytes
 ===== ======================================= =================================================================
+
+Every received byte counts against one of two limits. Bytes of bodies count against the limit for bodies. All other
+bytes of a request (request line, headers, chunk sizes and extensions, trailers, blank lines) share one counter, which
+may reach the limit for heads. Trailers are ignored.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anytime_service.connections import Connections
@@ -29,6 +35,9 @@ PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v
 
 SWALLOWED = 1024 * 1024
 """Bytes that may come after the last response, so that the client has time to read it."""
+
+CHUNK_FRAMING = 20
+"""Bytes around each piece of a chunked body that do not count: a size of 16 hexadecimal digits and two line ends."""
 
 _HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
 
@@ -52,7 +61,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._stage = _HEAD
         self._in_head = False
         self._begun_here = False
-        self._head_bytes = 0  # without those of the slice in which it begins
+        self._framing_bytes = 0  # not body; without the slice in which the request begins
+        self._body_here = 0  # bytes of this slice that are body, or framing that does not count
         self._first_bytes = 0
         self._after_bytes = 0
         self._running: RequestResponseCycle | None = None
@@ -79,16 +89,16 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._stage == _LAST:
             self._swallow(len(data))
             return
-        self.slice, self._begun_here, self.alone_here = data, False, self.resting
+        self.slice, self._begun_here, self.alone_here, self._body_here = data, False, self.resting, 0
         if self._stage == _IDLE:
             self._stage = _HEAD
         super().data_received(data)
-        if self._in_head and self._begun_here:
+        if self._begun_here:
             self._first_bytes = len(data)
-        elif self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.shared.settings.max_header_bytes:
-                self.refuse(self._too_large())
+        else:
+            self._framing_bytes = max(self._framing_bytes + len(data) - self._body_here, 0)
+            if self._framing_bytes > self.shared.settings.max_header_bytes:
+                self._refuse_framing()
         if self._stage == _HEAD:
             self.shared.heads.begin(self)
         elif self._stage == _TAIL:
@@ -99,22 +109,37 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         """Whether the next byte is the first of a request."""
         return self._stage == _IDLE
 
+    @property
+    def awaiting(self) -> bool:
+        """Whether what is received next begins a request, or continues its head."""
+        return self._stage in (_IDLE, _HEAD)
+
+    @property
+    def clogged(self) -> bool:
+        """Whether so much waits to be sent that no further response should be written at once."""
+        return self.flow.write_paused or self.transport.get_write_buffer_size() > HIGH_WATER_LIMIT
+
     def pause_writing(self) -> None:
-        """Wait for the client to take what was sent."""
-        self.shared.writes.begin(self)
+        """Wait for the client to read what was sent."""
+        self.shared.stalled(self, self.transport.get_write_buffer_size())
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on sending."""
-        self.shared.writes.end(self)
+        """Resume sending."""
+        self.shared.flows(self)
         super().resume_writing()
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         self.alone_here = self.alone_here and not self._begun_here
         self._in_head = self._begun_here = True
-        self._head_bytes = self._first_bytes = 0
+        self._framing_bytes = self._first_bytes = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; trailers, which follow a chunked body, are ignored."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Answer the request, unless there is a reason not to."""
@@ -136,7 +161,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Count a piece of the body, and pass it on."""
+        self._body_here += len(body) + CHUNK_FRAMING
+        self.take_body(body)
+
+    def take_body(self, body: bytes) -> None:
+        """Pass a piece of the body on to the request."""
         if self._stage == _TAIL:
             self._after_bytes += len(body)
             if self._after_bytes > self.shared.settings.max_body_bytes:
@@ -168,9 +198,17 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self._stage = _IDLE
 
     def handle_websocket_upgrade(self) -> None:
-        """Become a WebSocket."""
-        if self._stage != _LAST:
-            super().handle_websocket_upgrade()
+        """Become a WebSocket, which inherits the wait for a client that has not read the previous response."""
+        if self._stage == _LAST:
+            return
+        self.shared.left(self)
+        super().handle_websocket_upgrade()
+        if self.flow.write_paused:
+            cast(asyncio.Protocol, self.transport.get_protocol()).pause_writing()
+
+    def _should_upgrade(self) -> bool:
+        """Return whether to become a WebSocket: not while a previous request is being answered."""
+        return super()._should_upgrade() and self._answering is None
 
     def send_400_response(self, msg: str) -> None:
         """Tell that what came is no HTTP."""
@@ -203,6 +241,13 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.closes(self)
+
+    def _refuse_framing(self) -> None:
+        """Refuse what is not body and above the limit for heads; after a response there is only closing."""
+        if self._stage == _TAIL:
+            self.cut()
+        else:
+            self.refuse(self._too_large())
 
     def cut(self) -> None:
         """Close at once."""
@@ -249,13 +294,15 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _is_too_large(self) -> bool:
         most = self.shared.settings.max_header_bytes
-        if self._first_bytes + self._head_bytes + len(self.slice) <= most:  # whatever else is in it
+        if self._first_bytes + self._framing_bytes + len(self.slice) <= most:  # whatever else is in it
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
 
     def _too_large(self) -> HeadTooLargeError:
         most = self.shared.settings.max_header_bytes
-        return HeadTooLargeError(f"the head of the request has more than {most} bytes, which is as many as are taken")
+        return HeadTooLargeError(
+            f"request line, headers, chunk framing and trailers have more than {most} bytes; send at most that many"
+        )
 
 
 def _abandon(cycle: RequestResponseCycle) -> None:

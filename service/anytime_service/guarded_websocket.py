@@ -54,13 +54,13 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
             self._hold(partial)
 
     def pause_writing(self) -> None:
-        """Wait for the client to take what was sent."""
-        self.shared.writes.begin(self)
+        """Wait for the client to read what was sent."""
+        self.shared.stalled(self, self.transport.get_write_buffer_size())
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on sending."""
-        self.shared.writes.end(self)
+        """Resume sending."""
+        self.shared.flows(self)
         super().resume_writing()
 
     def handle_cont(self, event: Frame) -> None:

@@ -159,10 +159,6 @@ class Live:
         self.drop()
         self._fail(error)
 
-    def overdue(self, now: float) -> bool:
-        """Whether the deadline is past."""
-        return self.opened.deadline_at is not None and now > self.opened.deadline_at
-
     def strike(self) -> None:
         """Answer, as the deadline has struck; what can be solved on the spot still is."""
         self._safely(lambda: self._solved_on_the_spot() or self.opened.deadline(now_ms()))

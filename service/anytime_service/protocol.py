@@ -11,10 +11,11 @@ NEW      OPEN; or ANSWERED when  illegal                          illegal       
          wait for (deadline 0,
          a budget that buys no
          group, no time for it)
-OPEN     illegal                 OPEN; or, when what is awaited   OPEN             ANSWERED; or      ANSWERED
-                                 is there, ANSWERED or SOLVING                     SOLVING
-SOLVING  illegal                 SOLVING, counted as late         ANSWERED; or,    SOLVING           ANSWERED
-                                                                  for another set,
+OPEN     illegal                 OPEN; or, when all awaited       OPEN             ANSWERED; or      ANSWERED
+                                 groups are there, ANSWERED or                     SOLVING
+                                 SOLVING
+SOLVING  illegal                 SOLVING; or, for a set that is   ANSWERED; or,    SOLVING           ANSWERED
+                                 solved already, ANSWERED         for another set,
                                                                   SOLVING
 ANSWERED illegal                 illegal                          illegal          illegal           illegal
 ======== ======================= ================================ ================ ================= ================
@@ -22,14 +23,14 @@ ANSWERED illegal                 illegal                          illegal       
 An event returns the answer when it ends in ANSWERED, else None. An illegal event raises OutOfTurnError, a refused one
 ValuesError, and either changes nothing.
 
+- The answer uses every group received before it leaves. `late_groups` names those received after the deadline.
 - Awaited is every group of the budget's prefix under the policy "prefix", every group of the model under "arrived".
-- Under "arrived", `unsolved` is the set of groups whose optimum is not known yet. Whoever solves it tells the result
-  by `solved`. Until then the prefix stands in; an answer that need not leave yet waits for it in SOLVING.
-- The reason is "deadline" once the deadline is past. Before that it is, for groups that complete what is awaited,
+- Under "arrived", `unsolved` is the set of groups whose optimum is not known yet; `solved` brings the optimum. An
+  answer that need not leave yet waits for it in SOLVING. At the deadline the prefix stands in.
+- The reason is "deadline" after the deadline. Before it, the reason is, for groups that complete what is awaited,
   "budget" if the budget stops short of the whole sequence and "complete" if not; for the other events their own.
-- Groups that come after the deadline and before the answer are not used but named in `late_groups`.
-- The deadline event is believed whatever time it carries: event loops may fire a timer a little early.
-- `took` tells of groups that a prediction shared with others, a session's, has taken already.
+- The deadline event answers whatever time it carries: event loops may call a timer a little early.
+- `took` reports groups that a shared prediction, a session's, has received already.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
     (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
     (State.OPEN, "drain"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "group"): frozenset({State.SOLVING}),
-    (State.SOLVING, "groups"): frozenset({State.SOLVING}),
+    (State.SOLVING, "group"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "end"): frozenset({State.SOLVING}),
@@ -115,16 +116,16 @@ class OpenPrediction:
 
     @property
     def received(self) -> tuple[str, ...]:
-        """Groups received in time so far, in sequence order."""
+        """Groups received so far, in sequence order."""
         return self._prediction.received
 
     def has(self, name: str) -> bool:
-        """Tell whether a group has been received in time."""
+        """Return whether a group has been received."""
         return self._prediction.has(name)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values received in time."""
+        """Bytes of the values received."""
         return self._prediction.nbytes
 
     @property
@@ -194,31 +195,24 @@ class OpenPrediction:
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
-        """Take the values of one group, see `Prediction.add`; the last values of a group count."""
+        """Receive the values of one group, see `Prediction.add`; the last values of a group count."""
         self._expect("group")
-        array = self._checked(name, values)
-        if self._too_late(now_ms):
-            self._note_late([name])
-            return None
-        self._prediction.take(name, array)
+        self._prediction.take(name, self._checked(name, values))
         return self._took((name,), now_ms)
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
-        """Take several groups that came together: all of them, or none if one is refused."""
+        """Receive several groups together: all of them, or none if one is refused."""
         self._expect("groups")
         arrays = {name: self._checked(name, each) for name, each in values.items()}
         if len({len(array) for array in arrays.values()}) > 1:
             told = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
             raise FieldError("groups", f"groups have different numbers of rows: {told[:300]}")
-        if self._too_late(now_ms):
-            self._note_late(values)
-            return None
         for name, array in arrays.items():
             self._prediction.take(name, array)
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
-        """Hear of groups that the shared prediction has taken."""
+        """Note groups that the shared prediction has received."""
         self._expect("took")
         return self._took(names, now_ms)
 
@@ -234,7 +228,7 @@ class OpenPrediction:
         return None if self.state is State.SOLVING else self._finish(now_ms, "end")
 
     def deadline(self, now_ms: float) -> Answer:
-        """Answer because the deadline has struck."""
+        """Answer because the deadline has expired."""
         self._expect("deadline")
         return self._answer(now_ms, "deadline")
 
@@ -278,25 +272,23 @@ class OpenPrediction:
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
 
-    def _too_late(self, now_ms: float) -> bool:
-        return self.state is State.SOLVING or self._past(now_ms)
-
     def _checked(self, name: str, values: Any) -> Any:
         try:
             return self._prediction.checked(name, values)
         except ValuesError as error:
             raise FieldError(f"groups.{name}", str(error)) from error
 
-    def _note_late(self, names: Iterable[str]) -> None:
-        self._late.update(dict.fromkeys(names))
-
     def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
+        if self._past(now_ms):
+            self._late.update(dict.fromkeys(names))
+        if self.state is State.SOLVING:
+            return self._finish(now_ms, self._pending)
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def _finish(self, now_ms: float, reason: Reason) -> Answer | None:
-        """Answer, unless the optimum of these groups may yet be solved in time."""
-        if self.unsolved is not None and not self._past(now_ms):
+        """Answer, unless the optimum of these groups is still to be solved; the deadline does not wait for it."""
+        if self.unsolved is not None:
             self._pending, self.state = reason, State.SOLVING
             return None
         return self._answer(now_ms, reason)

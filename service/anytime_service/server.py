@@ -26,7 +26,7 @@ from anytime.errors import AnytimeError, listed
 from anytime.threads import single_blas_thread
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
-from anytime_service.connections import Connections, room_for
+from anytime_service.connections import SIDE_CONNECTIONS, Connections, room_for
 from anytime_service.errors import AddressError, CertificateError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
@@ -87,7 +87,9 @@ class Server(uvicorn.Server):
         if self._state is not None:
             await self._state.sessions.start()
         if self._side_socket is not None:
-            self._side = SidePort(create_side_app(self._state.handler, self._state.sessions), self._side_socket)
+            handler: Handler = self._state.handler
+            side = create_side_app(handler, self._state.sessions)
+            self._side = SidePort(side, self._side_socket, handler.settings, SIDE_CONNECTIONS, handler.held)
             await self._side.open()
         if self.config.ssl is None or sockets is None:
             await super().startup(sockets)
@@ -128,7 +130,10 @@ class Server(uvicorn.Server):
         self._ticked_ms = now
         if last is not None and state is not None:
             state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
-        return await super().on_tick(counter)
+        leave = await super().on_tick(counter)
+        if self._side is not None:
+            self._side.stamp(self.server_state.default_headers)
+        return leave
 
     @property
     def _state(self) -> Any:

@@ -39,7 +39,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what has been read; a request that is known, and its prediction not begun, is told so unread."""
         shedding = self.shared.shedding
-        if shedding is not None and self.resting and isinstance(data, bytes):
+        if shedding is not None and self.resting and isinstance(data, bytes) and not self.clogged:
             known = shedding.known(data)
             if known is not None:
                 self._decided = shedding.admission.admits(now_ms())
@@ -68,10 +68,10 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
         elif not self._told_at_once(shedding):
             self._leave_to_endpoint()
 
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+    def take_body(self, body: bytes) -> None:
+        """Pass a piece of the body on to the request, or look through it."""
         if self._looking is None:
-            super().on_body(body)
+            super().take_body(body)
             return
         try:
             self.shared.held.check(len(body))
@@ -91,7 +91,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
         if _IN_BODY in self._looking:
             body = self._looked()
             self._leave_to_endpoint()
-            super().on_body(body)
+            super().take_body(body)
         else:
             self._refuse_inference()
         super().on_message_complete()
@@ -116,7 +116,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
     def _told_at_once(self, shedding: Shedding) -> bool:
         """Tell that the prediction is not begun, if nothing stands in the way of doing so here."""
         busy = self.cycle is not None and not self.cycle.response_complete
-        if busy or self.expect_100_continue or not self.parser.should_keep_alive():
+        if busy or self.clogged or self.expect_100_continue or not self.parser.should_keep_alive():
             return False
         default, key = self.server_state.default_headers, None
         if _IN_QUERY in self.url:

@@ -228,8 +228,18 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         self._pieces += 1
         super().on_body(body)
 
+    def pause_writing(self) -> None:
+        """Begin no other request while the client does not read the responses to those before."""
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """Resume sending, and reading."""
+        super().resume_writing()
+        self._settle()
+
     def _should_upgrade(self) -> bool:
-        """Whether to become a WebSocket; a request with a body does not, as nobody would read it."""
+        """Return whether to become a WebSocket; a request with a body does not, as nobody would read it."""
         body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
         return super()._should_upgrade() and not body
 
@@ -237,12 +247,14 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         return self._pieces
 
     def _is_free(self) -> bool:
-        return not self.flow.read_paused
+        # The body of a request is read even then: its client may read nothing before it has sent everything.
+        return not (self.flow.read_paused or (self.flow.write_paused and self.awaiting))
 
     def _settle(self) -> None:
-        if self._backlog or self._resting:
+        free = self._is_free()
+        if self._backlog or self._resting or not free:
             self.transport.pause_reading()
-        if self.flow.read_paused or self._resting:
+        if self._resting or not free:
             return
         if self._backlog:
             self._ask()

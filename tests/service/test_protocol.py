@@ -130,15 +130,24 @@ def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it
     assert (answer.policy, answer.note is not None) == ("prefix", True)
 
 
-def test_groups_after_the_deadline_are_named_and_not_used() -> None:
+def test_groups_after_the_deadline_are_used_and_named() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(100.0, deadline_ms=10.0)
     assert opened.group(110.0, "speed", [2.0]) is None
     assert opened.group(110.1, "hog", VALUES["hog"]) is None
-    assert opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]}) is None
-    answer = opened.end(111.0)
+    answer = opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]})
     assert answer is not None
-    assert (answer.groups, answer.late_groups, answer.reason) == (("speed",), ("hog", "lab"), "deadline")
+    assert (answer.groups, answer.late_groups, answer.reason) == (tuple(VALUES), ("hog", "lab"), "deadline")
+
+
+def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
+    shared = MODEL.open()
+    opened = OpenPrediction(MODEL, shared)
+    opened.begin(0.0, deadline_ms=10.0)
+    shared.add("speed", VALUES["speed"])
+    assert opened.took(10.1, ["speed"]) is None
+    answer = opened.deadline(10.2)
+    assert (answer.groups, answer.late_groups) == (("speed",), ("speed",))
 
 
 def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
@@ -332,10 +341,19 @@ def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
     assert (answer.reason, answer.policy, answer.note is not None) == ("draining", "prefix", True)
 
 
-def test_an_end_after_the_deadline_is_answered_as_the_deadline_would_be() -> None:
+def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_solved_first() -> None:
     opened = OpenPrediction(TRAINED)
     opened.begin(0.0, deadline_ms=5.0, policy="arrived")
     opened.group(1.0, "hog", VALUES["hog"])
+    assert opened.end(5.1) is None
+    answer = opened.solved(5.2, HOG, arrived_model(TRAINED, HOG))
+    assert answer is not None
+    assert (answer.reason, answer.policy, answer.groups) == ("deadline", "arrived", ("hog",))
+
+
+def test_an_end_after_the_deadline_has_the_deadline_for_its_reason() -> None:
+    opened = OpenPrediction(MODEL)
+    opened.begin(0.0, deadline_ms=5.0)
     answer = opened.end(5.1)
     assert answer is not None
     assert (answer.reason, answer.policy) == ("deadline", "prefix")
@@ -356,15 +374,18 @@ def test_the_optimum_of_another_set_does_not_answer() -> None:
     assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
 
 
-def test_groups_that_come_while_the_optimum_is_solved_are_late() -> None:
+def test_groups_received_while_the_optimum_is_solved_change_what_is_solved() -> None:
     opened = reach(State.SOLVING)
     assert opened.group(3.0, "speed", VALUES["speed"]) is None
     assert opened.groups(4.0, {"lab": VALUES["lab"]}) is None
     with pytest.raises(FieldError):
         opened.group(4.0, "lab", [1.0, 2.0])
-    answer = opened.solved(5.0, HOG, arrived_model(TRAINED, HOG))
+    assert opened.solved(5.0, HOG, arrived_model(TRAINED, HOG)) is None
+    everything = frozenset(VALUES)
+    assert opened.unsolved == everything
+    answer = opened.solved(6.0, everything, arrived_model(TRAINED, everything))
     assert answer is not None
-    assert (answer.groups, answer.late_groups) == (("hog",), ("speed", "lab"))
+    assert (answer.groups, answer.late_groups, answer.reason) == (("lab", "hog", "speed"), (), "end")
 
 
 def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None:
@@ -493,6 +514,20 @@ def test_events_that_were_refused_might_as_well_not_have_come(log: list[Event]) 
     assert replay(kept) == [answer for answer in told if not isinstance(answer, str)]
 
 
+def about_to_want_a_set_that_is_solved() -> OpenPrediction:
+    """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
+    shared = TRAINED.open()
+    shared.add("hog", VALUES["hog"])
+    opened = OpenPrediction(TRAINED, shared)
+    opened.begin(0.0, budget=6.0, policy="arrived")
+    lab = frozenset({"lab"})
+    opened.solved(1.0, lab, arrived_model(TRAINED, lab))
+    opened.end(2.0)
+    assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
+    shared.add("lab", VALUES["lab"])
+    return opened
+
+
 def test_nothing_in_the_table_is_impossible() -> None:
     """Every transition is seen in some short log."""
     steps: list[tuple[str, tuple[Any, ...]]] = [
@@ -518,6 +553,11 @@ def test_nothing_in_the_table_is_impossible() -> None:
     opened = OpenPrediction(TRAINED, full)
     opened.begin(0.0, policy="arrived")
     seen.add((State.NEW, "begin", opened.state))
+    for event in ("group", "groups", "took"):
+        opened = about_to_want_a_set_that_is_solved()
+        told = {"group": ("lab", VALUES["lab"]), "groups": ({"lab": VALUES["lab"]},), "took": (["lab"],)}[event]
+        assert getattr(opened, event)(4.0, *told).policy == "arrived"
+        seen.add((State.SOLVING, event, opened.state))
     listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets}
     assert seen == listed
 

@@ -11,7 +11,6 @@ from anytime.answer import Answer
 from anytime.errors import ValuesError
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
-from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
 from anytime_service.live import VALUE_BYTES, Live
 
@@ -143,11 +142,7 @@ class Session:
         return size * VALUE_BYTES
 
     def put(self, arrays: Mapping[str, Any]) -> None:
-        """Take groups that `checked_groups` let through, and tell those who wait."""
-        if self.waiting:
-            now = now_ms()
-            for live in [live for live in self.waiting if live.overdue(now)]:
-                live.strike()  # the loop was late: what comes now came after its deadline
+        """Store groups that `checked_groups` accepted, and pass them to the open predictions."""
         for name, array in arrays.items():
             self.prediction.take(name, array)
         for live in tuple(self.waiting):

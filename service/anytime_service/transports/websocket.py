@@ -27,7 +27,7 @@ from anytime_service.slicing import ABORT
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
-from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, bears_on, id_of, read_frame
+from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, peek, read_frame
 from anytime_service.wire.refusals import Refusals
 from anytime_service.wire.values import array_of
 
@@ -172,15 +172,15 @@ class _Connection:
         self.outbox.close()
 
     def take(self, form: Form, content: bytes | str) -> None:
-        """Take one message; whatever is wrong with it is told, and changes nothing."""
+        """Handle one message; an invalid one is answered by an error, and changes nothing."""
         begun = self.used_ms = now_ms()
-        if len(self.refused) and self._is_of_refused(form, content):
-            return
         frame: Frame | None = None
         try:
             frame = read_frame(form, content)
             if isinstance(frame, BeginFrame):
                 self._begin(form, frame, begun)
+            elif frame.id in self.refused:
+                pass  # its client did not know of the refusal when it sent this
             elif isinstance(frame, EndFrame):
                 self._end(frame)
             else:
@@ -188,7 +188,13 @@ class _Connection:
         except AnytimeError as error:
             if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
                 self._remember_refused(frame.id)
-            self._tell_error(form, id_of(form, content) if frame is None else frame.id, error)
+            if frame is None:
+                kind, name = peek(form, content)
+                if name in self.refused and kind != "begin":
+                    return
+            else:
+                name = frame.id
+            self._tell_error(form, name, error)
         except Exception as error:
             _log.exception("a message failed")
             self._tell_error(form, None if frame is None else frame.id, error)
@@ -269,11 +275,6 @@ class _Connection:
 
     def _remember_refused(self, name: str | int) -> None:
         self.refused.add(name, True, now_ms())
-
-    def _is_of_refused(self, form: Form, content: bytes | str) -> bool:
-        """Whether a message is of a prediction that was not begun; its client did not know when it sent it."""
-        kind, name = bears_on(form, content)
-        return name in self.refused and kind != "begin"
 
     def _update(self, form: Form, name: str | int, answer: Answer) -> None:
         if not self.outbox.slow:

@@ -21,8 +21,7 @@ __all__ = [
     "GroupFrame",
     "Id",
     "PackedGroupFrame",
-    "bears_on",
-    "id_of",
+    "peek",
     "read_frame",
 ]
 
@@ -86,14 +85,10 @@ class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     problem: Problem
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _Peeked(msgspec.Struct, frozen=True):
+    type: Any = None
     id: Id | None = None
     group: str | None = None
-
-
-class _Peeked(msgspec.Struct, frozen=True):
-    type: str | None = None
-    id: Id | None = None
 
 
 Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | EndFrame
@@ -103,7 +98,6 @@ _FRAMES: dict[str, Any] = {
     MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame | EndFrame),
 }
 _PEEKS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Peeked), MSGPACK.name: msgspec.msgpack.Decoder(_Peeked)}
-_NAMES: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Named), MSGPACK.name: msgspec.msgpack.Decoder(_Named)}
 
 
 def read_frame(form: Form, content: bytes | str) -> Frame:
@@ -117,27 +111,19 @@ def read_frame(form: Form, content: bytes | str) -> Frame:
     try:
         frame: Frame = read(form, _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
-        raise of_group(error, _named(form, content).group) from error.__cause__
+        raise of_group(error, _peeked(form, content).group) from error.__cause__
     return frame
 
 
-def id_of(form: Form, content: bytes | str) -> str | int | None:
-    """Id of a message that could not be read, so that the error can say whose it is; None where there is none."""
-    return _named(form, content).id
-
-
-def bears_on(form: Form, content: bytes | str) -> tuple[str | None, str | int | None]:
-    """Type and id of a message, all else being skipped; None for what cannot be read."""
-    try:
-        peeked: _Peeked = _PEEKS[form.name].decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, None
+def peek(form: Form, content: bytes | str) -> tuple[Any, str | int | None]:
+    """Return type and id of a message that `read_frame` refused; None for what cannot be read."""
+    peeked = _peeked(form, content)
     return peeked.type, peeked.id
 
 
-def _named(form: Form, content: bytes | str) -> _Named:
+def _peeked(form: Form, content: bytes | str) -> _Peeked:
     try:
-        named: _Named = _NAMES[form.name].decode(content)
+        peeked: _Peeked = _PEEKS[form.name].decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Named()
-    return named
+        return _Peeked()
+    return peeked

@@ -1,0 +1,88 @@
+"""A server that stood still: the answer uses every group that its client had sent by then."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+
+from service.commands import Command, command
+from service.raw_stream import raw, read_frame, text
+from service.serving import VALUES, Running, small_model, until
+
+DEADLINE_MS = 1000
+LINE = {name: json.dumps({"group": name, "values": values}).encode() + b"\n" for name, values in VALUES.items()}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, Running]]:
+    path: Path = tmp_path_factory.mktemp("models") / "brake.safetensors"
+    small_model().save(path)
+    # Standing still is what these servers do: they are not to refuse predictions for it.
+    with command(path, ANYTIME_MAX_LATENESS_MS="10000") as served:
+        yield served
+
+
+@contextmanager
+def stopped(command: Command) -> Iterator[None]:
+    """Stop the server now, and let it go on long after the deadline."""
+    command.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+        sleep(1.5 * DEADLINE_MS / 1000)
+    finally:
+        command.process.send_signal(signal.SIGCONT)
+
+
+def is_whole(answer: dict[str, Any]) -> None:
+    assert (answer["reason"], answer["prefix"], answer["groups"]) == ("deadline", 3, list(VALUES))
+    assert answer["late_groups"] == list(VALUES)
+    assert answer["elapsed_ms"] >= DEADLINE_MS
+
+
+def test_over_a_websocket(served: tuple[Command, Running]) -> None:
+    with raw(served[1]) as stream:
+        stream.send(text({"type": "begin", "id": 0, "deadline_ms": 0}))
+        read_frame(stream)
+        stream.send(text({"type": "begin", "id": 1, "deadline_ms": DEADLINE_MS}))
+        stream.send(text({"type": "begin", "id": 2, "deadline_ms": 0}))
+        read_frame(stream)  # 1 has begun
+        with stopped(served[0]):
+            for name, values in VALUES.items():
+                stream.send(text({"type": "group", "id": 1, "group": name, "values": values}))
+        is_whole(json.loads(read_frame(stream)[1]))
+
+
+def test_over_a_streamed_post(served: tuple[Command, Running]) -> None:
+    with served[1].connect() as client:
+        client.head(f"deadline_ms={DEADLINE_MS}", content_type="application/x-ndjson")
+        begun(served[1])
+        with stopped(served[0]):
+            for line in LINE.values():
+                client.send(b"%x\r\n%b\r\n" % (len(line), line))
+        is_whole(client.response()[2])
+
+
+def test_over_a_session(served: tuple[Command, Running]) -> None:
+    name = served[1].post_to("/sessions").json()["id"]
+    with served[1].connect() as asking, served[1].connect() as telling:
+        telling.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n")
+        telling.response()
+        asking.send(f"GET /sessions/{name}/predict?deadline_ms={DEADLINE_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        begun(served[1])
+        with stopped(served[0]):
+            body = json.dumps(VALUES).encode()
+            head = f"POST /sessions/{name}/groups HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            telling.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        is_whole(asking.response()[2])
+
+
+def begun(service: Running) -> None:
+    """Wait until a prediction is open."""
+    until(lambda: service.metric("anytime_open_predictions") == 1, within_s=DEADLINE_MS / 1000)
