@@ -306,6 +306,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
 
 def _abandon(cycle: RequestResponseCycle) -> None:
-    """Have what answers a request hear that nobody waits for the answer."""
+    """Report to what answers a request that its client is gone."""
     cycle.disconnected = True
+    cycle.waiting_for_100_continue = False  # it would be written on receiving, when the end has been sent
     cycle.message_event.set()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
+from collections.abc import Mapping
 
 from benchmarks.load.child import Child
 
-__all__ = ["Memory", "Prober"]
+__all__ = ["Memory", "Predictor", "Prober"]
 
 
 class _Beside:
@@ -61,6 +63,50 @@ class Prober(_Beside):
         finally:
             connection.close()
         self.taken_s.append(time.perf_counter() - begun if well else float("inf"))
+
+
+class Predictor(_Beside):
+    """Requests a prediction on connections of its own, and compares the answer with the expected one.
+
+    Parameters
+    ----------
+    body : the request, in JSON.
+    expected : the scores that it is to be answered with.
+    headers : of each request.
+
+    Attributes
+    ----------
+    taken_s : how long each answer took; infinite where there was none.
+    wrong : answers with other scores, and refusals other than 503.
+    shed : answers with 503.
+    """
+
+    def __init__(self, port: int, body: bytes, expected: object, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.taken_s: list[float] = []
+        self.wrong: list[str] = []
+        self.shed = 0
+        self._port, self._body, self._expected = port, body, expected
+        self._headers = {"Connection": "close", "Content-Type": "application/json", **headers}
+
+    def look(self) -> None:
+        """Request once."""
+        begun = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
+        try:
+            connection.request("POST", "/predict", self._body, self._headers)
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException):
+            self.taken_s.append(float("inf"))
+            return
+        finally:
+            connection.close()
+        self.taken_s.append(time.perf_counter() - begun)
+        if response.status == 503:
+            self.shed += 1
+        elif response.status != 200 or json.loads(content)["prediction"] != self._expected:
+            self.wrong.append(f"{response.status}: {content[:200]!r}")
 
 
 class Memory(_Beside):

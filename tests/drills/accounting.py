@@ -1,0 +1,196 @@
+"""Every byte that a client can make the server hold is counted: random sequences on every port, and what they cost.
+
+`python tests/drills/accounting.py [--seconds 600] [--seed N]` plays rounds against a server with a key and against one
+without. During each round the resident memory must stay within the bound that the settings state, the probes and the
+predictions of others must be answered, and the predictions must be right. It prints their latency next to that of the
+same server when nobody attacks it. Exits with 1 where a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+
+from anytime.model import AnytimeModel
+from benchmarks.load.child import Child
+from benchmarks.load.models import saved_model
+from drills.attacks.sequences import Played, player
+from drills.beside import Memory, Predictor, Prober
+from drills.drilling import ENVIRONMENT
+from service.commands import Command, command
+from service.serving import Running
+
+__all__ = ["GROWTH_MIB", "KEY", "Account", "Target", "faults_of", "target"]
+
+KEY = "a-key-of-the-accounting-drill"
+HELD_MIB = 32
+SLACK_MIB = 64
+"""What allocators keep, and bytes on their way: bodies and messages of 20 connections, twice for a moment."""
+
+GROWTH_MIB = 16
+"""By how much more the memory may grow in rounds after the first."""
+
+WARM_S = 3.0
+QUIET_S = 10.0
+ROUND_S = 10.0
+SETTINGS = {
+    "ANYTIME_METRICS_PORT": "0",
+    "ANYTIME_MAX_BODY_BYTES": str(1 << 20),
+    "ANYTIME_MAX_HELD_BYTES": str(HELD_MIB << 20),
+    "ANYTIME_MAX_CONNECTIONS": "50",
+    "ANYTIME_MAX_SESSIONS": "2000",
+    "ANYTIME_SESSION_TTL_S": "4",
+    "ANYTIME_HEADER_TIMEOUT_S": "2",
+    "ANYTIME_IDLE_TIMEOUT_S": "4",
+    "ANYTIME_BODY_TIMEOUT_S": "2",
+    "ANYTIME_MAX_DEADLINE_MS": "3000",
+}
+
+
+@dataclass
+class Account:
+    """What was seen of a server during one round.
+
+    Attributes
+    ----------
+    worst_mib, bound_mib : resident memory, its largest value and its bound.
+    probes_s, predictions_s : seconds until each was answered; infinite where it was not.
+    wrong : answers to others that were not right.
+    shed : predictions of others that were refused for want of capacity.
+    sent_mib, ends : what the attacker sent, and how its connections ended.
+    log : tracebacks and errors in the server's log.
+    """
+
+    worst_mib: float
+    bound_mib: float
+    probes_s: list[float]
+    predictions_s: list[float]
+    wrong: list[str]
+    shed: int
+    alive: bool
+    sent_mib: float = 0.0
+    ends: dict[str, int] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Target:
+    """A server under attack."""
+
+    command: Command
+    running: Running
+    model: AnytimeModel
+    headers: Mapping[str, str]
+    attacker: Played
+    bound_mib: float = float("inf")
+
+    @property
+    def resident_mib(self) -> float:
+        """Memory that it holds."""
+        return Child(self.command.process.pid, 0).resident_mib
+
+    def account(self, seed: int | None, length_s: float) -> Account:
+        """Play a round, or look on for as long if there is no seed; what was seen."""
+        port, side = self.running.port, self.running.metrics_port
+        assert side is not None
+        group = self.model.manifest.groups.groups[0]
+        values = [0.5] * len(group.features)
+        prediction = self.model.open(1)
+        prediction.add(group.name, values)
+        expected = json.loads(json.dumps(prediction.answer().prediction))
+        body = json.dumps({"groups": {group.name: values}}).encode()
+        memory, probes = Memory(self.command.process.pid), [Prober(port), Prober(side)]
+        predictor = Predictor(port, body, expected, self.headers)
+        account = Account(0, self.bound_mib, [], [], [], 0, alive=True)
+        with memory, probes[0], probes[1], predictor:
+            if seed is None:
+                time.sleep(length_s)
+            else:
+                played = self.attacker.round(seed, length_s)
+                account.sent_mib, account.ends = played.sent / 2**20, played.ends
+        account.worst_mib = memory.worst_mib
+        account.probes_s = [*probes[0].taken_s, *probes[1].taken_s]
+        account.predictions_s, account.wrong, account.shed = predictor.taken_s, predictor.wrong, predictor.shed
+        account.alive = self.command.process.poll() is None
+        account.log = [line for line in self.command.lines if "Traceback" in line or line.startswith("ERROR")][:3]
+        return account
+
+
+@contextmanager
+def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
+    """Run a server with a port for metrics, and an attacker of both ports; the bound of its memory is set."""
+    path = folder / "model.safetensors"
+    model = saved_model(path, groups=10, rows=2000)
+    settings = {**SETTINGS, **({"ANYTIME_API_KEYS": KEY} if keyed else {})}
+    with command(path, **settings) as (served, running):
+        side = int(served.said(r"metrics on http://\S+:(\d+)")[1])
+        running = Running(running.port, side)
+        with player(KEY, [running.port, side], ENVIRONMENT) as attacker:
+            headers = {"Authorization": f"Bearer {KEY}"} if keyed else {}
+            found = Target(served, running, model, headers, attacker)
+            found.account(None, WARM_S)
+            found.bound_mib = found.resident_mib + HELD_MIB + SLACK_MIB
+            yield found
+
+
+def faults_of(account: Account, probe_s: float) -> list[str]:
+    """List the broken promises of a round; a probe may take `probe_s`."""
+    faults = list(account.wrong[:3])
+    if not account.alive:
+        faults.append("the server has ended")
+    if account.worst_mib > account.bound_mib:
+        faults.append(f"{account.worst_mib:.0f} MiB resident; expected at most {account.bound_mib:.0f}")
+    for what, taken_s in (("probe", account.probes_s), ("prediction", account.predictions_s)):
+        if not taken_s or max(taken_s) > probe_s:
+            faults.append(f"a {what} took {max(taken_s, default=float('inf')):.2f} s; expected at most {probe_s:g}")
+    return faults + account.log
+
+
+def main() -> None:
+    """Play rounds, print them, and exit with 1 where a promise is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="length of all rounds together")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9, help="seed of the first round")
+    given = parser.parse_args()
+    broken = []
+    for keyed in (False, True):
+        with tempfile.TemporaryDirectory() as folder, target(Path(folder), keyed=keyed) as found:
+            print(f"{'with a key' if keyed else 'without a key'}: {found.resident_mib:.0f} MiB at rest")
+            tell("quiet", found.account(None, QUIET_S))
+            begun, number, first_mib = time.monotonic(), given.seed, 0.0
+            while time.monotonic() - begun < given.seconds / 2:
+                account = found.account(number, min(ROUND_S, given.seconds / 2))
+                tell(f"seed {number}", account)
+                broken += [f"seed {number}: {fault}" for fault in faults_of(account, 2.0)]
+                number += 1
+    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
+    sys.exit(1 if broken else 0)
+
+
+def tell(name: str, account: Account) -> None:
+    """Print a round."""
+    probes, predictions = (
+        "{:.1f} / {:.0f}".format(*np.percentile(taken_s, [50, 100]) * 1000)
+        for taken_s in (account.probes_s, account.predictions_s)
+    )
+    ends = ", ".join(f"{count} {end}" for end, count in account.ends.items())
+    print(
+        f"{name:<16} {account.worst_mib:6.0f} of {account.bound_mib:.0f} MiB  sent {account.sent_mib:6.0f} MiB  "
+        f"probes p50 / max {probes} ms  predictions {predictions} ms  shed {account.shed}  {ends}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Every byte that a client can make the server hold is counted, on every port; random sequences look for exceptions."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import sleep
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from anytime_service.app import create_app
+from anytime_service.connections import SIDE_CONNECTIONS
+from anytime_service.handler import Handler
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from drills.accounting import GROWTH_MIB, faults_of, target
+from drills.attacks.wire import connected, heard, push, replies
+from service.raw_stream import HANDSHAKE, read_frame, text
+from service.serving import PLAIN, Running, running, small_model, until
+
+HEAD_BYTES = 4096
+LIMITS = Settings(
+    port=0, metrics_port=0, max_header_bytes=HEAD_BYTES, idle_timeout_s=1.0, max_connections=4, max_deadline_ms=60_000
+)
+CHUNKED = b"%b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = 64 << 20
+"""Bytes that a server which limits nothing would read."""
+
+ROUND_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    app = create_app(ModelRegistry.of([small_model()]), LIMITS)
+
+    async def large() -> Response:
+        return Response(bytes(16 << 20))
+
+    app.add_api_route("/large", large, include_in_schema=False)
+    with running(app, LIMITS) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Running]:
+    settings = Settings(port=0, max_header_bytes=HEAD_BYTES, api_keys="a-key-of-the-tests")
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+        yield service
+
+
+def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
+    """Send a beginning and then pieces without end; how many bytes were read, and what came back."""
+    with connected(port) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        push(sock, begin)
+        size = 0
+        with suppress(OSError):
+            while size < ENDLESS:
+                sock.sendall(piece)
+                size += len(piece)
+        return size, heard(sock)[0]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536],
+    ids=["trailers", "one trailer", "line ends"],
+)
+@pytest.mark.parametrize("request_line", [b"POST /predict", b"GET /livez", b"POST /nowhere", b"POST /sessions"])
+def test_trailers_count_against_the_limit_of_heads(service: Running, request_line: bytes, piece: bytes) -> None:
+    size, _ = read_of(service.port, CHUNKED % request_line + b"2\r\n{}\r\n0\r\n", piece)
+    assert size < 16 << 20, "a few socket buffers at most"
+
+
+def test_trailers_of_a_request_without_a_key_count_too(keyed: Running) -> None:
+    size, _ = read_of(keyed.port, CHUNKED % b"POST /predict" + b"2\r\n{}\r\n0\r\n", b"X: %b\r\n" % (b"y" * 1000))
+    assert size < 16 << 20
+
+
+def test_chunk_extensions_count_against_the_limit_of_heads(service: Running) -> None:
+    size, _ = read_of(service.port, CHUNKED % b"POST /predict" + b"2;", b"y" * 65_536)
+    assert size < 16 << 20
+
+
+def test_too_many_trailers_are_refused_by_a_problem(service: Running) -> None:
+    with service.connect() as client:
+        client.send(CHUNKED % b"POST /predict" + b"2\r\n{}\r\n0\r\n")
+        sleep(0.05)  # a slice of its own, or its share of the trailers would not be known
+        client.send(b"X: %b\r\n" % (b"y" * 2 * HEAD_BYTES))
+        status, _, problem = client.response()
+        assert (status, "trailers" in problem["detail"], str(HEAD_BYTES) in problem["detail"]) == (431, True, True)
+        assert client.at_end()
+
+
+def test_many_small_chunks_are_not_too_much_framing(service: Running) -> None:
+    with service.connect() as client:
+        client.head(content_type="application/json")
+        body = b'{"groups": {"speed": [2.0]}}' + b" " * 20_000
+        client.send(b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\nX: y\r\n\r\n")
+        status, _, answer = client.response()
+        assert (status, answer["prefix"]) == (200, 1)
+
+
+def test_trailers_are_not_headers(service: Running, keyed: Running) -> None:
+    body = b'1c\r\n{"groups": {"speed": [2.0]}}\r\n0\r\n'
+    with service.connect() as client:
+        client.head(content_type="application/json")
+        client.send(body + b"Origin: https://elsewhere.example\r\n\r\n")
+        assert client.response()[0] == 200
+    with keyed.connect() as client:
+        client.head(content_type="application/json")
+        client.send(body + b"Authorization: Bearer a-key-of-the-tests\r\n\r\n")
+        assert client.response()[0] == 401
+
+
+@pytest.mark.parametrize("target_", [b"/predict", b"/v2/models/brake/infer"], ids=["predict", "infer"])
+def test_a_client_that_does_not_read_what_it_is_told_at_once_is_not_read_either(
+    monkeypatch: pytest.MonkeyPatch, target_: bytes
+) -> None:
+    """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
+    limits = Settings(port=0, idle_timeout_s=1.0)
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    handler: Handler = app.state.handler
+    monkeypatch.setattr(handler.admission, "admits", lambda _: False)
+    query = b"?overload=prior&rows=100" if target_ == b"/predict" else b""
+    body = b'{"inputs": []}'
+    head = b"POST %b%b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    asked = head % (target_, query, len(body)) + body
+    with running(app, limits) as service, connected(service.port, receive_buffer=4096) as deaf:
+        with service.connect() as client:  # the second reply is at hand
+            for _ in range(2):
+                client.send(asked)
+                assert client.response()[0] in (200, 503)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        deaf.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # no further request is read before the client reads
+            for _ in range(ENDLESS // len(asked) // 100):
+                deaf.sendall(asked * 100)
+        held = handler.held.bytes
+        if query:
+            assert held > 65_536, "unread replies count as held"
+        until(lambda: handler.held.bytes == 0, within_s=10)  # its connection has been closed
+
+
+def test_a_websocket_does_not_inherit_the_timeout_of_an_earlier_reply(service: Running) -> None:
+    with service.connect() as client:
+        client.send(b"GET /large HTTP/1.1\r\nHost: test\r\n\r\n")
+        assert b" 200 " in client.file.readline()
+        client.send(HANDSHAKE)
+        sleep(0.1)
+        while client.file.readline().strip():
+            pass
+        assert len(client.file.read(16 << 20)) == 16 << 20
+        assert b" 101 " in client.file.readline()
+        while client.file.readline().strip():
+            pass
+        client.send(text({"type": "begin", "id": 0}))  # or the WebSocket itself would be idle
+        sleep(1.2 * LIMITS.idle_timeout_s)
+        client.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
+        assert read_frame(client)[0] == 1
+
+
+def test_the_metrics_port_has_the_limits_of_the_main_port(service: Running) -> None:
+    side = service.metrics_port
+    assert side is not None
+    size, _ = read_of(side, b"GET /metrics HTTP/1.1\r\nHost: test\r\n", b"X: %b\r\n" % (b"y" * 1000))
+    assert size < 16 << 20
+    with connected(side) as sock:
+        push(sock, b"GET /metrics HTTP/1.1\r\nHost: test\r\nX: %b\r\n\r\n" % (b"y" * 2 * HEAD_BYTES))
+        assert list(replies(heard(sock)[0])) == ["problem 431"]
+
+
+def test_slow_connections_of_the_metrics_port_close_and_keep_no_scrape_out(service: Running) -> None:
+    side = service.metrics_port
+    assert side is not None
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connected(side)) for _ in range(2 * SIDE_CONNECTIONS)]
+        for sock in slow:
+            push(sock, b"GET /metrics HTTP/1.1\r\n")
+        assert service.scrape().status_code == 200
+        assert service.scrape("/livez").status_code == 200
+        closed = [sock for sock in slow if heard(sock, 0.05)[1] != "open"]
+        assert len(closed) >= len(slow) - LIMITS.max_connections - 32
+    assert service.get("/livez").status_code == 200
+
+
+def test_the_date_of_the_metrics_port_moves_on(service: Running) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.metrics_port}", verify=PLAIN) as kept:
+        first = kept.get("/livez").headers["date"]
+        until(lambda: kept.get("/livez").headers["date"] != first, within_s=5)
+
+
+@pytest.mark.parametrize("with_key", [False, True], ids=["without a key", "with a key"])
+def test_no_sequence_of_protocol_elements_makes_the_server_hold_more_than_stated(
+    tmp_path: Path, *, with_key: bool
+) -> None:
+    seed = random.SystemRandom().randrange(10**9)
+    with target(tmp_path, keyed=with_key) as attacked:
+        first, second = (attacked.account(seed + number, ROUND_S) for number in range(2))
+    for number, account in enumerate((first, second)):
+        faults = faults_of(account, probe_s=2.0)
+        assert not faults, f"tests/drills/accounting.py --seed {seed + number}: {faults}"
+    assert second.worst_mib < first.bound_mib + GROWTH_MIB
