@@ -82,9 +82,10 @@ faults: .venv/ready
 load: .venv/ready
 	$(BIN)/python tests/drills/load.py $(ARGS)
 
-# Input that means no good, beside clients that mean well; ARGS=--quick: everything once.
+# Hostile input next to well-behaved clients: known attacks, then ten minutes of random sequences; ARGS=--quick: each attack once, 20 seconds.
 hostile: .venv/ready
 	$(BIN)/python tests/drills/hostile.py $(ARGS)
+	$(BIN)/python tests/drills/accounting.py $(filter --quick,$(ARGS))
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
 lock: .venv/ready

@@ -57,7 +57,7 @@ class Answer:
         when there are several rows. It is that of the prefix that answered.
     prediction_set : where classes are calibrated, those that are likely enough, in the model's order, maybe none; a
         list per row when there are several rows. As `interval`, None where a set of groups answered that is no prefix.
-    elapsed_ms : from begin to answer.  late_groups : groups that came after the deadline, before the answer left.
+    elapsed_ms : from begin to answer.  late_groups : groups received after the deadline and before the answer left.
     replaced : groups that came more than once; their last values count.
     ranking : row indices by descending score (of the second of two classes), where asked for.
     """
