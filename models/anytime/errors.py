@@ -27,6 +27,7 @@ __all__ = [
     "listed",
     "suggestion",
     "summary",
+    "unusable",
 ]
 
 SUMMARY_LENGTH = 300
@@ -79,3 +80,19 @@ def summary(error: BaseException) -> str:
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind
+
+
+def unusable(column: str, kind: object, *, numeric: bool) -> str:
+    """Return what to say of a column whose type has no values to learn from, such as dates.
+
+    Parameters
+    ----------
+    column : its name or names, quoted.
+    kind : its type.
+    numeric : whether numbers are required; text is accepted otherwise, as a target or a query.
+    """
+    expected = "numbers" if numeric else "numbers or text"
+    return (
+        f"column {column} is {kind}; expected {expected}: convert it (a date to days since a fixed date, for example), "
+        "or leave the column out"
+    )

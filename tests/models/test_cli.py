@@ -846,3 +846,35 @@ def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Pat
     told(capsys, *new, "--first", "b")
     assert load("new.safetensors").manifest.steps[0].adds == ("visit", "b")
     assert desk.exists()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".npz"])
+def test_a_feature_of_dates_is_refused_with_what_came_and_what_to_do(suffix: str, desk: Path, capsys: Capture) -> None:
+    frame = rows().assign(c0=pd.date_range("2024-01-01", periods=60))
+    path = f"dated{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **{name: frame[name].to_numpy() for name in frame if name != "kind"})
+    else:
+        {".parquet": frame.to_parquet, ".arrow": frame.to_feather}[suffix](path)
+    call = ["train", path, *TRAIN[2:]]
+    assert main(call) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(
+        r"column 'c0' is (timestamp|datetime64)\[\w+\]; expected numbers: convert it \(a date to days", said
+    )
+    assert "or text" not in said
+    assert said.endswith("or leave the column out")
+    assert main([*call, "--drop", "c0"]) == 0
+
+
+def test_a_csv_feature_of_dates_is_refused_as_text(desk: Path, capsys: Capture) -> None:
+    rows().assign(c0=pd.date_range("2024-01-01", periods=60)).to_csv("dated.csv", index=False)
+    assert main(["train", "dated.csv", *TRAIN[2:]]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "column 'c0' holds text, as '2024-01-01' in row 0 (counted from 0); expected numbers" in said
+
+
+def test_a_target_of_dates_is_refused_as_neither_number_nor_text(desk: Path, capsys: Capture) -> None:
+    rows().assign(y=pd.date_range("2024-01-01", periods=60)).to_parquet("dated.parquet")
+    assert main(["train", "dated.parquet", *TRAIN[2:]]) == 2
+    assert re.search(r"column 'y' is timestamp\[\w+\]; expected numbers or text: convert", capsys.readouterr().err)

@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.arrays import Float
-from anytime.errors import GroupsError, TrainingError, ValuesError
+from anytime.errors import GroupsError, TableError, TrainingError, ValuesError
 
 Estimator = AnytimeRegressor | AnytimeClassifier
 
@@ -615,3 +615,42 @@ def test_accuracy_on_digits_rises_with_the_budget(family: Literal["auto", "gauss
     assert rates[-1] > 0.85
     assert len(estimator.sequence_) == 8
     assert (np.diff(estimator.curve_.explained_variance) >= 0).all()
+
+
+# Columns that have no numbers
+
+DAYS = pd.date_range("2024-01-01", periods=80)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (DAYS, "column 'x2' is datetime64["),
+        (DAYS - DAYS[0], "column 'x2' is timedelta64["),
+        (DAYS.tz_localize("UTC"), "column 'x2' has Timestamp('2024-01-01 00:00:00+0000', tz='UTC') in row 0"),
+        (DAYS.date, "column 'x2' has datetime.date(2024, 1, 1) in row 0"),
+        (["1.5", "two"] * 40, "column 'x2' has 'two' in row 1"),
+    ],
+    ids=["dates", "durations", "zoned", "objects", "text"],
+)
+@pytest.mark.parametrize("groups", [None, {"groups": [{"name": "g", "features": ["x0", "x2"], "cost": 1}]}])
+def test_a_column_of_a_dataframe_without_numbers_is_named_with_what_to_do(values: Any, said: str, groups: Any) -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    dated = frame.assign(x2=values)
+    with pytest.raises(TableError) as caught:
+        AnytimeRegressor(groups).fit(dated, y)
+    message = str(caught.value)
+    assert message.startswith(f"X: {said}")
+    assert "expected numbers: convert it" in message
+    assert ("days since a fixed date" in message) == (said != "column 'x2' has 'two' in row 1")
+    with pytest.raises(TableError, match="expected numbers"):
+        AnytimeRegressor(groups).fit(frame, y).predict(dated)
+
+
+def test_an_array_or_a_target_of_dates_is_refused_in_one_line() -> None:
+    X, y = table()
+    with pytest.raises(TableError, match=r"X is datetime64\[.*\]; expected numbers: convert dates"):
+        AnytimeClassifier().fit(np.column_stack([DAYS, DAYS]), y > 0)
+    with pytest.raises(TableError, match=r"y is datetime64\[.*\]; expected numbers: convert dates"):
+        AnytimeRegressor().fit(X, pd.Series(DAYS))

@@ -357,7 +357,12 @@ def test_other_types_are_refused_only_when_asked_for(tmp_path: Path, suffix: str
     content = pa.table({"x": [1.0], "when": pa.array([0], pa.timestamp("ms")), "list": [[1, 2]], "raw": [b"\0"]})
     table = arrow_table(tmp_path, suffix, content)
     assert_same(whole(table, ["x"]), {"x": np.array([1.0])})
-    complaint(lambda: table.batches(["x", "when"]), table.name, "'when'", "timestamp[ms]", "expected numbers or text")
+    complaint(
+        lambda: table.batches(["x", "when"]), table.name, "'when' is timestamp[ms]; expected numbers or text: convert"
+    )
+    complaint(
+        lambda: table.batches(["x", "when"], numeric=["x", "when"]), "'when' is timestamp[ms]; expected numbers: con"
+    )
     complaint(lambda: table.batches(["list"]), "'list'", "list<")
     complaint(lambda: table.batches(["raw"]), "'raw'", "binary")
 

@@ -13,7 +13,7 @@ from anytime.arrays import Float
 from anytime.errors import TrainingError
 from anytime.estimators.base import Estimator, all_or_nothing, learns_from_streams, names_of
 from anytime.manifest import FamilyName
-from anytime.matrix_columns import ordered_columns, picked_columns
+from anytime.matrix_columns import check_no_times, ordered_columns, picked_columns
 from anytime.probabilities import expected_responses
 from anytime.targets import Target
 
@@ -69,6 +69,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         query : (n,) keys; rows of one key stay in one fold.
         """
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
+        check_no_times("y", y)
         names = names_of(y)
         self._read_groups()
         several = self._family() != "poisson"
@@ -101,6 +102,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         first = not self._streaming
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
+        check_no_times("y", y)
         names = names_of(y)
         if first:
             self._read_groups()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from anytime.errors import TableError
+from anytime.errors import TableError, unusable
 from anytime.tables.columns import INT64_MAX, Kind, decoded, kind_of, to_numpy
 from anytime.tables.optional import required
 from anytime.tables.table import Batch, FileTable, Text, damaged
@@ -76,7 +76,7 @@ class ArrowTable(FileTable):
                 continue
             kind = kind_of(self._types[name])
             if kind is None:
-                raise TableError(f"{self.name}: column {name!r} is {self._types[name]}; expected numbers or text")
+                raise TableError(f"{self.name}: {unusable(repr(name), self._types[name], numeric=name in numeric)}")
             if kind in (Kind.BOOL, Kind.INT):
                 if name not in numeric:
                     unsettled.append(name)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from anytime.errors import TableError, listed
+from anytime.errors import TableError, listed, unusable
 from anytime.tables.columns import INT64_MAX
 from anytime.tables.table import ROWS, Batch, FileTable, damaged
 
@@ -108,12 +108,12 @@ class NpzTable(FileTable):
             raise self._no_rows()
 
     def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        del numeric  # its types tell nearly all
         for array in dict.fromkeys(self._places[name][0] for name in names):
             if array not in self._types:
-                self._types[array] = self._settled(array, [name for name in names if self._places[name][0] == array])
+                inside = [name for name in names if self._places[name][0] == array]
+                self._types[array] = self._settled(array, inside, numeric=not numeric.isdisjoint(inside))
 
-    def _settled(self, array: str, names: Sequence[str]) -> np.dtype[Any]:
+    def _settled(self, array: str, names: Sequence[str], *, numeric: bool) -> np.dtype[Any]:
         header = self._arrays[array]
         match header.dtype.kind:
             case "b":
@@ -129,11 +129,10 @@ class NpzTable(FileTable):
                     pieces = _pieces(archive, array, header, ROWS) if wide else iter(())
                     return np.dtype(np.float64 if any(np.any(p > INT64_MAX) for p in pieces) else np.int64)
             case "O":
-                raise TableError(
-                    f"{self.name}: {listed(names)} holds objects; save it as numbers or, with astype(str), text"
-                )
+                ways = "as numbers" if numeric else "as numbers or, with astype(str), text"
+                raise TableError(f"{self.name}: {listed(names)} holds objects; save it {ways}")
             case _:
-                raise TableError(f"{self.name}: {listed(names)} is {header.dtype}; expected numbers or text")
+                raise TableError(f"{self.name}: {unusable(listed(names), header.dtype, numeric=numeric)}")
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
         del begin, numeric  # read from the start

@@ -107,7 +107,8 @@ class Table(Protocol):
         Raises
         ------
         TableError
-            At the call: no such column, or a column of a type that is neither number nor text. Later: a damaged file.
+            At the call: no such column, or a column of a type that is neither number nor text, such as dates. Later: a
+            damaged file.
         """
 
     @property
