@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from anytime.arrays import Float, Index
 from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
+from anytime.manifest import FamilyName
 from anytime.probabilities import class_codes
 
-__all__ = ["Deal", "Tally"]
+__all__ = ["Deal", "Tally", "fold_count", "stratified"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Tally:
     rows: int = 0
     classes: Mapping[int, int] = field(default_factory=dict)
     queries: tuple[Hashable, ...] = ()
+
+
+def fold_count(folds: int, rows: int) -> int:
+    """Return how many folds some rows are dealt into: at most one for each row, and at least 1."""
+    return max(min(folds, max(rows, 2)), 1)
+
+
+def stratified(family: FamilyName) -> bool:
+    """Return whether the rows of each class are dealt out by themselves."""
+    return family in ("binomial", "multinomial")
 
 
 class Deal:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from typing import Any
-
-import numpy as np
 
 from anytime.accumulate import fold_moments_of
 from anytime.arrays import Float
+from anytime.dealing import Deal
 from anytime.errors import TrainingError
-from anytime.folds import FoldStream
 from anytime.moments import Moments
 
 __all__ = ["MomentStream"]
@@ -28,7 +25,7 @@ class MomentStream:
 
     def __init__(self, folds: int, seed: int) -> None:
         self._folds = folds
-        self._deal = FoldStream(folds, np.random.default_rng(seed))
+        self._deal = Deal(folds, seed, stratified=False)
         self.parts: list[Moments] = []
 
     def add(
@@ -50,8 +47,8 @@ class MomentStream:
         """
         if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        deal = deepcopy(self._deal)  # of which rows that are refused take nothing
-        folds = deal.take(len(Y)) if self._folds > 1 else None
+        deal = self._deal.copy()  # of which rows that are refused take nothing
+        folds = deal.take(Y, None)
         new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
         if self.parts:
             new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]

@@ -439,11 +439,11 @@ def test_the_seed_decides_the_folds(kind: type[Estimator]) -> None:
     target = y if kind is AnytimeRegressor else y > y.mean()
     errors = [
         kind(GROUPS, folds=3, random_state=seed).fit(X, target).curve_.cv_error
-        for seed in (0, 0, 1, np.random.RandomState(0))
+        for seed in (0, np.int64(0), 1, np.random.RandomState(0), np.random.RandomState(0))
     ]
-    assert errors[0] is not None
-    assert errors[0].tolist() == errors[1].tolist() == errors[3].tolist()  # type: ignore[union-attr]
-    assert errors[0].tolist() != errors[2].tolist()  # type: ignore[union-attr]
+    told = [errors_of.tolist() for errors_of in errors if errors_of is not None]
+    assert told[0] == told[1] != told[2]
+    assert told[3] == told[4]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])

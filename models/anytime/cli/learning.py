@@ -12,7 +12,7 @@ from anytime.calibration import conformal_rank
 from anytime.cli.backends import HERE, Place
 from anytime.cli.console import progress, remark
 from anytime.dataset import Dataset
-from anytime.dealing import Deal
+from anytime.dealing import Deal, fold_count, stratified
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.generalised import Observations, Observed
 from anytime.groups import FeatureGroups, load_groups
@@ -114,8 +114,7 @@ class TableSource:
         return Observed(blocks, self.dataset.target, jobs)
 
     def _count(self, folds: int) -> int:
-        """Folds: more of them than rows would be empty ones."""
-        return max(min(folds, max(self.rows, 2)), 1)
+        return fold_count(folds, self.rows)
 
 
 def open_source(
@@ -145,9 +144,8 @@ def open_source(
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
-    stratified = family in ("binomial", "multinomial")
     said = _remark(survey, dataset.target, family)
-    return TableSource(dataset, survey.rows - survey.missing, said, stratified, place)
+    return TableSource(dataset, survey.rows - survey.missing, said, stratified(family), place)
 
 
 def _remark(survey: Survey, target: Target, family: FamilyName) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import wraps
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -16,15 +17,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from anytime.accumulate import Block, fold_moments_of
 from anytime.arrays import Float
 from anytime.curve import Curve
+from anytime.dealing import Deal, fold_count, stratified
 from anytime.errors import TrainingError
-from anytime.folds import FoldStream, GroupedFolds, StratifiedFolds
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Guarantee, Method
 from anytime.matrix_columns import GivenGroups, ordered_columns, picked_columns, settled_columns
 from anytime.model import AnytimeModel, affordable, checked_budget
 from anytime.options import Options
-from anytime.probabilities import class_codes
 from anytime.provenance import provenance
 from anytime.streaming import MomentStream
 from anytime.targets import check_family
@@ -125,7 +125,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _model(self, name: str, *, keep_moments: bool) -> AnytimeModel:
         check_is_fitted(self)
-        origin = provenance(self.fit_, "memory", folds=self._count(), seed=_seed(self.random_state))
+        seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
+        origin = provenance(self.fit_, "memory", folds=self._count(), seed=seed)
         return self.fit_.model(name, self._target, origin, keep_moments=keep_moments)
 
     def _options(self) -> Options:
@@ -162,22 +163,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Moments by fold, then everything else from them."""
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
-        count, folds = self._count(), None
         options = self._options()
         check_family(options.family, self._target)
-        if count is not None:
-            rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
-            if query is not None:
-                folds = GroupedFolds(count, rng).take(np.asarray(query).tolist())
-            elif options.family in ("binomial", "multinomial"):
-                folds = StratifiedFolds(count, rng).take(class_codes(Y))
-            else:
-                folds = FoldStream(count, rng).take(len(Y))
-        parts = fold_moments_of(X, Y, weights, folds, count or 1, n_jobs=self.n_jobs)
+        Y = Y.reshape(len(Y), -1)
+        count = fold_count(self._count() or 1, len(Y))
+        deal = Deal(count, _seed(self.random_state), stratified=stratified(options.family))
+        folds = deal.take(Y, None if query is None else np.asarray(query))
+        parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
         self._stream: MomentStream | None = None
         observed = None
         if options.family != "gaussian":
-            observed = Observed([Block(X, Y.reshape(len(Y), -1), weights, folds)], self._target, self.n_jobs)
+            observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
         self.fit_: Fit = fit(parts, self._groups, options, observed)
 
     def _learn_more(self, X: Any, Y: Float, sample_weight: Any, decay: float) -> None:
@@ -186,8 +182,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         stream = copy(getattr(self, "_stream", None))  # of rows from which nothing can be learned none are kept
         if stream is None:
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-            stream = MomentStream(self._count() or 1, seed)
+            stream = MomentStream(self._count() or 1, _seed(self.random_state))
         stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
         self.fit_ = fit(stream.parts, self._groups, options)
         self._stream = stream
@@ -242,5 +237,8 @@ def names_of(y: Any) -> tuple[str, ...]:
     return found if all(isinstance(name, str) and name for name in found) else ()
 
 
-def _seed(random_state: Any) -> int | None:
-    return random_state if isinstance(random_state, int) else None
+def _seed(random_state: Any) -> int:
+    """Return the seed of the folds: an integer as it is, as on the command line; otherwise a draw from the state."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
