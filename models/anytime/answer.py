@@ -23,13 +23,14 @@ class Expected:
         likelihood; None where not measured.
     explained_variance : F on the standardised training data, at most half the number of responses; of a likelihood, by
         how much the penalised mean loss lies under that of the base rate.
-    r2 : the same as a share of the largest possible.
+    r2 : R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; of a likelihood,
+        1 - deviance/null deviance. None where a response is constant in training.
     deviance : mean deviance of a likelihood on the training rows; None by least squares.
     """
 
     cv_error: float | None
     explained_variance: float
-    r2: float
+    r2: float | None
     deviance: float | None = None
 
 

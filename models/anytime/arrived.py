@@ -126,9 +126,11 @@ def _solve(model: AnytimeModel, gram: Gram, names: frozenset[str]) -> ArrivedMod
     C, q = gram.penalised(alpha, columns)
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
-    coef = factor.backward(z) * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    explained = 0.5 * float(np.sum(z * z))
-    expected = Expected(None, explained, 2 * explained / gram.q.shape[1])
+    w, explained = factor.backward(z), 0.5 * float(np.sum(z * z))
+    # R² is without the penalty: q'w - 1/2 w'S w = 1/2 z'z + alpha/2 w'w, as w solves (S + alpha I) w = q.
+    r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
+    expected = Expected(None, explained, r2)
+    coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     return ArrivedModel(names, here, coef, _cost(model, names), expected, models.intercept)
 
 

@@ -22,7 +22,7 @@ from anytime.calibration import (
     expected_calibration_error,
 )
 from anytime.conformity import conformity_scores, coverings, told_of
-from anytime.dataset import Dataset, held_out
+from anytime.dataset import Dataset, Rows, held_out
 from anytime.manifest import FORMAT
 from anytime.model import AnytimeModel
 from anytime.probabilities import class_codes
@@ -39,6 +39,8 @@ class Measured:
     ----------
     coverage : (steps + 1,) share of the rows whose interval or set holds the truth; of several responses, all of them.
     size : (steps + 1,) mean width, over rows and responses and in target units, or mean number of classes.
+
+    Where rows have weights, share and mean are weighted.
     """
 
     coverage: Float
@@ -86,15 +88,16 @@ def calibrated(model: AnytimeModel, dataset: Dataset, coverage: float = 0.9) -> 
 def measured(model: AnytimeModel, dataset: Dataset, thresholds: Sequence[float]) -> Measured:
     """How often and how widely a checked dataset is covered, given the threshold of each prefix (steps + 1,)."""
     covered, size, finite, total = (np.zeros(model.steps + 1) for _ in range(4))
-    for Y, tellings in _tellings(model, dataset):
+    for rows, tellings in _tellings(model, dataset):
+        w = rows.row_weights
         for prefix, (told, threshold) in enumerate(zip(tellings, thresholds, strict=True)):
-            inside, sizes = coverings(model, told, Y, threshold)
+            inside, sizes = coverings(model, told, rows.Y, threshold)
             known = np.isfinite(sizes)
-            covered[prefix] += inside.sum()
-            size[prefix] += sizes[known].sum()
-            finite[prefix] += known.sum()
-            total[prefix] += len(Y)
-    return Measured(covered / total, size / np.maximum(finite, 1))
+            covered[prefix] += w @ inside
+            size[prefix] += w[known] @ sizes[known]
+            finite[prefix] += w[known].sum()
+            total[prefix] += w.sum()
+    return Measured(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
 
 
 def _thresholds(model: AnytimeModel, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
@@ -122,16 +125,16 @@ def _reliability(model: AnytimeModel, dataset: Dataset) -> tuple[float, ...]:
 def _collected(model: AnytimeModel, dataset: Dataset, of: Callable[[Float, Float], Float]) -> list[Float]:
     """What `of` makes of what each prefix tells of each row, (..., rows)."""
     parts: list[list[Float]] = [[] for _ in range(model.steps + 1)]
-    for Y, tellings in _tellings(model, dataset):
+    for rows, tellings in _tellings(model, dataset):
         for part, told in zip(parts, tellings, strict=True):
-            part.append(of(told, Y))
+            part.append(of(told, rows.Y))
     # The parts of a prefix go when they are joined, so that not all is there twice.
     return [np.concatenate(parts.pop(0), axis=-1) for _ in range(model.steps + 1)]
 
 
-def _tellings(model: AnytimeModel, dataset: Dataset) -> Iterator[tuple[Float, Iterator[Float]]]:
-    """Responses of a batch of rows, and what each prefix tells of them."""
+def _tellings(model: AnytimeModel, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Float]]]:
+    """Yield batches of rows, each with the predictions of every prefix."""
     for rows in dataset.rows_for(model.prefixes):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.prefixes.predict_all(rows.filled(model.prefixes.mean))
-        yield rows.Y, (told_of(model, each) for each in scores)
+        yield rows, (told_of(model, each) for each in scores)

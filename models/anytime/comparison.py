@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.arrays import Float
-from anytime.curve import plateau_level, stopping_cost, timeliness
+from anytime.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.gram import Gram, Held
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
@@ -48,13 +48,15 @@ Sparse is refitted, as a model of that method is; shrunken, it has the path's ow
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A curve on one table: cumulative costs and F of each prefix (steps + 1,), and its timeliness in both shapes.
+    """A curve on one table: costs, F and R² of each prefix (steps + 1,), and its timeliness in both shapes.
 
-    The shrunken curve has a point for each penalty of its path instead.
+    R² is without penalty; it is None where a response does not vary in the table. The shrunken curve has a point for
+    each penalty of its path instead.
     """
 
     costs: Float
     explained_variance: Float
+    r2: Float | None
     timeliness: float
     timeliness_step: float
 
@@ -106,38 +108,38 @@ def compare(
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
-    tables = {"train": Held(gram.S, gram.q, gram.yy, gram.weight)} | ({} if held is None else {"test": held})
+    tables = {"train": gram.own} | ({} if held is None else {"test": held})
     curves: dict[str, dict[str, Measured]] = {"train": {}, "test": {}}
     for variant in VARIANTS:
         order = learned[variant.method, variant.cost_blind, variant.doubling]
         for side, table in tables.items():
             if variant.shrunken:
                 costs, explained = shrunken_curve(entries.path, groups, table)
+                F = explained.sum(axis=1)
             else:
-                costs, explained = order.costs, _explained(order, held if side == "test" else None)
-            curves[side][variant.name] = _measured(variant, costs, explained, stop, 0.5 * float(table.yy.sum()))
+                costs, explained = order.costs, _explained(order, table)
+                F = order.explained_variance if side == "train" else explained.sum(axis=1)
+            risk = 0.5 * float(table.yy.sum())
+            curves[side][variant.name] = _measured(variant, costs, F, table.r2(explained), stop, risk)
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredSequence, held: Held | None) -> Float:
-    """F of each prefix in training, penalty and all; or on a held-out table."""
-    if held is None:
-        return order.explained_variance
+def _explained(order: FactoredSequence, table: Held) -> Float:
+    """Return what each prefix explains of each response of a table, without penalty, (steps + 1, P)."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
-    ends = order.ends
-    return np.array([held.explained(order.columns[:end], w[:end]).sum() for end, w in zip(ends, W, strict=True)])
+    return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
 
-def _measured(variant: Variant, costs: Float, explained: Float, stop: float, risk: float) -> Measured:
+def _measured(variant: Variant, costs: Float, explained: Float, r2: Float | None, stop: float, risk: float) -> Measured:
     if variant.oracle:
-        gains, paid = np.diff(explained), np.diff(costs)
-        best = oracle_order(gains, paid)
-        costs = np.concatenate([[0.0], np.cumsum(paid[best])])
-        explained = np.concatenate([[0.0], np.cumsum(gains[best])])
+        best = oracle_order(np.diff(explained), np.diff(costs))
+        costs, explained = reordered(costs, best), reordered(explained, best)
+        r2 = None if r2 is None else reordered(r2, best)
     return Measured(
         costs,
         explained,
+        r2,
         timeliness(costs, explained, stop, risk),
         timeliness(costs, explained, stop, risk, "step"),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from anytime.arrays import Float
+from anytime.arrays import Float, Index
 
-__all__ = ["PLATEAU_LEVELS", "Curve", "Shape", "plateau_level", "stopping_cost", "timeliness"]
+__all__ = ["PLATEAU_LEVELS", "Curve", "Shape", "plateau_level", "reordered", "stopping_cost", "timeliness"]
 
 Shape = Literal["trapezoid", "step"]
 
@@ -56,6 +57,11 @@ def plateau_level(costs: Float, explained: Float) -> float:
         if next_percent > 0.2 * costs[-1]:
             return level
     return 1.0
+
+
+def reordered(values: Float, steps: Index | Sequence[int]) -> Float:
+    """Return cumulative values (steps + 1,) of prefixes with the increments of the steps in another order."""
+    return np.cumsum([values[0], *np.diff(values)[steps]])
 
 
 def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: Shape = "trapezoid") -> float:

@@ -253,13 +253,24 @@ class Rows:
     query: NDArray[Any] | None
     end: int
 
+    @property
+    def row_weights(self) -> Float:
+        """Weights (rows,) of the rows, 1 where the table has no column of weights."""
+        return np.ones(len(self.Y)) if self.weights is None else self.weights
+
     def filled(self, mean: Float) -> Float:
         """X (rows, D) with `mean` (D,), of the training rows, where a value is missing."""
         return np.where(np.isnan(self.X), mean, self.X)
 
 
-def held_out(model: AnytimeModel, table: Table, *, drop_missing: bool = False) -> tuple[Dataset, int]:
-    """A table to measure a model on, with the model's columns, checked; and how many of its rows have a target.
+def held_out(
+    model: AnytimeModel, table: Table, *, weights: str | None = None, drop_missing: bool = False
+) -> tuple[Dataset, int]:
+    """Return a table to measure a model on, with the model's columns, checked; and how many of its rows have a target.
+
+    Parameters
+    ----------
+    weights : column of row weights, or None.
 
     Raises
     ------
@@ -270,6 +281,6 @@ def held_out(model: AnytimeModel, table: Table, *, drop_missing: bool = False) -
     query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
     survey = survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset = Dataset(table, model.groups, target, query, drop_missing=drop_missing)
+    dataset = Dataset(table, model.groups, target, query, weights, drop_missing)
     dataset.check()
     return dataset, survey.rows - survey.missing

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from anytime.arrays import Float
-from anytime.curve import plateau_level, stopping_cost, timeliness
+from anytime.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.groups import FeatureGroups
 from anytime.model import AnytimeModel, affordable
 from anytime.resequencing import Retrained, resequence
@@ -29,16 +29,21 @@ class Order:
     Attributes
     ----------
     steps : the groups that each step adds, the chosen one last.
-    costs, r2 : (steps + 1,) cumulative cost and share explained of each prefix, in training.
+    costs : (steps + 1,) cumulative cost.
+    explained : (steps + 1,) F of each prefix in training, as a share of the risk of the base rate. Both sequences are
+        at the penalty that ordered the groups, so their difference is what the order loses.
+    r2 : (steps + 1,) R² in training of each prefix by the coefficients that its model stores, or None where a response
+        is constant.
     """
 
     steps: tuple[tuple[str, ...], ...]
     costs: Float
-    r2: Float
+    explained: Float
+    r2: Float | None
 
-    def at(self, budget: float) -> float:
-        """Share explained within a budget."""
-        return float(self.r2[affordable(self.costs, budget)])
+    def at(self, budget: float) -> float | None:
+        """Return R² in training within a budget."""
+        return None if self.r2 is None else float(self.r2[affordable(self.costs, budget)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +71,13 @@ class Drift:
     def stop(self) -> float:
         """Cost at which the new sequence has its plateau; timeliness is measured up to there."""
         moving = self.moving
-        return stopping_cost(moving.costs, moving.r2, plateau_level(moving.costs, moving.r2))
+        return stopping_cost(moving.costs, moving.explained, plateau_level(moving.costs, moving.explained))
 
     @cached_property
     def timeliness(self) -> tuple[float, float]:
         """Area under the share explained up to `stop`, as a share of it: staying, and moving."""
         staying, moving = (
-            timeliness(order.costs, order.r2, self.stop, 1.0, "step") for order in (self.staying, self.moving)
+            timeliness(order.costs, order.explained, self.stop, 1.0, "step") for order in (self.staying, self.moving)
         )
         return staying, moving
 
@@ -97,22 +102,30 @@ def drift(model: AnytimeModel, groups: FeatureGroups, data: Retrained | None = N
         These are not the groups of the model.
     """
     priced = model.groups.with_costs(groups)
-    staying = _order([step.adds for step in model.manifest.steps], _r2(model), priced)
+    staying = _order(model, priced)
     learnable = data is not None if model.manifest.family != "gaussian" else model.moments is not None
     if not learnable:
         return Drift(priced, staying, _sorted(model, staying, priced), estimated=True)
     new = resequence(model, priced, data=data)
-    moving = _order([step.adds for step in new.manifest.steps], _r2(new), priced)
-    return Drift(priced, staying, moving, estimated=False)
+    moving = _order(new, priced)
+    return Drift(priced, staying, staying if moving.steps == staying.steps else moving, estimated=False)
 
 
-def _r2(model: AnytimeModel) -> Float:
-    return np.array([0.0, *(step.r2 for step in model.manifest.steps)])
+def _order(model: AnytimeModel, groups: FeatureGroups) -> Order:
+    """Return the sequence of a model at the costs of some groups."""
+    manifest = model.manifest
+    risk = 0.5 * (len(manifest.responses) if manifest.prior_deviance is None else manifest.prior_deviance)
+    explained = np.array([0.0, *(step.explained_variance for step in manifest.steps)]) / risk
+    r2 = [model.expected(prefix).r2 for prefix in range(model.steps + 1)]
+    known = None if None in r2 else np.array(r2, dtype=np.float64)
+    steps = [step.adds for step in manifest.steps]
+    return Order(tuple(steps), _costs(steps, groups), explained, known)
 
 
-def _order(steps: list[tuple[str, ...]], r2: Float, groups: FeatureGroups) -> Order:
+def _costs(steps: list[tuple[str, ...]], groups: FeatureGroups) -> Float:
+    """Return the cumulative costs (steps + 1,) of steps."""
     spent = [sum(groups.groups[groups.positions[name]].cost for name in adds) for adds in steps]
-    return Order(tuple(steps), np.cumsum([0.0, *spent]), r2)
+    return np.cumsum([0.0, *spent])
 
 
 def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order:
@@ -122,7 +135,7 @@ def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order
     """
     if model.manifest.cost_blind:
         return staying
-    gains, costs = np.diff(staying.r2), np.diff(staying.costs)
+    gains, costs = np.diff(staying.explained), np.diff(staying.costs)
     density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
     owner = {name: k for k, adds in enumerate(staying.steps) for name in adds}
     needed = [
@@ -139,5 +152,6 @@ def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order
         order.append(best)
         taken.add(best)
         left.remove(best)
-    r2 = np.concatenate([[0.0], np.cumsum(gains[order])])
-    return _order([staying.steps[k] for k in order], r2, groups)
+    steps = [staying.steps[k] for k in order]
+    r2 = None if staying.r2 is None else reordered(staying.r2, order)
+    return Order(tuple(steps), _costs(steps, groups), reordered(staying.explained, order), r2)

@@ -11,12 +11,13 @@ from anytime.arrays import Float
 from anytime.calibrating import measured
 from anytime.curve import plateau_level, stopping_cost, timeliness
 from anytime.dataset import Dataset, held_out
+from anytime.errors import TableError
 from anytime.families import FAMILIES, deviances
 from anytime.gram import Held
 from anytime.manifest import FamilyName
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
-from anytime.prefixes import PrefixModels
+from anytime.prefixes import PrefixModels, explained_variances
 from anytime.probabilities import class_codes, class_probabilities
 from anytime.stopping import HoldOut
 from anytime.tables import Table
@@ -35,23 +36,30 @@ class Evaluation:
     ----------
     rows : rows of the table that have a target.
     costs : (steps + 1,) cumulative cost.
-    explained_variance : (steps + 1,) F with the training means and scales, without penalty.
-    r2 : (steps + 1,) F as a share of the risk of the base rate: 2F/P on the training table.
+    explained_variance : (steps + 1,) F on this table, without penalty: by how much half the mean squared error is less
+        than that of the model's base rate, in training deviations of the responses; of a likelihood, half the mean
+        deviance.
+    r2 : (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, SST being about the table's own
+        mean, as scikit-learn's `r2_score`; of a likelihood 1 - deviance/null deviance, the null deviance being that of
+        the table's own base rate, as `d2_log_loss_score` and `d2_tweedie_score`. None where SST (of several responses,
+        of one of them) or the null deviance is 0.
     mse : (steps + 1,) mean squared error in target units, averaged over the responses; of classes, of probabilities.
     deviance : (steps + 1,) mean deviance, where a likelihood was fitted, else None.
     accuracy : (steps + 1,) for classification, else None.
-    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None.
+    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None;
+        weights of rows play no part in it.
     coverage : (steps + 1,) share of the rows that intervals or sets cover, where the model is calibrated, else None.
     size : (steps + 1,) mean width of the intervals, or number of classes in the sets, where calibrated, else None.
     stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
-    this
-        table's F up to there.
+        this table's F up to there.
+
+    Where rows have weights, means and shares over rows are weighted.
     """
 
     rows: int
     costs: Float
     explained_variance: Float
-    r2: Float
+    r2: Float | None
     mse: Float
     deviance: Float | None
     accuracy: Float | None
@@ -63,15 +71,30 @@ class Evaluation:
     timeliness_step: float
 
 
-def evaluate(model: AnytimeModel, table: Table, *, drop_missing: bool = False, n_jobs: int | None = None) -> Evaluation:
+def evaluate(
+    model: AnytimeModel,
+    table: Table,
+    *,
+    weights: str | None = None,
+    drop_missing: bool = False,
+    n_jobs: int | None = None,
+) -> Evaluation:
     """Predict a table by every prefix; the model knows the names of its columns.
+
+    Parameters
+    ----------
+    model : the model to measure.
+    table : the rows to measure it on.
+    weights : column of row weights, or None for equal weights.
+    drop_missing : leave out rows without a target (they are an error otherwise).
+    n_jobs : threads that read rows, as joblib counts them.
 
     Raises
     ------
     TableError, GroupsError
-        The table lacks a column of the model, or holds what the model cannot take.
+        The table lacks a column, has a value that the model does not accept, or no row with a weight above 0.
     """
-    dataset, _ = held_out(model, table, drop_missing=drop_missing)
+    dataset, _ = held_out(model, table, weights=weights, drop_missing=drop_missing)
     return evaluated(model, dataset, n_jobs=n_jobs)
 
 
@@ -80,13 +103,13 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
     manifest, query = model.manifest, dataset.query
     deviance = None
     if manifest.family == "gaussian":
-        moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
-        explained, mse, risk = held_out_curve(model.prefixes, moments)
-        rows, r2 = moments.rows, 2 * explained / len(manifest.responses)
+        moments = table_moments(dataset, n_jobs=n_jobs)
+        explained, mse, r2, risk = held_out_curve(model.prefixes, moments)
+        rows = moments.rows
     else:
-        rows, deviance, mse = _likelihood_curve(model.prefixes, manifest.family, dataset)
+        rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
-        r2 = explained / risk if risk > 0 else np.zeros_like(explained)
+        r2 = None if null is None else 1.0 - deviance / null
     covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
@@ -110,56 +133,88 @@ def evaluated(model: AnytimeModel, dataset: Dataset, *, n_jobs: int | None = Non
     )
 
 
-def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, float]:
-    """Explained variance and mean squared error of each prefix (steps + 1,), and R(empty), on a table's moments.
+def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
+    """Return the moments of a checked dataset to measure on.
 
-    F uses the training means and scales and no penalty, and is summed over the responses.
+    Raises
+    ------
+    TableError
+        No row has a weight above 0.
+    """
+    moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+    _check_weight(dataset, moments.weight)
+    return moments
+
+
+def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, Float | None, float]:
+    """Return F, mean squared error and R² of each prefix (steps + 1,), and R(empty), on a table's moments.
+
+    F uses the training means and scales and no penalty, and is summed over the responses. R² is None where a response
+    does not vary.
     """
     held = Held.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
-    explained, mse = [], []
-    for prefix in range(models.steps + 1):
-        used = models.columns[: models.ends[prefix]]
-        w = models.coef(prefix) * models.scale[used, np.newaxis] / models.response_scale
-        fitted = held.explained(used, w)
-        explained.append(fitted.sum())
-        mse.append(np.mean((held.yy - 2 * fitted) * np.square(models.response_scale)))
-    return np.array(explained), np.maximum(mse, 0.0), 0.5 * float(held.yy.sum())
+    fitted = explained_variances(models, held)
+    mse = np.mean((held.yy - 2 * fitted) * np.square(models.response_scale), axis=1)
+    return fitted.sum(axis=1), np.maximum(mse, 0.0), held.r2(fitted), 0.5 * float(held.yy.sum())
 
 
 def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
     """A checked dataset, with the features and target that training has, that chooses how many steps are kept."""
     if family == "gaussian":
-        moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+        moments = table_moments(dataset, n_jobs=n_jobs)
         return HoldOut(Path(dataset.table.name).name, lambda models: held_out_curve(models, moments)[1])
     return HoldOut(Path(dataset.table.name).name, lambda models: _likelihood_curve(models, family, dataset)[1])
 
 
-def _likelihood_curve(models: PrefixModels, name: FamilyName, dataset: Dataset) -> tuple[int, Float, Float]:
-    """Rows, and the mean deviance and squared error of each prefix (steps + 1,)."""
+def _likelihood_curve(
+    models: PrefixModels, name: FamilyName, dataset: Dataset
+) -> tuple[int, Float, Float, float | None]:
+    """Return how many rows there are, mean deviance and squared error of each prefix (steps + 1,), and null deviance.
+
+    The null deviance is that of the table's own mean responses, None where they do not vary. The loss is linear in the
+    responses, so its mean at their base rate is the saturated loss of their mean.
+    """
     family = FAMILIES[name]
-    deviance, squares, total = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
+    deviance, squares, count = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
+    weight, saturated, mean = 0.0, 0.0, np.zeros(len(models.intercept))
+    low, high = np.full(len(mean), np.inf), np.full(len(mean), -np.inf)
     for rows in dataset.rows_for(models):
-        total += len(rows.Y)
-        for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean))):
-            deviance[prefix] += deviances(family, scores, rows.Y).sum()
+        count += len(rows.Y)
+        used = rows.row_weights > 0  # a deviance may be infinite, which times a weight of 0 is no number
+        w, Y = rows.row_weights[used], rows.Y[used]
+        weight += float(w.sum())
+        saturated += float(w @ family.saturated(Y))
+        mean += w @ Y
+        low = np.minimum(low, Y.min(axis=0, initial=np.inf))
+        high = np.maximum(high, Y.max(axis=0, initial=-np.inf))
+        for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean)[used])):
+            deviance[prefix] += w @ deviances(family, scores, Y)
             with np.errstate(over="ignore"):  # a prediction may be absurd on some row
-                squares[prefix] += np.square(family.mean(scores) - rows.Y).mean(axis=1).sum()
-    return total, deviance / total, squares / total
+                squares[prefix] += w @ np.square(family.mean(scores) - Y).mean(axis=1)
+    _check_weight(dataset, weight)
+    least = float(family.saturated(mean[np.newaxis] / weight)[0])
+    null = 2 * (least - saturated / weight) if (low < high).any() else None
+    return count, deviance / weight, squares / weight, null
+
+
+def _check_weight(dataset: Dataset, weight: float) -> None:
+    """Refuse a table to measure on whose rows have no weight."""
+    if not weight > 0:
+        raise TableError(
+            f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
+        )
 
 
 def _accuracy(model: AnytimeModel, dataset: Dataset) -> Float:
     """Share of rows of which the most likely class is right."""
-    from sklearn.metrics import accuracy_score  # noqa: PLC0415  (the server has no scikit-learn)
-
-    right = np.zeros(model.steps + 1)
-    total = 0
+    right, total = np.zeros(model.steps + 1), 0.0
     for rows in dataset.rows_for(model.prefixes):
         X = rows.filled(model.prefixes.mean)
         truth = class_codes(rows.Y)
-        total += len(X)
+        total += rows.row_weights.sum()
         for prefix, scores in enumerate(model.prefixes.predict_all(X)):
             likely = class_probabilities(scores, model.manifest.family).argmax(axis=1)
-            right[prefix] += accuracy_score(truth, likely, normalize=False)
+            right[prefix] += rows.row_weights @ (likely == truth)
     return right / total
 
 

@@ -88,7 +88,6 @@ class Generalised:
     ----------
     sequence, alpha, alphas, errors, prefixes : as in `anytime.training.Fit`; errors are mean deviances.
     deviance : (steps + 1,) mean deviance of each prefix on the training rows.
-    null : the deviance of the base rate, halved: what F could reach at most.
     curvatures : second-order models at some of the prefixes, of the columns that the sequence takes (ascending), or
         None where there are too many coefficients.
     held : what a hold-out chose; all the others are of the steps that it keeps.
@@ -100,7 +99,6 @@ class Generalised:
     errors: Float | None
     prefixes: PrefixModels
     deviance: Float
-    null: float
     curvatures: Curvatures | None
     held: HeldBest | None = None
 
@@ -217,7 +215,6 @@ def _generalised(
         errors=errors,
         prefixes=prefixes,
         deviance=deviance,
-        null=0.5 * float(deviance[0]),
         curvatures=_curvatures(design, sequence, optima),
         held=held,
     )

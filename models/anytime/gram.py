@@ -17,17 +17,19 @@ CONSTANT = 1e-14
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Second moments of a held-out table about the training means, in the training scales.
+    """Second moments of a table about the training means, in the training scales.
 
     Attributes
     ----------
-    S : (D, D), q : (D, P), yy : (P,) as in `Gram`, but about means that are not their own.
+    S : (D, D), q : (D, P), yy : (P,) as in `Gram`, but about the training means instead of the table's own.
+    variance : (P,) variances of the scaled responses about the table's own means; 0 where a response is constant.
     weight : the sum of the row weights.
     """
 
     S: Float
     q: Float
     yy: Float
+    variance: Float
     weight: float
 
     @staticmethod
@@ -39,12 +41,31 @@ class Held:
         scale = np.concatenate([x_scale, y_scale])
         offset = (other.mean[:width] - np.concatenate([x_mean, y_mean])) / scale
         second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
-        return Held(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), other.weight)
+        flat, variance = _spread(other)
+        own = np.where(flat, 0.0, variance)[D:width] / np.square(y_scale)
+        return Held(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), own, other.weight)
 
     def explained(self, columns: Index, w: Float) -> Float:
         """Explained variance (P,) of coefficients w (d, P) of some columns, without penalty: q'w - 1/2 w'S w."""
         fitted: Float = np.sum(w * (self.q[columns] - 0.5 * self.S[np.ix_(columns, columns)] @ w), axis=0)
         return fitted
+
+    def r2(self, explained: Float) -> Float | None:
+        """Return R², the mean over the responses of 1 - SSE/SST, as scikit-learn's `r2_score` of the table's rows.
+
+        Parameters
+        ----------
+        explained : (..., P) explained variance of each response, without penalty.
+
+        Returns
+        -------
+        Float or None
+            (...); None where a response does not vary in the table, so that its SST is 0.
+        """
+        if not (self.variance > 0).all():
+            return None
+        r2: Float = np.mean(1.0 - (self.yy - 2 * explained) / self.variance, axis=-1)
+        return r2
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +98,8 @@ class Gram:
         """Standardise; missing values are imputed by the means. Cost D^2."""
         full = moments.imputed()
         D = full.features
-        variance = np.diagonal(full.scatter) / full.weight
-        deviation = np.sqrt(np.maximum(variance, 0.0))
-        flat = deviation <= CONSTANT * np.abs(full.mean)
-        scale = np.where(flat, 1.0, deviation)
+        flat, variance = _spread(full)
+        scale = np.where(flat, 1.0, np.sqrt(variance))
         S = full.scatter[:D, :D] / (full.weight * scale[:D, np.newaxis])
         S /= scale[:D]
         q = full.scatter[:D, D:] / (full.weight * scale[:D, np.newaxis] * scale[D:])
@@ -131,3 +150,14 @@ class Gram:
     def beside(self, moments: Moments) -> Held:
         """Another table as seen from this one."""
         return Held.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
+
+    @property
+    def own(self) -> Held:
+        """The training table itself, as a table to measure on."""
+        return Held(self.S, self.q, self.yy, self.yy, self.weight)
+
+
+def _spread(moments: Moments) -> tuple[Bool, Float]:
+    """Return which columns are constant, and the variance of each column."""
+    variance = np.maximum(np.diagonal(moments.scatter) / moments.weight, 0.0)
+    return np.sqrt(variance) <= CONSTANT * np.abs(moments.mean), variance

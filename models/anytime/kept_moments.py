@@ -37,7 +37,7 @@ class MomentsRecord(BaseModel):
     """What moments are of.
 
     `data` names the tables, in the order in which they were added; `folds` is the number of parts, each of which holds
-    the rows of one fold.
+    the rows of one fold. `weights` is the column of the row weights, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -50,6 +50,7 @@ class MomentsRecord(BaseModel):
     target: tuple[str, ...] = Field(min_length=1)
     classes: tuple[Label, ...] | None = None
     query: str | None = None
+    weights: str | None = None
     groups: FeatureGroups
     folds: int = Field(ge=1)
 
@@ -152,6 +153,7 @@ class KeptMoments:
             ("target", ours.target, theirs.target),
             ("classes", ours.classes, theirs.classes),
             ("query", ours.query, theirs.query),
+            ("weights", ours.weights, theirs.weights),
             ("folds", ours.folds, theirs.folds),
         ):
             if a != b and (folds or what != "folds"):

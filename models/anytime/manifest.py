@@ -44,14 +44,19 @@ class _Record(BaseModel):
 
 
 class StepRecord(_Record):
-    """One step of the sequence: what it adds, what it costs, how good the prefix that it completes is."""
+    """One step of the sequence: what it adds, what it costs, how good the prefix that it completes is.
+
+    `explained_variance` is F, at the penalty that ordered the groups, and includes the penalty. `r2` is the R² of the
+    prefix's own coefficients on the training rows, without penalty: the mean over the responses of 1 - SSE/SST, or of a
+    likelihood 1 - deviance/null deviance. It is None where a response is constant.
+    """
 
     group: str
     adds: tuple[str, ...] = Field(min_length=1)
     cost: float = Field(ge=0)
     cumulative_cost: float = Field(ge=0)
     explained_variance: float
-    r2: float
+    r2: float | None
     cv_error: float | None
     alpha: float = Field(ge=0)
     deviance: float | None = None

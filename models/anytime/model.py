@@ -179,7 +179,8 @@ class AnytimeModel:
     def expected(self, prefix: int) -> Expected:
         """How good a prefix was in training."""
         if prefix == 0:
-            return Expected(self.manifest.prior_error, 0.0, 0.0, self.manifest.prior_deviance)
+            r2 = None if self.manifest.steps[0].r2 is None else 0.0
+            return Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
         step = self.manifest.steps[prefix - 1]
         return Expected(step.cv_error, step.explained_variance, step.r2, step.deviance)
 

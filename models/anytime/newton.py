@@ -131,7 +131,9 @@ def optimum(
         small = float(np.abs(step).max()) <= stop.step * max(1.0, float(np.abs(theta).max()))
         done = (reached and small) or promised <= max(stop.decrement, ROUNDING) * abs(value)
         if done and (alpha > 0 or small or not reached):
-            return Optimum(theta + step, now.loss, value, iteration, curved)
+            # The last step is taken without a pass: the loss there is what it promises, less the penalty there.
+            theta, objective = theta + step, value - promised
+            return Optimum(theta, objective - 0.5 * float(np.sum(ridge * theta**2)), objective, iteration, curved)
         adrift += reached
         if alpha == 0 and adrift > 3:
             raise SeparatedError("the likelihood has no optimum at alpha 0")

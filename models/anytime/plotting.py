@@ -47,10 +47,10 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
     """
     figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
     steps = model.manifest.steps
-    explained = np.array([0.0, *(step.r2 for step in steps)])
+    explained = np.array([model.expected(prefix).r2 for prefix in range(model.steps + 1)], dtype=np.float64)
     unit = model.groups.cost_unit
     gaussian = model.manifest.family == "gaussian"
-    label = "explained variance (r2, training)" if gaussian else "deviance explained (training)"
+    label = "R² (training)" if gaussian else "deviance explained (training)"
     axes[0].step(model.costs, explained, where="post", color="black")
     axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
     _draw_bound(axes[0], model)
@@ -66,13 +66,19 @@ def plot_model(model: AnytimeModel, path: Path) -> None:
 
 
 def _draw_bound(axis: Any, model: AnytimeModel) -> None:
-    """What the certificate allows any set of groups to explain: up to the cost of a prefix, that prefix's bound."""
+    """Draw the certificate: the bound on 2F/P of any set of groups, and what the prefixes reach of it.
+
+    F includes the penalty and R² does not, so the curve of R² may exceed the bound.
+    """
     found, stopped = model.manifest.certificate, model.manifest.stopped
     if found is None:
         return
     kept = "kept " if stopped is not None and stopped.left_out else ""
-    label = f"no set of {kept}groups of this cost explains more (certified)"
-    bounds = 2 * np.array(found.bounds) / len(model.manifest.responses)
+    label = f"no set of {kept}groups of this cost explains more, less the penalty (certified)"
+    share = 2 / len(model.manifest.responses)
+    reached = [share * model.expected(prefix).explained_variance for prefix in range(model.steps + 1)]
+    axis.step(model.costs, reached, where="post", color="0.45", linewidth=0.8, label="R² less the penalty", zorder=1.5)
+    bounds = share * np.array(found.bounds)
     axis.step(model.costs, bounds, where="pre", color="0.45", linestyle="--", linewidth=1.2, label=label, zorder=1.5)
     axis.legend(fontsize=8, loc="lower right")
 

@@ -19,9 +19,9 @@ from scipy.linalg.blas import dtrsm
 
 from anytime.arrays import Float, Index
 from anytime.cholesky import Factor
-from anytime.gram import Gram
+from anytime.gram import Gram, Held
 
-__all__ = ["PrefixModels", "prefix_models", "staircase"]
+__all__ = ["PrefixModels", "explained_variances", "prefix_models", "staircase"]
 
 BATCH = 128
 """Right-hand sides solved at once; a batch needs no rows beyond its longest prefix."""
@@ -143,3 +143,35 @@ def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixMo
         ends=ends,
         packed=packed,
     )
+
+
+def explained_variances(models: PrefixModels, held: Held) -> Float:
+    """Return the explained variance of every prefix and response on a table, without penalty.
+
+    It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of what the prefix takes off the mean
+    squared error of the base rate.
+
+    Parameters
+    ----------
+    models : least-squares models.
+    held : the moments of the table, about the training means.
+
+    Returns
+    -------
+    Float
+        (steps + 1, P).
+    """
+    columns, P = models.columns, len(models.intercept)
+    S, q = held.S[np.ix_(columns, columns)], held.q[columns]
+    unit = models.scale[columns, np.newaxis] / models.response_scale
+    found = np.zeros((models.steps + 1, P))
+    batch = max(1, BATCH // P)
+    for start in range(0, models.steps + 1, batch):
+        ends = models.ends[start : start + batch].tolist()
+        longest = ends[-1]
+        W = np.zeros((longest, len(ends), P))
+        for k, end in enumerate(ends):
+            W[:end, k] = models.coef(start + k) * unit[:end]
+        fitted = (S[:longest, :longest] @ W.reshape(longest, len(ends) * P)).reshape(W.shape)
+        found[start : start + len(ends)] = np.sum(W * (q[:longest, np.newaxis] - 0.5 * fitted), axis=0)
+    return found

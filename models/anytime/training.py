@@ -29,7 +29,7 @@ from anytime.manifest import Guarantee, Manifest, Provenance, Redundant, StepRec
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
 from anytime.options import Options
-from anytime.prefixes import PrefixModels, prefix_models, staircase
+from anytime.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.sequencing import (
     FactoredSequence,
     LikelihoodSequence,
@@ -153,9 +153,21 @@ class Fit:
             return AnytimeModel(manifest, prefixes, curvatures=self.generalised.curvatures)
         return AnytimeModel(manifest, prefixes, self.moments.restricted(columns))
 
+    @cached_property
+    def r2(self) -> Float | None:
+        """R² of each prefix on the training table (steps + 1,), by its own coefficients and without penalty.
+
+        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
+        """
+        if self.generalised is None:
+            held = self.gram.own
+            with single_blas_thread():
+                return held.r2(explained_variances(self.prefixes, held))
+        deviance = self.generalised.deviance
+        return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
+
     def _records(self) -> tuple[StepRecord, ...]:
         costs, likelihood = self.sequence.costs, self.generalised
-        most = 0.5 * len(self.gram.yy) if likelihood is None else likelihood.null
         return tuple(
             StepRecord(
                 group=self.groups.names[step.adds[-1]],
@@ -163,7 +175,7 @@ class Fit:
                 cost=step.cost,
                 cumulative_cost=float(costs[k]),
                 explained_variance=step.explained_variance,
-                r2=step.explained_variance / most if most > 0 else 0.0,
+                r2=None if self.r2 is None else float(self.r2[k]),
                 cv_error=None if self.errors is None else float(self.errors[k]),
                 alpha=float(self.alphas[k]),
                 deviance=None if likelihood is None else float(likelihood.deviance[k]),

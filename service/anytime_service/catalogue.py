@@ -77,7 +77,7 @@ class PlannedStep(_View):
     cost: float
     spent: float
     explained_variance: float
-    r2: float
+    r2: float | None
     cv_error: float | None
     deviance: float | None
 

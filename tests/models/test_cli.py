@@ -142,6 +142,7 @@ def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: C
     out = told(capsys, *TRAIN, "--test", "test.csv")
     assert "test r2" in out
     evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
+    assert evaluated.r2 is not None
     for value in evaluated.r2[1:]:
         assert f"{value:.4g}" in out
 
@@ -390,6 +391,7 @@ def test_evaluate_tells_every_prefix(desk: Path, capsys: Capture) -> None:
     found = evaluate(model, open_table("test.csv"))
     assert values["rows"] == 30
     assert [prefix["prefix"] for prefix in values["prefixes"]] == list(range(model.steps + 1))
+    assert found.r2 is not None
     assert [prefix["r2"] for prefix in values["prefixes"]] == found.r2.tolist()
     assert set(values["prefixes"][0]) == {"prefix", "cost", "explained_variance", "r2", "mse"}
     table = told(capsys, "evaluate", "m.safetensors", "test.csv")

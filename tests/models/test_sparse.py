@@ -20,7 +20,7 @@ from anytime.cli.main import main
 from anytime.comparison import compare
 from anytime.curve import timeliness
 from anytime.errors import TrainingError
-from anytime.gram import Gram, Held
+from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments import Moments
 from anytime.options import Options
@@ -181,7 +181,8 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
     train, test = (X[:50], Y[:50]), (X[50:], Y[50:])
     gram = Gram.of(moments_of(*train))
     path = sparse_entries(gram, groups).path
-    costs, explained = shrunken_curve(path, groups, gram.beside(moments_of(*test)))
+    costs, by_response = shrunken_curve(path, groups, gram.beside(moments_of(*test)))
+    explained = by_response.sum(axis=1)
     Xs, Ys = (test[0] - gram.x_mean) / gram.x_scale, (test[1] - gram.y_mean) / gram.y_scale
     paid: set[int] = set()
     assert costs[0] == explained[0] == 0
@@ -204,9 +205,10 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
     assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
     path = sparse_entries(gram, groups).path
-    training = Held(gram.S, gram.q, gram.yy, gram.weight)
+    training = gram.own
     for side, moments, yy in ((compared.train, training, gram.yy), (compared.test, held, held.yy)):
-        costs, explained = shrunken_curve(path, groups, moments)
+        costs, by_response = shrunken_curve(path, groups, moments)
+        explained = by_response.sum(axis=1)
         shrunken = side["Sparse (shrunken)"]
         assert np.array_equal(shrunken.costs, costs)
         assert np.array_equal(shrunken.explained_variance, explained)

@@ -91,7 +91,9 @@ def test_the_certificate_is_a_line_a_column_and_a_sentence(visit: Visit, console
     expect(headings.last).to_have_text("Guaranteed")
     visit.choose("sure")
     legend = visit.page.locator("#curve-chart .legendtext")
-    expect(legend).to_have_text(["training", "cross-validated", "best possible, certified", "this answer"])
+    expect(legend).to_have_text(
+        ["training", "cross-validated", "training, less the penalty", "best possible, certified", "this answer"]
+    )
     expect(headings.last).to_have_text("Of the best possible, at least")
     points = console.get("/models/sure/curve").json()["points"]
     assert visit.column("steps", 9) == [
@@ -289,7 +291,7 @@ def test_a_row_made_up_for_one_model_does_not_fill_the_row_of_another(visit: Vis
 
 
 def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(visit: Visit, console: Running) -> None:
-    expect(visit.page.locator("#curve-title")).to_have_text("Explained variance against cost")
+    expect(visit.page.locator("#curve-title")).to_have_text("R² against cost")
     visit.choose("softmax")
     expect(visit.page.locator("#curve-title")).to_have_text("Deviance explained against cost")
     expect(visit.page.locator("#curve-says")).to_contain_text("of the deviance in training")

@@ -55,11 +55,10 @@ def compare(
 
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
     """
-    from anytime import comparison  # noqa: PLC0415  (keeps `anytime --help` quick)
+    from anytime import comparison, evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.cli.console import print_json, remark, results  # noqa: PLC0415
     from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
     from anytime.errors import TrainingError  # noqa: PLC0415
-    from anytime.moments import Moments  # noqa: PLC0415
     from anytime.options import Options  # noqa: PLC0415
     from anytime.plotting import check_picture, plot_comparison  # noqa: PLC0415
     from anytime.training import fit  # noqa: PLC0415
@@ -76,7 +75,7 @@ def compare(
     )
     held = None
     if test is not None:
-        held = Moments.merged(open_test(test, source).moments(n_jobs=jobs))
+        held = evaluation.table_moments(open_test(test, source), n_jobs=jobs)
     fitted = fit(source.moments(folds, seed, jobs), source.meaning.groups, options)
     beside = None if held is None else fitted.gram.beside(held)
     compared = comparison.compare(fitted.gram, source.meaning.groups, fitted.alpha, beside, level)
@@ -91,7 +90,8 @@ def compare(
     console.print(_table(compared))
     console.print(
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-        f"{compared.level:g} of its final training value; F in training is less the penalty (not of shrunken weights)",
+        f"{compared.level:g} of its final training value; F in training is less the penalty (not of shrunken weights), "
+        "r2 is without it",
         markup=False,
     )
 
@@ -102,12 +102,15 @@ def _table(compared: Any) -> Table:
     sides = {"train": compared.train, "test": compared.test}
     for side, curves in sides.items():
         if curves:
-            for name in ("timeliness", "step", "final F"):
+            for name in ("timeliness", "step", "final F", "r2"):
                 table.add_column(f"{side} {name}", justify="right")
     for name in compared.train:
         found = (curves[name] for curves in sides.values() if curves)
-        cells = ((c.timeliness, c.timeliness_step, c.explained_variance[-1]) for c in found)
-        table.add_row(name, *(f"{value:.4f}" for three in cells for value in three))
+        cells = (
+            (c.timeliness, c.timeliness_step, c.explained_variance[-1], None if c.r2 is None else c.r2[-1])
+            for c in found
+        )
+        table.add_row(name, *("-" if value is None else f"{value:.4f}" for row in cells for value in row))
     return table
 
 
@@ -118,6 +121,7 @@ def _values(compared: Any, unit: str) -> dict[str, Any]:
             "timeliness_step": curve.timeliness_step,
             "cost": curve.costs.tolist(),
             "explained_variance": curve.explained_variance.tolist(),
+            "r2": None if curve.r2 is None else curve.r2.tolist(),
         }
 
     sides = {"train": compared.train, "test": compared.test}

@@ -140,7 +140,10 @@ def drift_table(found: Drift, budgets: Many[float]) -> Table:
     table = _blank("budget (ms)", "r2 as it is", "r2 anew", "lost")
     for budget in budgets:
         staying, moving = found.staying.at(budget), found.moving.at(budget)
-        table.add_row(f"{budget:.4g}", f"{staying:.4f}", f"{moving:.4f}", f"{max(moving - staying, 0.0):.4f}")
+        cells = ["-"] * 3
+        if staying is not None and moving is not None:
+            cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
+        table.add_row(f"{budget:.4g}", *cells)
     return table
 
 

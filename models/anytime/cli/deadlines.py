@@ -33,7 +33,8 @@ class Simulated:
     def values(self, evaluated: Evaluation) -> dict[str, Any]:
         """For programs."""
         stop, random, fixed = self._timeliness(evaluated)
-        timeliness = {"stop_ms": stop, "mean": random[0], "error": random[1], "at_mean_costs": fixed}
+        mean, error = (None, None) if random is None else random
+        timeliness = {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
         deadlines = random_values(evaluated, self.times, self.deadlines)
         return {"draws": len(self.times.times), "timeliness_r2": timeliness, "deadlines": deadlines}
 
@@ -43,17 +44,25 @@ class Simulated:
 
     def line(self, evaluated: Evaluation) -> str:
         """What the simulation comes to, in a line."""
-        stop, (mean, error), fixed = self._timeliness(evaluated)
+        stop, random, fixed = self._timeliness(evaluated)
+        draws = f"{len(self.times.times)} draws of costs"
+        if random is None:
+            return f"{draws}; no timeliness of r2, as the target does not vary in the table"
         return (
-            f"{len(self.times.times)} draws of costs; timeliness of r2 up to {stop:.4g} ms: {mean:.4f} ± {error:.1g}, "
+            f"{draws}; timeliness of r2 up to {stop:.4g} ms: {random[0]:.4f} ± {random[1]:.1g}, "
             f"{fixed:.4f} if every group took its mean"
         )
 
-    def _timeliness(self, evaluated: Evaluation) -> tuple[float, tuple[float, float], float]:
-        """Where it stops, under random costs with its standard error, and at their means."""
+    def _timeliness(self, evaluated: Evaluation) -> tuple[float, tuple[float, float] | None, float | None]:
+        """Return where it stops, and its value under random costs, with its standard error, and at their means.
+
+        Both are None where R² is.
+        """
         means = self.times.times.mean(axis=0)
         plateau = int(np.searchsorted(evaluated.costs, evaluated.stop * (1 - 1e-12)))
         stop = float(means[plateau])
+        if evaluated.r2 is None:
+            return stop, None, None
         if stop <= 0:
             return 0.0, (0.0, 0.0), 0.0
         fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluated.r2, stop)

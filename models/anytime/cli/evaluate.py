@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, workers
+from anytime.cli.arguments import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
 
 __all__ = ["evaluate"]
 
@@ -27,6 +27,7 @@ def evaluate(
     model: ModelFile,
     data: Data,
     json: AsJson = False,
+    weights: Weights = None,
     drop_missing_target: DropMissing = False,
     random_costs: RandomCosts = None,
     deadline: Deadlines = None,
@@ -48,7 +49,9 @@ def evaluate(
         raise TrainingError("--deadline is of simulations; add --random-costs FILE")
     times = None if random_costs is None else simulated(loaded, random_costs, deadline or (), draws, seed)
     table = open_table(data)
-    evaluated = evaluation.evaluate(loaded, table, drop_missing=drop_missing_target, n_jobs=workers(n_jobs))
+    evaluated = evaluation.evaluate(
+        loaded, table, weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
+    )
     if json:
         print_json(evaluation_values(evaluated) | ({} if times is None else {"random_costs": times.values(evaluated)}))
         return

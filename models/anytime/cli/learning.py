@@ -49,6 +49,7 @@ class Meaning(NamedTuple):
     groups: FeatureGroups
     target: Target
     query: str | None = None
+    weights: str | None = None
     drop_missing: bool = False
 
 
@@ -87,7 +88,8 @@ class TableSource:
     @property
     def meaning(self) -> Meaning:
         """What its columns mean."""
-        return Meaning(self.dataset.groups, self.dataset.target, self.dataset.query, self.dataset.drop_missing)
+        data = self.dataset
+        return Meaning(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
     @property
     def name(self) -> str:
@@ -183,7 +185,21 @@ def checked_coverage(coverage: float | None, calibrate: Path | None) -> float:
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
-    """A table to calibrate on, as `open_test`, which has rows enough."""
+    """Open a table to calibrate on, as `open_test`, and check that it has enough rows.
+
+    Raises
+    ------
+    TrainingError
+        It has too few rows, or rows have weights: the threshold of a weighted table depends on the weight of the row to
+        predict (Tibshirani, Barber, Candès and Ramdas 2019, "Conformal prediction under covariate shift"), and requests
+        carry no weights.
+    """
+    if source.meaning.weights is not None:
+        raise TrainingError(
+            f"--calibrate is {str(calibrate)!r} with weights {source.meaning.weights!r}; expected no weights, as a "
+            "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
+            "--calibrate, then calibrate in Python on rows drawn like those to predict"
+        )
     dataset, rows = _beside(calibrate, source)
     conformal_rank(rows, coverage)
     return dataset
@@ -195,7 +211,7 @@ def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
     table = open_table(path)
     query = like.query if like.query is not None and table.has(like.query) else None
     survey = survey_target(table, like.target.columns, drop_missing=like.drop_missing)
-    dataset = Dataset(table, like.groups, like.target, query, drop_missing=like.drop_missing)
+    dataset = Dataset(table, like.groups, like.target, query, like.weights, like.drop_missing)
     dataset.check()
     return dataset, survey.rows - survey.missing
 

@@ -55,6 +55,7 @@ def gathered(
             target=meaning.target.columns,
             classes=meaning.target.classes,
             query=meaning.query,
+            weights=meaning.weights,
             groups=meaning.groups,
             folds=folds,
         )

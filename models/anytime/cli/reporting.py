@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
+import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
@@ -69,7 +70,8 @@ def steps_table(model: AnytimeModel) -> Table:
 
 def evaluation_table(model: AnytimeModel, evaluated: Evaluation) -> Table:
     """The prefixes of a model, with what they reach on a table of rows."""
-    measures: dict[str, Float] = {"test r2": evaluated.r2}
+    undefined = ["-"] * len(evaluated.costs)
+    measures: dict[str, Many[str] | Float] = {"test r2": undefined if evaluated.r2 is None else evaluated.r2}
     if evaluated.deviance is None:
         measures["test mse"] = evaluated.mse
     else:
@@ -144,13 +146,14 @@ def _size(model: AnytimeModel) -> str:
 def _rows(model: AnytimeModel) -> list[tuple[dict[str, str], str]]:
     """Cells of each prefix by their columns, the base rate first, and the groups that it adds."""
     prior = model.manifest.prior_error
-    rows = [(dict(zip(OWN, ("0", "0", "0", "0", _number(prior), ""), strict=True)), "(base rate)")]
+    base = "-" if model.expected(0).r2 is None else "0"
+    rows = [(dict(zip(OWN, ("0", "0", "0", base, _number(prior), ""), strict=True)), "(base rate)")]
     for k, step in enumerate(model.manifest.steps, start=1):
         cells = (
             str(k),
             f"{step.cost:.4g}",
             f"{step.cumulative_cost:.4g}",
-            f"{step.r2:.4f}",
+            "-" if step.r2 is None else f"{step.r2:.4f}",
             _number(step.cv_error),
             f"{step.alpha:.2g}",
         )
@@ -245,7 +248,7 @@ def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:
     arrays = {
         "cost": evaluated.costs,
         "explained_variance": evaluated.explained_variance,
-        "r2": evaluated.r2,
+        "r2": np.full(len(evaluated.costs), None) if evaluated.r2 is None else evaluated.r2,
         "mse": evaluated.mse,
         "deviance": evaluated.deviance,
         "accuracy": evaluated.accuracy,

@@ -111,4 +111,4 @@ def _kept(path: Path, given: Given) -> _KeptSource:
         raise TrainingError(f"--task is {given.task}; the moments are of task {record.task}")
     groups = record.groups if given.groups is None else record.groups.with_costs(load_groups(given.groups))
     remark = f", {kept.total.rows} rows in {record.folds} folds"
-    return _KeptSource(kept, Meaning(groups, kept.target, record.query), remark)
+    return _KeptSource(kept, Meaning(groups, kept.target, record.query, record.weights), remark)

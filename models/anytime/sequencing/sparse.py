@@ -183,24 +183,24 @@ def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tup
 
 
 def shrunken_curve(path: GroupLassoPath, groups: FeatureGroups, held: Held) -> tuple[Float, Float]:
-    """The paper's own curve of Sparse: costs and F of the path's shrunken weights, (L + 1,) each.
+    """Return the paper's own curve of Sparse, of the path's shrunken weights: costs (L + 1,) and F (L + 1, P).
 
-    One point for each penalty, after the empty prefix: F without penalty on some table's moments, and the cost of all
-    groups that were active at this or a larger penalty, with what they require. A group that leaves the path has been
-    computed all the same, so that costs never fall; between two entries they stand still while F moves with the
-    shrinkage.
+    One point for each penalty, after the empty prefix: F of each response, without penalty, on a table's moments, and
+    the cost of all groups that were active at this or a larger penalty, with what they require. A group that leaves the
+    path has been computed all the same, so that costs never fall; between two entries they stand still while F moves
+    with the shrinkage.
 
     Parameters
     ----------
     path : optima of the training problem.
-    held : the table measured on, in training units; `Held(gram.S, gram.q, gram.yy, gram.weight)` is training itself.
+    held : the table measured on, in training units; `gram.own` is training itself.
     """
-    costs, explained = [0.0], [0.0]
+    costs, explained = [0.0], [np.zeros(len(held.yy))]
     paid = np.zeros(len(groups), dtype=np.bool_)
     for active, w in zip(path.active, path.coef, strict=True):
         for group in np.flatnonzero(active & ~paid).tolist():
             paid[[*groups.prerequisites[group], group]] = True
         costs.append(float(groups.costs[paid].sum()))
         columns = np.flatnonzero(w.any(axis=1))
-        explained.append(float(held.explained(columns, w[columns]).sum()))
+        explained.append(held.explained(columns, w[columns]))
     return np.array(costs), np.array(explained)

@@ -40,7 +40,7 @@ class ModelStep:
     cost: float
     cumulative_cost: float
     explained_variance: float
-    r2: float
+    r2: float | None
     cv_error: float | None = None
     deviance: float | None = None
 
@@ -115,7 +115,7 @@ class PlannedStep:
     cost: float
     spent: float
     explained_variance: float
-    r2: float
+    r2: float | None
     cv_error: float | None = None
     deviance: float | None = None
 

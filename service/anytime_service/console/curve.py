@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
@@ -23,18 +24,21 @@ class _View(BaseModel):
 class CurvePoint(_View):
     """A prefix: what it costs and what it explains, as shares of all there is to explain.
 
-    `r2` is of the training data, `cv_r2` of rows held out (1 - cv_error/prior_error), `guaranteed_r2` the least that
-    the theory allows. Of a certified model, no set of its groups of this cost or less has more than `certified_r2` in
-    training, and `certified_share` is the least share of the best possible that the prefix reaches. None where one is
-    not known.
+    `r2` is R² on the training data and `cv_r2` on rows held out: 1 - cv_error/variance of the response, for several
+    responses 1 - mean error/mean variance; of a likelihood 1 - deviance/null deviance. The theory speaks of F, which
+    includes the penalty: `penalised_r2` is 2F over the number of responses, `guaranteed_r2` the least that the theory
+    allows it to be. Of a certified model, no set of its groups of this cost or less has a `penalised_r2` above
+    `certified_r2`, and `certified_share` is the least share of the best possible F that the prefix reaches. A field is
+    None where it is not known; `r2` and `cv_r2` are None where a response is constant in training.
     """
 
     prefix: int
     group: str | None
     cost: float
-    r2: float
+    r2: float | None
     cv_r2: float | None
     cv_error: float | None
+    penalised_r2: float | None
     guaranteed_r2: float | None
     certified_r2: float | None
     certified_share: float | None
@@ -74,6 +78,7 @@ def curve(model: AnytimeModel) -> ModelCurve:
             r2=model.expected(prefix).r2,
             cv_r2=_held_out(model, prefix),
             cv_error=model.expected(prefix).cv_error,
+            penalised_r2=_penalised(model, prefix),
             guaranteed_r2=least[prefix],
             certified_r2=most[prefix],
             certified_share=None if shares is None else shares[prefix],
@@ -91,29 +96,42 @@ def curve(model: AnytimeModel) -> ModelCurve:
 
 
 def _held_out(model: AnytimeModel, prefix: int) -> float | None:
-    error, prior = model.expected(prefix).cv_error, model.manifest.prior_error
-    return None if error is None or not prior else 1.0 - error / prior
+    expected, null = model.expected(prefix), model.manifest.prior_deviance
+    if expected.cv_error is None or expected.r2 is None:
+        return None
+    return 1.0 - expected.cv_error / (
+        float(np.mean(np.square(model.prefixes.response_scale))) if null is None else null
+    )
+
+
+def _penalised(model: AnytimeModel, prefix: int) -> float | None:
+    """Return 2F over the number of responses; a likelihood has no theory to compare it with."""
+    if model.manifest.family != "gaussian":
+        return None
+    return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
 
 
 def _floor(model: AnytimeModel) -> list[float | None]:
-    """Least r2 of each prefix by the theorems, from what is known of the best sets.
+    """Return the least `penalised_r2` of each prefix by the theorems, from what is known of the best sets.
 
     Theorem 3.2 with K the cost of all groups, for the best set of that cost is all of them. Theorem 4.3 with the
     prefix of cost B/4 in the place of the best set of that cost, which explains no less.
     """
     promised, costs = model.manifest.guarantee, model.costs
-    whole, total = model.expected(model.steps).r2, float(costs[-1])
+    whole, total = _penalised(model, model.steps), float(costs[-1])
+    if whole is None:
+        return [None] * (model.steps + 1)
     if promised.gamma is not None and total > 0:
         return [bound(promised.gamma, float(cost), total) * whole for cost in costs]
     if promised.doubling_gamma is not None:
         share, until = doubling_bound(promised.doubling_gamma), promised.doubling_until or 0
-        quarters = [model.expected(model.affordable(float(cost) / 4)).r2 for cost in costs]
-        return [share * r2 if prefix <= until else None for prefix, r2 in enumerate(quarters)]
+        quarters = [_penalised(model, model.affordable(float(cost) / 4)) or 0.0 for cost in costs]
+        return [share * reached if prefix <= until else None for prefix, reached in enumerate(quarters)]
     return [None] * (model.steps + 1)
 
 
 def _ceiling(model: AnytimeModel) -> list[float | None]:
-    """Most r2 of any set of groups that costs what each prefix does."""
+    """Return the largest `penalised_r2` of any set of groups that costs what each prefix does."""
     found = model.manifest.certificate
     if found is None:
         return [None] * (model.steps + 1)
@@ -127,8 +145,8 @@ def _certified(model: AnytimeModel) -> str | None:
         return None
     kept = "kept " if stopped is not None and stopped.left_out else ""
     return (
-        f"Certified: no set of {kept}groups of the same cost explains more of the training data than the upper line, "
-        f"and every step explains at least {at_least(min(shares[1:]))} of it."
+        f"Certified: no set of {kept}groups of the same cost explains more of the training data, less the penalty, "
+        f"than the upper line, and every step explains at least {at_least(min(shares[1:]))} of it."
     )
 
 

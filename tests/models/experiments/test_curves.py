@@ -26,7 +26,7 @@ def test_curves_are_those_of_a_trained_model_on_rows_held_out() -> None:
     moments = data.moments()
     assert problem.alpha is not None
     fitted = fit([moments[part] for part in train], data.groups, Options("fr", alpha=problem.alpha))
-    explained, _, risk = held_out_curve(fitted.prefixes, moments[test])
+    explained, _, _, risk = held_out_curve(fitted.prefixes, moments[test])
     found = draw_curves(QUICK, 0)
     curves = found["methods"]["CS-G-FR"]
     np.testing.assert_allclose(curves["test"], explained, atol=1e-9)

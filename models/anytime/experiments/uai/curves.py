@@ -14,7 +14,6 @@ from anytime.experiments.drawing import curve, log_axis, panels
 from anytime.experiments.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime.experiments.sets import RealSet, SetName, Split, load_set, numbered_grouping
 from anytime.experiments.uai.penalty import validated_alpha
-from anytime.gram import Held
 from anytime.groups import FeatureGroups
 from anytime.manifest import Method
 from anytime.prefixes import staircase
@@ -111,10 +110,10 @@ class _Seen:
     def path(self, entries: Entries, groups: FeatureGroups) -> Result:
         """Curves of the shrunken weights of a Group Lasso path."""
         gram = self.split.gram
-        costs, train = shrunken_curve(entries.path, groups, Held(gram.S, gram.q, gram.yy, gram.weight))
+        costs, train = shrunken_curve(entries.path, groups, gram.own)
         _, held = shrunken_curve(entries.path, groups, self.split.held)
         coef = np.concatenate([np.zeros((1, len(self.order))), entries.path.coef[:, :, 0]])
-        return self._curves(costs, train, held.tolist(), coef)
+        return self._curves(costs, train.sum(axis=1), held.sum(axis=1).tolist(), coef)
 
     def _curves(self, costs: Float, train: Float, held: list[float], coef: Float) -> Result:
         """With the natural measure of models `coef` (models, D) in standard units; None where the error is it."""

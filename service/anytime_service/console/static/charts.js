@@ -78,6 +78,7 @@ export function drawCurve(place, curve, answer, budget) {
     traces.push(line("guaranteed_r2", "guaranteed", { color: colour("third"), dash: "dot", width: 2 }));
   }
   if (curve.certified !== null) {
+    traces.push(line("penalised_r2", "training, less the penalty", { color: colour("quiet"), width: 1 }));
     // What holds for the cost of a prefix holds for all less, so the line is drawn back from each point.
     traces.push(line("certified_r2", "best possible, certified", { shape: "vh", color: colour("quiet"), dash: "4px,2px", width: 1.5 }));
   }
@@ -92,7 +93,7 @@ export function drawCurve(place, curve, answer, budget) {
     label: { text: "budget", textposition: "end", textangle: 0, xanchor: budget > x.at(-1) / 2 ? "right" : "left", font: { color: colour("now") } },
   }];
   const total = Math.max(x.at(-1), 1e-9);
-  const shares = points.flatMap((point) => [point.r2, point.cv_r2 ?? 0, point.certified_r2 ?? 0]);
+  const shares = points.flatMap((point) => [point.r2 ?? 0, point.cv_r2 ?? 0, point.certified_r2 ?? 0]);
   const [lowest, highest] = [Math.min(...shares), Math.max(...shares, 0.01)];
   return draw(place, traces, {
     showlegend: true, shapes,

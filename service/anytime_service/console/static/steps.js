@@ -32,6 +32,7 @@ export function showSteps(table, model, curve, answer, sent) {
 /** The curve in a sentence: what half of what is explained costs, and what all of it does. */
 export function curveSentence(model, curve) {
   const last = curve.points.at(-1);
+  if (last.r2 === null) return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit}; a response is constant in training, so R² is not defined.`;
   const half = curve.points.find((point) => point.r2 >= last.r2 / 2);
   const heldOut = last.cv_r2 === null ? "" : ` (${percent(last.cv_r2)} cross-validated)`;
   return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit} and explain ${percent(last.r2)} of the ${model.family === "gaussian" ? "variance" : "deviance"} in training${heldOut}; ` +

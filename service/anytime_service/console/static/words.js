@@ -19,7 +19,7 @@ export const listed = (names, most = 6) =>
 const likelihood = (model) => model.family !== "gaussian";
 
 /** What a prefix explains, by the name that it has in the model's family; a heading. */
-export const explained = (model) => (likelihood(model) ? "Deviance explained" : "Explained variance");
+export const explained = (model) => (likelihood(model) ? "Deviance explained" : "R²");
 
 /** What the cross-validated error of a prefix is called; a heading. */
 export const errorName = (model) => (likelihood(model) ? "Deviance" : "Error");
@@ -91,8 +91,8 @@ export function facts(model, answer) {
     answer.policy === "arrived"
       ? `${answer.groups.length} arrived groups used, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`
       : `step ${answer.prefix} of ${answer.steps}, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`,
-    `explains ${answer.approximate ? "at least " : ""}${percent(answer.expected.r2)}${likelihood(model) ? " of the deviance" : ""} in training`,
   ];
+  if (answer.expected.r2 !== null) said.push(`explains ${answer.approximate ? "at least " : ""}${percent(answer.expected.r2)}${likelihood(model) ? " of the deviance" : ""} in training`);
   if (answer.approximate) said.push("approximate: one Newton step from the nearest prefix");
   if (REASONS[answer.reason]) said.push(REASONS[answer.reason]);
   return said;

@@ -1,0 +1,309 @@
+"""What is measured means the same for every table and in every interface.
+
+R² is that of scikit-learn on the table at hand; weights count in every table of a call; a seed gives one set of folds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
+
+from anytime.arrays import Float
+from anytime.artifact import load
+from anytime.cli import reporting
+from anytime.cli.main import main
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation import Evaluation, evaluate
+from anytime.model import AnytimeModel
+from anytime.probabilities import class_probabilities, expected_responses
+from anytime.tables import open_table
+
+FEATURES = ["a", "b", "c", "d"]
+GROUPS = {
+    "groups": [
+        {"name": "ab", "features": ["a", "b"], "cost": 2.0},
+        {"name": "c", "features": ["c"], "cost": 1.0},
+        {"name": "d", "features": ["d"], "cost": 0.5},
+    ]
+}
+Capture = pytest.CaptureFixture[str]
+
+
+def rows(seed: int, spread: float, count: int = 200) -> pd.DataFrame:
+    """Features of some spread, about other means in other tables, with gaps; a column for each task, and weights."""
+    rng = np.random.default_rng(seed)
+    X = spread * rng.normal(size=(count, 4)) * [1, 2, 3, 1] + [0, 5 + spread, -3, 100]
+    score = (X - [0, 5, -3, 100]) @ [1.0, 0.5, 0.2, -0.3] + rng.normal(size=count)
+    frame = pd.DataFrame(X, columns=FEATURES)
+    frame["y"], frame["z"] = score, 3 - 20 * X[:, 0] + rng.normal(size=count)
+    frame["sign"] = np.where(score + rng.normal(size=count) > 1, "up", "down")
+    frame["level"] = np.array(["high", "low", "mid"])[np.digitize(score + rng.normal(size=count), [0, 2])]
+    frame["n"] = rng.poisson(np.exp(np.clip(0.3 * score, -3, 3)))
+    frame["w"] = rng.uniform(0.1, 3.0, count)
+    frame.loc[::17, "b"] = np.nan
+    return frame
+
+
+TRAIN, TEST = rows(0, 1.0), rows(1, 2.5)
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    TRAIN.to_parquet("train.parquet")
+    TEST.to_parquet("test.parquet")
+    Path("groups.json").write_text(json.dumps(GROUPS))
+
+
+def command(*options: str) -> list[str]:
+    return ["train", "train.parquet", "--groups", "groups.json", "--out", "m.safetensors", *options]
+
+
+def assert_equal(found: Any, expected: Any, what: str = "") -> None:
+    """To 1e-9, relative to 1 where the value is smaller: rounding of sums over some hundred rows is far below."""
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=what)
+
+
+def scores(model: AnytimeModel, frame: pd.DataFrame) -> Float:
+    """Scores (steps + 1, rows, P) of every prefix."""
+    X = frame[FEATURES].to_numpy()
+    return model.prefixes.predict_all(np.where(np.isnan(X), model.prefixes.mean, X))
+
+
+def shown(capture: Capture) -> list[float]:
+    """R² of every step, as `show --json` prints it."""
+    capture.readouterr()
+    assert main(["show", "m.safetensors", "--json"]) == 0
+    return [step["r2"] for step in json.loads(capture.readouterr().out)["steps"]]
+
+
+def measured(capture: Capture, *options: str) -> list[float | None]:
+    """R² of every prefix, as `evaluate --json` prints it."""
+    capture.readouterr()
+    assert main(["evaluate", "m.safetensors", "test.parquet", "--json", *options]) == 0
+    return [prefix["r2"] for prefix in json.loads(capture.readouterr().out)["prefixes"]]
+
+
+@pytest.mark.parametrize("weights", [[], ["--weights", "w"]], ids=["equal", "weighted"])
+@pytest.mark.parametrize("targets", [["y"], ["y", "z"]], ids=["one", "two"])
+@pytest.mark.parametrize("alpha", ["cv", "0.3"])
+def test_r2_is_that_of_scikit_learn_in_training_and_on_a_test_table_of_another_variance(
+    targets: list[str], weights: list[str], alpha: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TEST["y"].var() > 4 * TRAIN["y"].var()
+    tested: list[Evaluation] = []
+    table = reporting.evaluation_table
+
+    def noted(model: AnytimeModel, found: Evaluation) -> Any:
+        tested.append(found)
+        return table(model, found)
+
+    monkeypatch.setattr(reporting, "evaluation_table", noted)
+    aims = [part for target in targets for part in ("--target", target)]
+    assert main(command(*aims, "--alpha", alpha, *weights, "--test", "test.parquet")) == 0
+    model = load("m.safetensors")
+
+    def expected(frame: pd.DataFrame) -> list[float]:
+        w = frame["w"] if weights else None
+        return [r2_score(frame[targets], s, sample_weight=w) for s in scores(model, frame)]
+
+    assert_equal(tested[0].r2, expected(TEST))
+    assert_equal(measured(capsys, *weights), expected(TEST))
+    assert_equal([0.0, *shown(capsys)], expected(TRAIN))
+    assert model.expected(model.steps).r2 == model.manifest.steps[-1].r2
+    if alpha == "0.3":  # F includes the penalty
+        assert 2 * model.manifest.steps[-1].explained_variance / len(targets) < expected(TRAIN)[-1] - 0.01
+
+
+@pytest.mark.parametrize("weights", [[], ["--weights", "w"]], ids=["equal", "weighted"])
+@pytest.mark.parametrize(("family", "target"), [("binomial", "sign"), ("multinomial", "level"), ("poisson", "n")])
+def test_r2_of_a_likelihood_is_the_share_of_the_tables_own_null_deviance(
+    family: Any, target: str, weights: list[str], capsys: Capture
+) -> None:
+    aims = ["--target", target, "--family", family, "--alpha", "0.01", "--folds", "0"]
+    assert main(command(*aims, *weights)) == 0
+    model = load("m.safetensors")
+
+    def expected(frame: pd.DataFrame) -> list[float]:
+        w, truth = frame["w"] if weights else None, frame[target]
+        if family == "poisson":
+            means = [expected_responses(s, family)[:, 0] for s in scores(model, frame)]
+            return [d2_tweedie_score(truth, mean, power=1, sample_weight=w) for mean in means]
+        likely = [class_probabilities(s, family) for s in scores(model, frame)]
+        return [d2_log_loss_score(truth, p, sample_weight=w) for p in likely]
+
+    # scikit-learn clips probabilities at 2.2e-16, far below any here.
+    assert_equal(measured(capsys, *weights), expected(TEST))
+    assert_equal([0.0, *shown(capsys)], expected(TRAIN))
+
+
+@pytest.mark.parametrize(
+    ("targets", "family", "constant"),
+    [(["y"], "gaussian", "y"), (["y", "z"], "gaussian", "z"), (["n"], "poisson", "n"), (["sign"], "binomial", "sign")],
+    ids=str,
+)
+def test_r2_is_null_where_a_response_does_not_vary(
+    targets: list[str], family: str, constant: str, capsys: Capture
+) -> None:
+    TEST.assign(**{constant: TRAIN[constant].max()}).to_parquet("test.parquet")
+    aims = [part for target in targets for part in ("--target", target)]
+    assert main(command(*aims, "--family", family, "--alpha", "0.01", "--folds", "0", "--test", "test.parquet")) == 0
+    last = capsys.readouterr().out.splitlines()[4].split()
+    assert last[3] == "-"
+    assert measured(capsys) == [None] * 4
+    found = evaluate(load("m.safetensors"), open_table("test.parquet"))
+    assert found.r2 is None
+    assert np.isfinite(found.mse).all()
+
+
+def test_r2_in_training_is_none_where_a_response_is_constant() -> None:
+    Y = TRAIN[["y", "z"]].assign(z=7.0)
+    model = AnytimeRegressor(GROUPS, folds=2).fit(TRAIN, Y).model_
+    assert [model.expected(prefix).r2 for prefix in range(model.steps + 1)] == [None] * 4
+    partial = model.open()
+    partial.add("d", [100.0])
+    assert partial.answer(policy="arrived").expected.r2 is None
+
+
+def test_compare_has_the_r2_of_each_methods_coefficients_on_both_tables(capsys: Capture) -> None:
+    call = ["compare", "train.parquet", "--groups", "groups.json", "--target", "y", "--target", "z", "--weights", "w"]
+    assert main([*call, "--alpha", "0.3", "--folds", "0", "--test", "test.parquet", "--json"]) == 0
+    methods = {method["name"]: method for method in json.loads(capsys.readouterr().out)["methods"]}
+    options = ["--target", "y", "--target", "z", "--weights", "w", "--alpha", "0.3", "--folds", "0"]
+    assert main(command(*options, "--method", "fr")) == 0
+    found = methods["CS-G-FR"]
+    assert_equal(found["test"]["r2"], measured(capsys, "--weights", "w"))
+    assert_equal(found["train"]["r2"][1:], shown(capsys))
+    for side in ("train", "test"):
+        oracle = methods["FR Oracle"][side]["r2"]
+        assert [oracle[0], oracle[-1]] == pytest.approx([found[side]["r2"][0], found[side]["r2"][-1]])
+    assert main([*call, "--alpha", "0.3", "--folds", "0", "--test", "test.parquet"]) == 0
+    assert f"{found['test']['r2'][-1]:.4f}" in capsys.readouterr().out
+
+
+# Weights
+
+
+def weighted(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A table with whole weights, some of them 0, and the table that has each row as often."""
+    counts = np.arange(len(frame)) % 4
+    return frame.assign(w=counts), frame.loc[frame.index.repeat(counts)].reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("y", []), ("sign", []), ("level", ["--family", "multinomial"]), ("n", ["--family", "poisson"])],
+    ids=["number", "class", "likelihood", "count"],
+)
+def test_a_weight_is_as_many_rows_in_everything_that_is_measured(target: str, options: list[str]) -> None:
+    rows(2, 1.0).to_parquet("held.parquet")
+    call = command("--target", target, "--alpha", "0.01", "--folds", "0", *options)
+    assert main([*call, "--calibrate", "held.parquet"]) == 0
+    for name, frame in zip(("some", "repeated"), weighted(TEST), strict=True):
+        frame.to_parquet(f"{name}.parquet")
+    model = load("m.safetensors")
+    one = evaluate(model, open_table("some.parquet"), weights="w")
+    other = evaluate(model, open_table("repeated.parquet"))
+    for name in ("explained_variance", "r2", "mse", "deviance", "accuracy", "coverage", "size"):
+        value, expected = getattr(one, name), getattr(other, name)
+        assert (value is None) == (expected is None)
+        if value is not None:
+            assert_equal(value, expected, name)
+    assert (one.timeliness, one.timeliness_step) == pytest.approx((other.timeliness, other.timeliness_step))
+
+
+@pytest.mark.parametrize(("target", "family"), [("y", "gaussian"), ("sign", "binomial")])
+def test_rows_of_a_tiny_weight_do_not_decide_where_training_stops(target: str, family: str) -> None:
+    call = command("--target", target, "--family", family, "--alpha", "0.01", "--folds", "0", "--weights", "w")
+    good, wrong = rows(2, 1.0).assign(w=1.0), rows(3, 1.0).assign(w=1e-6)
+    # In these rows the target has nothing to do with the features.
+    wrong[target] = wrong[target].sample(frac=1.0, random_state=0).to_numpy()
+    stops = []
+    for name, frame in (("good", good), ("both", pd.concat([good, *[wrong] * 9], ignore_index=True))):
+        frame.to_parquet(f"{name}.parquet")
+        assert main([*call, "--validation", f"{name}.parquet"]) == 0
+        stops.append(load("m.safetensors").manifest.stopped)
+    assert stops[0] is not None
+    assert stops[1] is not None
+    assert stops[0].steps == stops[1].steps
+    assert stops[0].errors is not None
+    np.testing.assert_allclose(np.array(stops[1].errors), np.array(stops[0].errors), rtol=1e-3)
+
+
+@pytest.mark.parametrize("option", ["--validation", "--test"])
+@pytest.mark.parametrize(
+    ("change", "said"), [("drop", "has no column 'w'"), ("zero", "every weight in column 'w' is 0")]
+)
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_weights_that_a_table_of_the_call_lacks_are_an_error(
+    family: str, option: str, change: str, said: str, capsys: Capture
+) -> None:
+    (TEST.drop(columns="w") if change == "drop" else TEST.assign(w=0.0)).to_parquet("test.parquet")
+    call = command("--target", "sign", "--family", family, "--alpha", "0.01", "--folds", "0", "--weights", "w")
+    assert main([*call, option, "test.parquet"]) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_calibrating_with_weights_is_refused_with_the_reason(capsys: Capture) -> None:
+    call = command("--target", "y", "--weights", "w", "--calibrate", "test.parquet")
+    assert main(call) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: --calibrate is 'test.parquet' with weights 'w'; expected no weights")
+    assert "depends on the weight of the row to predict, which is unknown" in said
+
+
+def test_moments_remember_the_column_of_the_weights(capsys: Capture) -> None:
+    learn = ["--groups", "groups.json", "--target", "y", "--out", "t.moments"]
+    assert main(["moments", "train.parquet", *learn, "--weights", "w"]) == 0
+    out = ["--alpha", "0.01", "--out", "m.safetensors"]
+    TEST.drop(columns="w").to_parquet("test.parquet")
+    assert main(["train", "t.moments", *out, "--test", "test.parquet"]) == 2
+    assert "has no column 'w'" in capsys.readouterr().err
+    assert main(["moments", "train.parquet", "t.moments", *learn]) == 2
+    assert "their weights are 'w', expected None" in capsys.readouterr().err
+
+
+# Folds
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize(
+    ("target", "options", "learn"),
+    [
+        ("y", [], {}),
+        ("y", ["--query", "q"], {"query": "q"}),
+        ("sign", ["--family", "binomial"], {}),
+        ("level", ["--family", "multinomial"], {}),
+        ("n", ["--family", "poisson"], {}),
+    ],
+    ids=["rows", "queries", "two", "three", "counts"],
+)
+def test_the_same_seed_gives_the_same_folds_in_the_library_and_on_the_command_line(
+    target: str, options: list[str], learn: dict[str, str], seed: int
+) -> None:
+    frame = TRAIN.assign(q=np.arange(len(TRAIN)) // 7)
+    frame.to_parquet("train.parquet")
+    assert main(command("--target", target, *options, "--alpha", "0.01", "--folds", "4", "--seed", str(seed))) == 0
+    manifest = load("m.safetensors").manifest
+    shared: dict[str, Any] = {"alpha": 0.01, "folds": 4, "random_state": seed}
+    if target in ("sign", "level"):
+        estimator: Any = AnytimeClassifier(GROUPS, **shared)
+    else:
+        estimator = AnytimeRegressor(GROUPS, family="poisson" if target == "n" else "gaussian", **shared)
+    estimator.fit(frame, frame[target], query=frame["q"] if learn else None)
+    errors = [manifest.prior_error, *(step.cv_error for step in manifest.steps)]
+    assert_equal(estimator.curve_.cv_error, np.array(errors, dtype=np.float64))
+
+
+def test_a_stream_has_the_folds_of_all_rows_at_once() -> None:
+    whole = AnytimeRegressor(GROUPS, alpha=0.01, folds=4, random_state=3).fit(TRAIN, TRAIN["y"])
+    stream = AnytimeRegressor(GROUPS, alpha=0.01, folds=4, random_state=3)
+    for part in (TRAIN[:90], TRAIN[90:]):
+        stream.partial_fit(part, part["y"])
+    assert_equal(stream.curve_.cv_error, whole.curve_.cv_error)
