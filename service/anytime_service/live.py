@@ -138,6 +138,10 @@ class Live:
         """Answer, as nothing more will come."""
         self._after(self.opened.end(now_ms()))
 
+    def ended(self) -> None:
+        """Answer because the shared prediction has ended; never raises."""
+        self._safely(lambda: self.opened.end(now_ms()))
+
     def drain(self) -> None:
         """Answer, as the service is stopping."""
         self._safely(self._drained)
@@ -155,9 +159,12 @@ class Live:
             self.on_end = None
 
     def fail(self, error: Exception) -> None:
-        """Tell that there will be no answer."""
+        """Send the error instead of an answer; never raises, because others may wait for theirs."""
         self.drop()
-        self._fail(error)
+        try:
+            self._fail(error)
+        except Exception:
+            _log.exception("an error of a prediction of model %r could not be sent", self.model.name)
 
     def strike(self) -> None:
         """Answer, as the deadline has struck; what can be solved on the spot still is."""
@@ -204,7 +211,7 @@ class Live:
         return None if groups is None or found is None else self.opened.solved(now_ms(), groups, found)
 
     def _safely(self, event: Callable[[], Answer | None]) -> None:
-        """Bring about an event that did not come from this prediction's own client, who alone is told of a fault."""
+        """Apply an event that this prediction's own client did not send; only that client is told of a failure."""
         try:
             self._after(event())
         except Exception as error:

@@ -9,11 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from anytime.answer import Answer
+from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.handler import Handler
+from anytime_service.live import Ask
+from anytime_service.registry import ModelRegistry
 from anytime_service.sessions import memory
 from anytime_service.sessions.memory import MemorySession, MemorySessions
+from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import VALUES, small_model
+from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
 
@@ -143,6 +149,35 @@ def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
                 await asyncio.sleep(0.01)
         with pytest.raises(GoneSessionError):
             await sessions.get(session.id)
+
+    run(main())
+
+
+@pytest.mark.parametrize("broken", ["the answer", "the error too"])
+def test_every_waiting_prediction_is_answered_when_its_session_ends_though_another_fails(broken: str) -> None:
+    async def main() -> None:
+        handler = Handler(ModelRegistry.of([MODEL]), Settings())
+        sessions = MemorySessions(10, ttl_s=60)
+        session = await begun(sessions)
+        answers: list[Answer] = []
+        failures: list[Exception] = []
+
+        def explode(_: object) -> None:
+            raise RuntimeError("this client cannot be reached")
+
+        for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
+            failing = number % 3 == 0
+            fail = explode if failing and broken == "the error too" else failures.append
+            tell = explode if failing else answers.append
+            live = handler.open(Ask(deadline_ms=5_000), now_ms(), tell, fail, shared=session.prediction)
+            session.join(live)
+        with logged("anytime_service") as records:
+            await sessions.delete(session.id)
+        assert [answer.reason for answer in answers] == ["end"] * 6
+        assert len(failures) == (3 if broken == "the answer" else 0)
+        assert len(records) == (3 if broken == "the answer" else 6)
+        assert (len(handler.live), len(session.waiting), len(sessions)) == (0, 0, 0)
+        await sessions.close()
 
     run(main())
 

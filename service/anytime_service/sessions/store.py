@@ -149,12 +149,12 @@ class Session:
             live.took(arrays)
 
     def end(self) -> None:
-        """Answer those who wait, from what is there."""
+        """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
         for live in tuple(self.waiting):
-            live.end()
+            live.ended()
 
     def fail(self, error: Exception) -> None:
-        """Tell those who wait that there will be no answer."""
+        """Send the error to every open prediction."""
         for live in tuple(self.waiting):
             live.fail(error)
 
