@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.held import Held
 from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
-from anytime_service.sessions.packing import Kept, Snapshot, packed, read_message
-from service.serving import VALUES, small_model
+from anytime_service.sessions.packing import Bounds, Kept, Snapshot, packed, read_message
+from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
 NAME = "a-session"
+BOUNDS = Bounds.of([MODEL], 10)
+
+
+def mirrored(again: Callable[[str], None] = lambda _: None, account: Held | None = None) -> Mirrors:
+    return Mirrors(again, lambda: BOUNDS, account)
 
 
 def message(revision: int, groups: dict[str, list[float]]) -> bytes:
@@ -62,7 +68,7 @@ def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
     told: list[tuple[str, float]], data: st.DataObject
 ) -> None:
     store = Posts(told)
-    mirrors = Mirrors(lambda _: None)
+    mirrors = mirrored()
     last = len(store.posts)
     reads = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=3), label="revisions that are read")
     shown = sorted((data.draw(st.integers(read, last), label="when it is here"), read) for read in reads)
@@ -83,7 +89,7 @@ def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
 def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
-    mirrors = Mirrors(unread.append)
+    mirrors = mirrored(unread.append)
     mirrors.mark_all(hearing=True)
     with mirrors.followed(NAME) as mirror:
         session = mirror.show(store.snapshot(1), MODEL)
@@ -98,7 +104,7 @@ def test_more_messages_than_are_held_have_the_session_read_again() -> None:
     count = MOST_HELD + 1
     store = Posts([("speed", float(number)) for number in range(count)])
     unread: list[str] = []
-    mirrors = Mirrors(unread.append)
+    mirrors = mirrored(unread.append)
     with mirrors.followed(NAME) as mirror:
         for revision in range(1, count + 1):
             mirrors.hear(store.message(revision))
@@ -108,7 +114,7 @@ def test_more_messages_than_are_held_have_the_session_read_again() -> None:
 
 def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_again() -> None:
     unread: list[str] = []
-    mirrors = Mirrors(unread.append)
+    mirrors = mirrored(unread.append)
     mirrors.mark_all(hearing=True)
     with mirrors.followed(NAME) as mirror:
         session = mirror.show(Posts([]).snapshot(0), MODEL)
@@ -125,7 +131,7 @@ def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_
 
 def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    mirrors = Mirrors(lambda _: None)
+    mirrors = mirrored()
     mirrors.mark_all(hearing=True)
     with mirrors.followed(NAME) as mirror:
         session = mirror.show(store.snapshot(1), MODEL)
@@ -138,7 +144,7 @@ def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> 
 
 
 def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
-    mirrors = Mirrors(lambda _: None)
+    mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
         mirrors.hear(message(0, {}))
         with pytest.raises(GoneSessionError):
@@ -148,7 +154,7 @@ def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
 def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     account = Held(100)
-    mirrors = Mirrors(lambda _: None, account)
+    mirrors = mirrored(account=account)
     with mirrors.followed(NAME) as mirror:
         mirrors.hear(store.message(2))
         assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
@@ -162,7 +168,7 @@ def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back()
 
 
 def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
-    mirrors = Mirrors(lambda _: None)
+    mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
         mirror.show(Posts([]).snapshot(0), MODEL)
         assert len(mirrors) == 1
@@ -171,10 +177,70 @@ def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
     assert len(mirrors) == 0
 
 
+def test_a_message_that_no_reading_confirms_is_dropped_and_not_read_for_ever() -> None:
+    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
+    unread: list[str] = []
+    mirrors = mirrored(unread.append)
+    mirrors.mark_all(hearing=True)
+    with mirrors.followed(NAME) as mirror, logged("anytime_service") as records:
+        session = mirror.show(store.snapshot(1), MODEL)
+        mirrors.hear(message(1_000, {"lab": [9.0]}))
+        assert (unread, mirror.newest) == ([NAME], 1_000)
+        mirror.show(store.snapshot(1), MODEL, mirror.newest)
+        assert (unread, mirror.newest, len(records)) == ([NAME], 0, 1), "nothing is left to read again for"
+        mirrors.hear(store.message(2))
+        mirrors.hear(store.message(3))
+        assert session.prediction.answer() == store.prediction().answer()
+
+
+@pytest.mark.parametrize("state", ["before the session has been read", "after a gap"])
+def test_messages_that_wait_are_not_held_beyond_the_memory_limit(state: str) -> None:
+    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
+    unread: list[str] = []
+    account = Held(100)
+    mirrors = mirrored(unread.append, account)
+    with mirrors.followed(NAME) as mirror:
+        if state == "after a gap":
+            mirror.show(store.snapshot(0), MODEL)
+        mirrors.hear(store.message(2))
+        assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
+        unread.clear()
+        for revision in (4, 5, 6):
+            mirrors.hear(message(revision, {"lab": [1.0], "hog": [1.0, 1.0]}))
+            assert account.bytes <= 100
+        assert NAME in unread, "what was dropped is read"
+        assert mirror.show(store.snapshot(3), MODEL).prediction.answer() == store.prediction().answer()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        message(-1, {"speed": [1.0]}),
+        message(2**32, {"speed": [1.0]}),
+        message(1, {f"group {number}": [1.0] for number in range(100)}),
+        message(1, {"speed": [1.0] * 10_000}),
+        message(1, {"speed": [1.0, 2.0]}),
+    ],
+    ids=["a negative revision", "a revision too large", "too many groups", "too many bytes", "values of another width"],
+)
+def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(content: bytes) -> None:
+    mirrors = mirrored()
+    mirrors.mark_all(hearing=True)
+    with mirrors.followed(NAME) as mirror, mirrors.followed("another") as other, logged("anytime_service") as records:
+        mirror.show(Posts([]).snapshot(0), MODEL)
+        other.show(Posts([]).snapshot(0), MODEL)
+        failures: list[Exception] = []
+        others: list[Exception] = []
+        mirror.fail, other.fail = failures.append, others.append  # type: ignore[method-assign, assignment]
+        mirrors.hear(content)
+    assert [type(error) for error in failures] == [DamagedSessionError]
+    assert (others, len(records)) == ([], 1)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40],
 )
 def test_what_is_no_message_is_an_error(content: bytes) -> None:
     with pytest.raises(DamagedSessionError):
-        read_message(content)
+        read_message(content, BOUNDS)

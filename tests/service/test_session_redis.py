@@ -37,10 +37,11 @@ from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
 from service.redis_server import RedisServer
-from service.serving import VALUES, small_model
+from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
 DATABASE = 3
+MAX_ROWS = 100
 
 
 class Replica:
@@ -48,7 +49,7 @@ class Replica:
 
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
         self.handler = Handler(ModelRegistry.of([MODEL]), Settings())
-        self.models = KeptModels(lambda: self.handler.registry, keep_s=60)
+        self.models = KeptModels(lambda: self.handler.registry, keep_s=60, max_rows=MAX_ROWS)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
@@ -295,7 +296,25 @@ DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
     "a group that is not": lambda name: ("g:none", kept(name, "none", [[1.0]])),
     "a session of other rows": lambda _: ("rows", b"7"),
     "rows that are no number": lambda _: ("rows", b"many"),
+    "more rows than are allowed": lambda _: ("rows", b"101"),
+    "rows that would fill the memory": lambda _: ("rows", b"1000000000"),
+    "rows of more digits than a number has": lambda _: ("rows", b"9" * 5_000),
+    "negative rows": lambda _: ("rows", b"-1"),
+    "rows that are infinite": lambda _: ("rows", b"inf"),
+    "rows that Python reads and we do not write": lambda _: ("rows", b" 1_0"),
     "no revision": lambda _: ("revision", b"x"),
+    "a revision that is no number": lambda _: ("revision", b"nan"),
+    "a revision that is not whole": lambda _: ("revision", b"1e300"),
+    "a negative revision": lambda _: ("revision", b"-5"),
+    "a revision beyond the last": lambda _: ("revision", b"4294967296"),
+    "a group newer than its session": lambda name: ("g:speed", b"\2" + kept(name, "speed", [[1.0]])[1:]),
+    "a group that came again 7 times": lambda name: (
+        "g:speed",
+        b"\1\0\0\0\7\0\0\0" + kept(name, "speed", [[1.0]])[8:],
+    ),
+    "a field of a megabyte": lambda _: ("junk", b"x" * 1_000_000),
+    "a name of a megabyte": lambda _: ("name", b"x" * 1_000_000),
+    "no name": lambda _: ("name", b""),
     "of another release": lambda _: ("format", b"2"),
     "a model that is no text": lambda _: ("name", b"\xff"),
 }
@@ -307,15 +326,98 @@ def test_what_somebody_else_wrote_is_an_error_and_never_a_number(
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name, other = await a.store.create(MODEL, None), await a.store.create(MODEL, None)
             await give(a.store, name, {"speed": [1.0]})
+            await b.wait(other)
             shared_redis.ask("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
             for replica in (a, b):
-                with pytest.raises(DamagedSessionError, match="begin another"):
-                    await answered(replica.store, name)
+                with logged("anytime_service") as records:
+                    for _ in range(2):
+                        with pytest.raises(DamagedSessionError, match="begin another"):
+                            await answered(replica.store, name)
+                        with pytest.raises(DamagedSessionError):
+                            await replica.wait(name)
+                assert replica.store.trouble is None
+                assert len(records) == 1, "the log says so once"
+                assert name in records[0].getMessage()
+                if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
+                    assert "its number of rows is" in records[0].getMessage()
+            assert (a.store.followed, b.store.followed) == (0, 1)
+            await give(a.store, other, VALUES)
+            await until(lambda: bool(b.answers))
+            assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
+
+    run(main())
+
+
+@pytest.mark.parametrize("damage", [each for each in DAMAGED if "rows" in each.split() or "revision" in each.split()])
+def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
+    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            await give(a.store, name, {"speed": [1.0]})
+            field, content = DAMAGED[damage](name)
+            if field == "g:speed":
+                return  # the group's own damage, which does not keep others from being added
+            shared_redis.ask("HSET", keys_of(name)[0], field, content, database=DATABASE)
+            before = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
+            for replica in (a, b):
+                with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
+                    await give(replica.store, name, {"hog": [1.0, 2.0]})
+            assert shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE) == before
+            await a.store.delete(name)
+
+    run(main())
+
+
+def test_fields_that_are_missing_or_too_many_are_an_error(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            for field in ("format", "name", "version", "rows", "revision", "too many"):
+                name = await a.store.create(MODEL, None)
+                if field == "too many":
+                    junk = [each for number in range(50) for each in (f"g:{number}", "")]
+                    shared_redis.ask("HSET", keys_of(name)[0], *junk, database=DATABASE)
+                else:
+                    shared_redis.ask("HDEL", keys_of(name)[0], field, database=DATABASE)
+                for ask in (answered(b.store, name), b.wait(name), give(b.store, name, VALUES)):
+                    # A version may be empty, and is then one that is not here.
+                    with pytest.raises((DamagedSessionError, MissingVersionError)):
+                        await ask
+                await b.store.delete(name)
+            assert (a.store.trouble, b.store.trouble) == (None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("damage", ["a time that is none", "a key of another kind"])
+def test_a_damaged_list_of_waiting_replicas_is_no_reason_to_accept_half_a_post(
+    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
+) -> None:
+    async def main() -> None:
+        async with replicas() as (a, b):
+            name = await a.store.create(MODEL, None)
+            session, waiting = keys_of(name)[:2]
+            await b.wait(name)
+            if damage == "a key of another kind":
+                shared_redis.ask("SET", waiting, "something", database=DATABASE)
                 with pytest.raises(DamagedSessionError):
-                    await replica.wait(name)
-                assert not replica.store.followed
+                    await give(a.store, name, VALUES)
+                assert shared_redis.ask("HKEYS", session, database=DATABASE) == [
+                    b"format", b"name", b"version", b"rows", b"revision",
+                ]  # fmt: skip
+            else:
+                shared_redis.ask("HSET", waiting, b.store._replica, "soon", "nobody", "nan", database=DATABASE)
+                await give(a.store, name, VALUES)
+                await until(lambda: bool(b.answers))
+                assert b.answers[0].reason == "complete"
+                await b.wait(name, 10.0)
+            await a.store.delete(name)
+            assert (a.store.trouble, b.store.trouble) == (None, None)
 
     run(main())
 
@@ -439,7 +541,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             b.handler.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = KeptModels(lambda: b.handler.registry, keep_s=60)
+            b.models = b.store._models = KeptModels(lambda: b.handler.registry, keep_s=60, max_rows=MAX_ROWS)
             for ask in (give(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
                 with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
                     await ask
@@ -456,7 +558,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
         return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
 
     registry = ModelRegistry.of([version(0)])
-    kept = KeptModels(lambda: registry, keep_s=3600)
+    kept = KeptModels(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
     for number in range(1, MOST_KEPT + 3):
         registry = ModelRegistry.of([version(number)])
         kept.notice()
@@ -464,7 +566,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
     assert len(kept) == MOST_KEPT
     with pytest.raises(MissingVersionError):
         kept.find("brake", "v1")
-    brief = KeptModels(lambda: registry, keep_s=0.0)
+    brief = KeptModels(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()

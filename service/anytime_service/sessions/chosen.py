@@ -42,7 +42,8 @@ def _redis(handler: Handler) -> SessionStore:
     from anytime_service.sessions.kept_models import KeptModels  # noqa: PLC0415
 
     settings = handler.settings
-    models = KeptModels(lambda: handler.registry, settings.session_ttl_s + settings.max_deadline_ms / 1000.0)
+    keep_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
+    models = KeptModels(lambda: handler.registry, keep_s, settings.max_rows)
     return RedisSessions(
         settings.session_store,
         settings.session_store_timeout_ms,

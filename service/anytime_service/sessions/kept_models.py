@@ -9,6 +9,7 @@ from anytime.model import AnytimeModel
 from anytime_service.clock import now_ms
 from anytime_service.errors import MissingVersionError
 from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.packing import Bounds
 
 __all__ = ["MOST_KEPT", "KeptModels"]
 
@@ -23,13 +24,20 @@ class KeptModels:
     ----------
     registry : tells what is served now.
     keep_s : how long after the last use of its sessions a model is kept.
+    max_rows : most rows that a session may have.
+
+    Attributes
+    ----------
+    bounds : what sessions of the models can have at most.
     """
 
-    def __init__(self, registry: Callable[[], ModelRegistry], keep_s: float) -> None:
+    def __init__(self, registry: Callable[[], ModelRegistry], keep_s: float, max_rows: int) -> None:
         self._registry = registry
+        self._max_rows = max_rows
         self._keep_ms = keep_s * 1000.0
         self._seen = registry()
         self._kept: OrderedDict[tuple[str, str], tuple[AnytimeModel, float]] = OrderedDict()
+        self.bounds = self._bounded()
 
     def __len__(self) -> int:
         """Tell how many are kept though they are served no more."""
@@ -64,11 +72,15 @@ class KeptModels:
                 if _found(here, model.name, model.version) is None:
                     self._kept[model.name, model.version] = model, now
             self._seen = here
+            self.bounds = self._bounded()
         while self._kept:
             name, (_, used_ms) = next(iter(self._kept.items()))  # the least recently used first
             if len(self._kept) <= MOST_KEPT and now - used_ms <= self._keep_ms:
                 break
             del self._kept[name]
+
+    def _bounded(self) -> Bounds:
+        return Bounds.of((*self._seen.every(), *(model for model, _ in self._kept.values())), self._max_rows)
 
 
 def _found(registry: ModelRegistry, name: str, version: str) -> AnytimeModel | None:

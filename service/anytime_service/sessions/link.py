@@ -165,9 +165,10 @@ class Link:
         try:
             return await self._in_time(known(keys=keys, args=arguments), wait_s)
         except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
+            if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):  # Redis 6 names the script before it
                 raise DamagedSessionError(
-                    "the session cannot be used: its key in Redis has something else; begin another by POST /sessions"
+                    f"the value of key {keys[0][:100]!r} in Redis is not of this service; begin another session by POST"
+                    " /sessions"
                 ) from error
             if isinstance(error, ResponseError):
                 self._tell(error)

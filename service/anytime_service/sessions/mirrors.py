@@ -2,7 +2,8 @@
 
 A mirror begins before its session is read. Messages that come meanwhile are held, and what the reading has already is
 passed over by its revision: nothing is missed, nothing taken twice, in whichever order reading and messages come. A
-revision that is skipped, and a time without messages, have the session read again.
+revision that is skipped, and a time without messages, have the session read again. A reading that began after a message
+was received has the revision of that message or a later one, so a message beyond it is false and is dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, OverloadedError
 from anytime_service.held import Held
 from anytime_service.live import Live
-from anytime_service.sessions.packing import Message, Snapshot, read_message, unpacked
+from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
 
 __all__ = ["BEHIND", "LOST", "MOST_HELD", "Mirror", "Mirrors", "prediction_of"]
@@ -53,6 +54,7 @@ class Mirror:
     again : called with its name when it has to be read again.
     left : called with its name when somebody has left it.
     account : counts the bytes of its values, and of messages that are held, for as long as it is followed.
+    bounds : returns what a session can have at most.
 
     Attributes
     ----------
@@ -67,6 +69,7 @@ class Mirror:
         again: Callable[[str], None],
         left: Callable[[str], None],
         account: Held,
+        bounds: Callable[[], Bounds],
         *,
         behind: bool,
     ) -> None:
@@ -77,6 +80,7 @@ class Mirror:
         self._again = again
         self._left = left
         self._account = account
+        self._bounds = bounds
         self._counted = 0
         self._followed = True
         self._ended = False
@@ -88,8 +92,17 @@ class Mirror:
         """Whether nobody waits, or is about to."""
         return not self.readers and (self.session is None or not self.session.waiting)
 
-    def show(self, snapshot: Snapshot, model: AnytimeModel) -> Session:
+    @property
+    def newest(self) -> int:
+        """The latest revision among the messages that are held, 0 without any."""
+        return max(self._held, default=0)
+
+    def show(self, snapshot: Snapshot, model: AnytimeModel, newest: int = 0) -> Session:
         """Take what has been read.
+
+        Parameters
+        ----------
+        newest : `newest` when the reading began; messages up to it that the reading does not confirm are dropped.
 
         Raises
         ------
@@ -104,13 +117,16 @@ class Mirror:
             raise gone()
         try:
             if self.session is None:
-                prediction = prediction_of(self.name, snapshot, model)
+                prediction = prediction_of(self.name, snapshot, model, self._bounds().rows)
                 self._account.check(prediction.nbytes)
                 self.session = _Mirrored(self.name, prediction, left=self._left)
                 self._revision = snapshot.revision
                 self.mark(behind=self.behind)
             elif snapshot.revision > self._revision:
                 self._move_on(self.session, snapshot)
+            for revision in [each for each in self._held if snapshot.revision < each <= newest]:
+                del self._held[revision]
+                _log.warning("dropped a false message about session %r: revision %d", self.name[:64], revision)
             self._catch_up(self.session)
             return self.session
         finally:
@@ -118,13 +134,17 @@ class Mirror:
 
     def hear(self, message: Message) -> None:
         """Take groups, or hold them until what came before is here; raises DamagedSessionError or OverloadedError."""
+        if self.session is None or message.revision > self._revision + 1:  # it has to wait for a reading
+            size = sum(map(len, message.groups.values()))
+            if len(self._held) >= MOST_HELD or not self._account.fits(size):
+                self._held.clear()
+                self._count()
+                self._again(self.name)
+                return
         self._held[message.revision] = message
         try:
             if self.session is not None:
                 self._catch_up(self.session)
-            elif len(self._held) > MOST_HELD:
-                self._held.clear()
-                self._again(self.name)
         finally:
             self._count()
 
@@ -154,7 +174,8 @@ class Mirror:
     def _move_on(self, session: Session, snapshot: Snapshot) -> None:
         """Take what has come since."""
         newer = {name: kept for name, kept in snapshot.groups.items() if kept.revision > self._revision}
-        arrays = unpacked(self.name, session.prediction, {name: kept.content for name, kept in newer.items()})
+        contents = {name: kept.content for name, kept in newer.items()}
+        arrays = unpacked(self.name, session.prediction, contents, self._bounds().rows)
         self._check_room(session, arrays)
         session.prediction.replaced.update((name, None) for name, kept in newer.items() if kept.again)
         self._revision = snapshot.revision
@@ -165,15 +186,13 @@ class Mirror:
         for revision in [revision for revision in self._held if revision <= self._revision]:
             del self._held[revision]
         while (message := self._held.pop(self._revision + 1, None)) is not None:
-            arrays = unpacked(self.name, session.prediction, message.groups)
+            arrays = unpacked(self.name, session.prediction, message.groups, self._bounds().rows)
             self._check_room(session, arrays)
             self._revision = message.revision
             self.mark(behind=False)  # it follows what is here, so nothing was missed
             session.put(arrays)
         if self._held:
             self._again(self.name)
-        if len(self._held) > MOST_HELD:
-            self._held.clear()
 
     def _check_room(self, session: Session, arrays: Mapping[str, Float]) -> None:
         """Raise OverloadedError where there is no room for groups."""
@@ -196,11 +215,21 @@ class Mirrors:
     Parameters
     ----------
     again : called with the name of a session that has to be read again; it may be told more than once.
+    bounds : returns what a session can have at most.
     account : counts the bytes of their values; None for a count of their own, without a limit.
+    report : logs damage.
     """
 
-    def __init__(self, again: Callable[[str], None], account: Held | None = None) -> None:
+    def __init__(
+        self,
+        again: Callable[[str], None],
+        bounds: Callable[[], Bounds],
+        account: Held | None = None,
+        report: Callable[[DamagedSessionError], None] = lambda error: _log.warning("%s", error),
+    ) -> None:
         self._again = again
+        self._bounds = bounds
+        self._report = report
         self._account = Held(sys.maxsize) if account is None else account
         self._all: dict[str, Mirror] = {}
         self._hearing = False
@@ -218,7 +247,7 @@ class Mirrors:
         mirror = self._all.get(name)
         if mirror is None:
             mirror = self._all[name] = Mirror(
-                name, self._again, self._drop_idle, self._account, behind=not self._hearing
+                name, self._again, self._drop_idle, self._account, self._bounds, behind=not self._hearing
             )
         mirror.readers += 1
         try:
@@ -228,25 +257,22 @@ class Mirrors:
             self._drop_idle(name)
 
     def hear(self, content: bytes) -> None:
-        """Hand a message on; where it is damaged, those whom it concerns are told."""
+        """Pass a message on; if it is damaged, only the predictions that wait for its session fail."""
+        mirror: Mirror | None = None
         try:
-            message = read_message(content)
-        except DamagedSessionError as error:
-            _log.warning("%s", error)
-            return
-        mirror = self._all.get(message.session)
-        if mirror is None:
-            return  # whoever waited has been answered
-        if not message.revision:
-            mirror.end()
-            return
-        try:
-            mirror.hear(message)
-        except DamagedSessionError as error:
-            _log.warning("%s", error)
-            mirror.fail(error)
-        except OverloadedError as error:
-            mirror.fail(error)
+            mirror = self._all.get(read_address(content))
+            if mirror is None:
+                return  # all predictions that waited have been answered
+            message = read_message(content, self._bounds())
+            if message.revision:
+                mirror.hear(message)
+            else:
+                mirror.end()
+        except (DamagedSessionError, OverloadedError) as error:
+            if isinstance(error, DamagedSessionError):
+                self._report(error)
+            if mirror is not None:
+                mirror.fail(error)
 
     def mark_all(self, *, hearing: bool) -> None:
         """Say that messages come, upon which every session has to be read again, or that they do not."""
@@ -264,10 +290,10 @@ class Mirrors:
             mirror.let_go()
 
 
-def prediction_of(name: str, snapshot: Snapshot, model: AnytimeModel) -> Prediction:
+def prediction_of(name: str, snapshot: Snapshot, model: AnytimeModel, max_rows: int) -> Prediction:
     """Make a prediction of what has been read of a session; raises DamagedSessionError."""
     prediction = model.open(snapshot.rows)
-    arrays = unpacked(name, prediction, {group: kept.content for group, kept in snapshot.groups.items()})
+    arrays = unpacked(name, prediction, {group: kept.content for group, kept in snapshot.groups.items()}, max_rows)
     for group, array in arrays.items():
         prediction.take(group, array)
     prediction.replaced.update((group, None) for group, kept in snapshot.groups.items() if kept.again)

@@ -1,14 +1,15 @@
-"""Groups as Redis keeps them: little-endian numbers with a checksum, and nothing that could be run.
+"""Sessions as Redis stores them: little-endian numbers with a checksum, and no code.
 
-Redis is a place where others may write too. What comes out of it is checked like what a client sends, and what is
-damaged is an error, not a number.
+Other programs may write to the same Redis. So everything read from it is checked like what a client sends: sizes,
+names, numbers of rows, revisions and values. Damage is an error of that session, never a number in an answer.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,18 +17,24 @@ import numpy as np
 
 from anytime.arrays import Float
 from anytime.errors import ValuesError
+from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
 from anytime_service.errors import DamagedSessionError
 from anytime_service.sessions.scripts import FORMAT
 
 __all__ = [
+    "About",
+    "Bounds",
     "Kept",
     "Message",
     "Snapshot",
-    "checked_format",
+    "damaged",
     "packed",
     "pieces",
+    "read_about",
+    "read_address",
     "read_message",
+    "read_rows",
     "read_snapshot",
     "unpacked",
 ]
@@ -35,6 +42,36 @@ __all__ = [
 _HEAD = struct.Struct("<II")  # checksum and rows of what is packed; revision and whether it came again of what is kept
 _LENGTH = struct.Struct("<I")
 _GROUP = b"g:"
+_WHOLE = re.compile(rb"[0-9]{1,15}")
+_MAX_REVISION = 2**32 - 1
+_FIELDS = 6
+"""Fields of a session that are no group, at most."""
+
+
+class Bounds(NamedTuple):
+    """What a session can have at most: rows, fields of its hash, and bytes of all fields."""
+
+    rows: int
+    fields: int
+    size: int
+
+    @classmethod
+    def of(cls, models: Iterable[AnytimeModel], rows: int) -> Bounds:
+        """Return the bounds of sessions of `models`, with `rows` rows at most."""
+        fields, size = 0, 0
+        for model in models:
+            names = sum(len(name.encode()) for name in model.places)
+            fields = max(fields, len(model.places))
+            size = max(size, names + 8 * rows * len(model.prefixes.mean) + len(model.name.encode()))
+        return cls(rows, _FIELDS + fields, size + 64 * (_FIELDS + fields) + 1024)
+
+
+class About(NamedTuple):
+    """What never changes in a session: its model, and its rows once they are known."""
+
+    name: str
+    version: str
+    rows: int | None
 
 
 class Kept(NamedTuple):
@@ -71,98 +108,157 @@ def packed(session: str, name: str, array: Float) -> bytes:
     return _HEAD.pack(_checksum(session, name, content), len(array)) + content
 
 
-def unpacked(session: str, prediction: Prediction, groups: Mapping[str, bytes]) -> dict[str, Float]:
-    """Values of groups as `prediction` takes them.
+def unpacked(session: str, prediction: Prediction, groups: Mapping[str, bytes], max_rows: int) -> dict[str, Float]:
+    """Return values of groups as `Prediction.take` accepts them.
 
     Raises
     ------
     DamagedSessionError
         They are not what was packed for this session and its model.
     """
-    arrays = {name: _unpacked(session, prediction, name, content) for name, content in groups.items()}
+    arrays = {name: _unpacked(session, prediction, name, content, max_rows) for name, content in groups.items()}
     if len({len(array) for array in arrays.values()}) > 1:
-        raise _damaged(session, "its groups have different numbers of rows")
+        raise damaged(session, "its groups have different numbers of rows")
     return arrays
 
 
-def checked_format(session: str, told: bytes | None) -> None:
-    """Raise DamagedSessionError for a session that was written by another release, or by something else."""
-    if told != FORMAT.encode():
-        raise _damaged(session, f"it is of format {(told or b'none')[:10].decode(errors='replace')}, not {FORMAT}")
-
-
-def pieces(content: bytes) -> list[bytes]:
-    """Take apart what was joined, each piece after its length.
+def read_about(session: str, fields: Sequence[bytes | None], max_rows: int) -> About:
+    """Read format, name, version and rows of a session, None where one is missing.
 
     Raises
     ------
     DamagedSessionError
-        It was not, or is cut off.
+        Another release or another program wrote them.
+    """
+    form, name, version, rows = fields
+    if form != FORMAT.encode():
+        raise damaged(session, f"it is of format {(form or b'none')[:10].decode(errors='replace')}, not {FORMAT}")
+    try:
+        model, told = (name or b"").decode(), (version or b"").decode()
+    except UnicodeDecodeError as error:
+        raise damaged(session, "the name or version of its model is not UTF-8") from error
+    if not model:
+        raise damaged(session, "it names no model")
+    return About(model, told, read_rows(session, rows, max_rows))
+
+
+def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
+    """Read a number of rows, None where it is 0, which stands for not known yet; raises DamagedSessionError."""
+    try:
+        rows = _whole(content)
+    except ValueError as error:
+        raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}") from error
+    if rows > max_rows:
+        raise damaged(session, f"its number of rows is {rows}; expected 0 to {max_rows}")
+    return rows or None
+
+
+def pieces(content: bytes, most: int) -> list[bytes]:
+    """Split what was joined, each piece after its length.
+
+    Raises
+    ------
+    ValueError
+        It was not joined like this, is cut off, or has more than `most` pieces.
     """
     found: list[bytes] = []
     at, end = 0, len(content)
-    while at + _LENGTH.size <= end:
+    while at + _LENGTH.size <= end and len(found) < most:
         (length,) = _LENGTH.unpack_from(content, at)
         at += _LENGTH.size + length
         found.append(content[at - length : at])
     if at != end:
-        raise DamagedSessionError("a message came that was cut off, or is not one of this service")
+        raise ValueError(f"{len(content)} bytes are not up to {most} pieces, each after its length")
     return found
 
 
-def read_snapshot(session: str, content: bytes) -> Snapshot:
-    """Read the hash of a session, pieces that are names of fields and values in turn; raises DamagedSessionError."""
-    fields = pieces(content)
-    told = dict(zip(fields[::2], fields[1::2], strict=True))
-    checked_format(session, told.get(b"format"))
+def read_snapshot(session: str, content: bytes, bounds: Bounds) -> Snapshot:
+    """Read the hash of a session, as pieces: names of fields and values in turn; raises DamagedSessionError."""
     try:
-        rows, revision = int(told[b"rows"]), int(told[b"revision"])
-        name, version = told[b"name"].decode(), told[b"version"].decode()
-        groups = {name[2:].decode(): _kept(content) for name, content in told.items() if name.startswith(_GROUP)}
-    except (KeyError, ValueError, struct.error) as error:
-        raise _damaged(session, "its fields are not those of a session") from error
-    if rows < 0 or (groups and not rows):
-        raise _damaged(session, f"it has {len(groups)} groups of {rows} rows")
-    return Snapshot(name, version, rows or None, revision, groups)
+        fields = pieces(content, 2 * bounds.fields)
+        told = dict(zip(fields[::2], fields[1::2], strict=True))
+        revision = _whole(told.get(b"revision"))
+        groups = {
+            name[2:].decode(): _kept(content, revision) for name, content in told.items() if name.startswith(_GROUP)
+        }
+    except (ValueError, struct.error) as error:
+        raise damaged(session, "its fields are not those of a session") from error
+    about = read_about(session, [told.get(name) for name in (b"format", b"name", b"version", b"rows")], bounds.rows)
+    if groups and about.rows is None:
+        raise damaged(session, f"it has {len(groups)} groups of 0 rows")
+    return Snapshot(about.name, about.version, about.rows, revision, groups)
 
 
-def read_message(content: bytes) -> Message:
+def read_address(content: bytes) -> str:
+    """Read only the id of the session that a message is about.
+
+    Raises
+    ------
+    DamagedSessionError
+        It is not a message of this service.
+    """
+    try:
+        (first,) = _LENGTH.unpack_from(content)
+        (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)
+        return content[2 * _LENGTH.size + first :][:second].decode("ascii")
+    except (struct.error, ValueError) as error:
+        raise DamagedSessionError("received a message that this service did not send; it was ignored") from error
+
+
+def read_message(content: bytes, bounds: Bounds) -> Message:
     """Read a message; raises DamagedSessionError."""
-    found = pieces(content)
+    session = read_address(content)
+    if len(content) > bounds.size:
+        raise damaged(session, f"a message about it has {len(content)} bytes; expected at most {bounds.size}")
     try:
-        revision, session = int(found[0]), found[1].decode("ascii")
+        found = pieces(content, 2 * bounds.fields)
+        revision = _whole(found[0])
         groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
     except (IndexError, ValueError) as error:
-        raise DamagedSessionError("a message came that is not one of this service") from error
+        raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
     return Message(session, revision, groups)
 
 
-def _unpacked(session: str, prediction: Prediction, name: str, content: bytes) -> Float:
+def damaged(session: str, what: str) -> DamagedSessionError:
+    """Return the error for a session that Redis does not store as this service wrote it."""
+    return DamagedSessionError(
+        f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions"
+    )
+
+
+def _unpacked(session: str, prediction: Prediction, name: str, content: bytes, max_rows: int) -> Float:
     place = prediction.model.places.get(name)
     if place is None:
-        raise _damaged(session, f"it has a group {name[:64]!r}, which its model has not")
+        raise damaged(session, f"it has a group {name[:64]!r}, which its model does not have")
     width = place.stop - place.start
     check, rows = _HEAD.unpack_from(content) if len(content) >= _HEAD.size else (0, 0)
     body = content[_HEAD.size :]
-    if not rows or len(body) != rows * width * 8 or check != _checksum(session, name, body):
-        raise _damaged(session, f"the values of group {name!r} are not what was written")
+    if not 1 <= rows <= max_rows or len(body) != rows * width * 8 or check != _checksum(session, name, body):
+        raise damaged(session, f"the values of group {name!r} are not what was written")
     try:
         return prediction.checked(name, np.frombuffer(body, "<f8").reshape(rows, width))
     except ValuesError as error:
-        raise _damaged(session, str(error)) from error
+        raise damaged(session, str(error)) from error
 
 
-def _kept(content: bytes) -> Kept:
+def _kept(content: bytes, newest: int) -> Kept:
     revision, again = _HEAD.unpack_from(content)
+    if not 1 <= revision <= newest or again > 1:
+        raise ValueError(f"revision {revision} of a session at revision {newest}")
     return Kept(revision, bool(again), content[_HEAD.size :])
+
+
+def _whole(content: bytes | None) -> int:
+    """Read a whole number that is written in digits, as a revision and a number of rows are."""
+    if content is None or _WHOLE.fullmatch(content) is None or int(content) > _MAX_REVISION:
+        raise ValueError(f"{_shown(content)} is not a whole number up to {_MAX_REVISION}")
+    return int(content)
+
+
+def _shown(content: bytes | None) -> str:
+    return "missing" if content is None else repr(content[:20].decode(errors="replace"))
 
 
 def _checksum(session: str, name: str, content: bytes) -> int:
     """Checksum of values in their place, so that those of another group or session do not pass."""
     return zlib.crc32(content, zlib.crc32(f"{session}/{name}".encode()))
-
-
-def _damaged(session: str, what: str) -> DamagedSessionError:
-    return DamagedSessionError(
-        f"session {session[:64]!r} cannot be used as it is kept in Redis: {what}; begin another by POST /sessions"
-    )

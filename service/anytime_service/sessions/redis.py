@@ -8,9 +8,9 @@ import math
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Literal
 
 from anytime.model import AnytimeModel
 from anytime_service.clock import now_ms
@@ -23,10 +23,21 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.held import Held
+from anytime_service.remembered import Remembered
 from anytime_service.sessions.kept_models import KeptModels
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
-from anytime_service.sessions.packing import Snapshot, checked_format, packed, pieces, read_snapshot
+from anytime_service.sessions.packing import (
+    About,
+    Bounds,
+    Snapshot,
+    damaged,
+    packed,
+    pieces,
+    read_about,
+    read_rows,
+    read_snapshot,
+)
 from anytime_service.sessions.scripts import (
     CHECK,
     CREATE,
@@ -52,17 +63,12 @@ MOST_KNOWN = 10_000
 _READING = 4
 """Sessions that are read again at once."""
 
+_REPORTED, _REPORTED_MS = 1_000, 60_000.0
+"""Kinds of damage that are remembered, and how long: the same damage is logged once in that time."""
+
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger("anytime_service")
-
-
-class _Known(NamedTuple):
-    """What never changes of a session; `rows` is None where it was not known yet."""
-
-    name: str
-    version: str
-    rows: int | None
 
 
 class RedisSession:
@@ -79,13 +85,16 @@ class RedisSession:
         arrays = checked_groups(self.model.open(self._rows), values)
         rows = len(next(iter(arrays.values()))) if arrays else 0
         pairs = [each for name, array in arrays.items() for each in (name, packed(self.id, name, array))]
-        status, *told = await self._store.ask(TAKE, self.id, rows, *pairs)
-        if status == b"rows":
-            checked_groups(self.model.open(int(told[0])), values)  # which tells what is wrong
-            raise FieldError("groups", f"groups have {rows} rows; expected {int(told[0])}, as before")
+        store, bounds = self._store, self._store.bounds
+        with store.reporting():
+            status, *told = await store.ask(TAKE, self.id, rows, bounds.fields, bounds.size, *pairs)
+            if status == b"rows":
+                known = read_rows(self.id, told[0], bounds.rows)
+                checked_groups(self.model.open(known), values)  # raises what is wrong, if not the number of rows alone
+                raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self._rows is None:
-            self._store.learn_rows(self.id, self.model, rows)
-        again, fields = map(pieces, told)
+            store.learn_rows(self.id, self.model, rows)
+        again, fields = (pieces(each, 2 * bounds.fields) for each in told)
         return Took(_completed(self.model, fields), {name.decode() for name in again})
 
 
@@ -118,10 +127,11 @@ class RedisSessions:
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, About] = OrderedDict()
         self._unread: dict[str, None] = {}
         self._some_unread = asyncio.Event()
-        self._mirrors = Mirrors(self._read_again, held)
+        self._reported: Remembered[None] = Remembered(_REPORTED, _REPORTED_MS)
+        self._mirrors = Mirrors(self._read_again, lambda: self.bounds, held, self._report)
         self._link = Link(
             url,
             timeout_ms,
@@ -134,6 +144,11 @@ class RedisSessions:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a session here can have at most."""
+        return self._models.bounds
 
     @property
     def trouble(self) -> str | None:
@@ -161,16 +176,16 @@ class RedisSessions:
         self._count = int(count)
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions; delete those that are done with")
-        self._know(name, _Known(model.name, model.version, rows))
+        self._know(name, About(model.name, model.version, rows))
         return name
 
     async def get(self, name: str) -> OpenSession:
         """Find a session; only the first time that this replica hears of it does Redis have to tell its model."""
         known = self._known.get(name)
         if known is None:
-            _, form, model, version, rows = await self.ask(DESCRIBE, name)
-            checked_format(name, form)
-            known = self._know(name, _about(name, model, version, rows))
+            with self.reporting():
+                _, *fields = await self.ask(DESCRIBE, name, self.bounds.size)
+                known = self._know(name, read_about(name, fields, self.bounds.rows))
         return RedisSession(self, name, self._models.find(known.name, known.version), known.rows)
 
     @asynccontextmanager
@@ -178,16 +193,21 @@ class RedisSessions:
         """Find a session with all its groups, see `SessionStore.read`."""
         left_ms = None if due_ms is None else due_ms - now_ms()
         if left_ms is None or left_ms <= 0:
-            snapshot, model = await self._snapshot(name, 0.0)
-            yield Session(name, prediction_of(name, snapshot, model))
+            with self.reporting():
+                snapshot, model = await self._snapshot(name, 0.0)
+                prediction = prediction_of(name, snapshot, model, self.bounds.rows)
+            yield Session(name, prediction)
             return
         with self._mirrors.followed(name) as mirror:
-            snapshot, model = await self._snapshot(name, left_ms)
-            yield mirror.show(snapshot, model)
+            with self.reporting():
+                snapshot, model = await self._snapshot(name, left_ms)
+                session = mirror.show(snapshot, model)
+            yield session
 
     async def delete(self, name: str) -> None:
         """End a session; those who wait are answered, on every replica."""
-        await self.ask(DELETE, name)
+        with self.reporting():
+            await self.ask(DELETE, name)
         self._known.pop(name, None)
 
     async def ask(self, script: str, name: str, *arguments: Any, most_ms: float | None = None) -> Sequence[Any]:
@@ -205,28 +225,40 @@ class RedisSessions:
             self._known.pop(name, None)
             raise gone() if told[0] == b"gone" else unknown(name)
         if told[0] == b"damaged":
-            raise DamagedSessionError(
-                f"session {name!r} cannot be used: its fields in Redis are not those of a session"
-            )
+            raise damaged(name, "its fields are not those of a session")
         return told
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Log damage that is found inside the block."""
+        try:
+            yield
+        except DamagedSessionError as error:
+            self._report(error)
+            raise
 
     def learn_rows(self, name: str, model: AnytimeModel, rows: int) -> None:
         """Remember how many rows a session has, now that its first values have come."""
-        self._know(name, _Known(model.name, model.version, rows))
+        self._know(name, About(model.name, model.version, rows))
 
     async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, AnytimeModel]:
         """Read a session, for somebody who waits that long or, with 0, for nobody."""
         most_ms = max(wait_ms, LEAST_MS) if wait_ms else None
-        _, content = await self.ask(READ, name, math.ceil(wait_ms), self._replica, most_ms=most_ms)
-        snapshot = read_snapshot(name, content)
-        self._know(name, _Known(snapshot.name, snapshot.version, snapshot.rows))
+        bounds = self.bounds
+        wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
+        status, *content = await self.ask(READ, name, *wait, most_ms=most_ms)
+        if status == b"large":
+            await self.get(name)  # raises MissingVersionError if it is of a larger model that is not here
+            raise damaged(name, f"it has more than {bounds.fields} fields, or more than {bounds.size} bytes")
+        snapshot = read_snapshot(name, content[0], bounds)
+        self._know(name, About(snapshot.name, snapshot.version, snapshot.rows))
         return snapshot, self._models.find(snapshot.name, snapshot.version)
 
     async def _check(self) -> None:
         self._models.notice()
         self._count = int(await self._link.run(CHECK, (SESSIONS_KEY, ENDED_KEY), ()))
 
-    def _know(self, name: str, known: _Known) -> _Known:
+    def _know(self, name: str, known: About) -> About:
         self._known[name] = known
         self._known.move_to_end(name)
         if len(self._known) > MOST_KNOWN:
@@ -258,26 +290,27 @@ class RedisSessions:
             return
         waiting = () if mirror.session is None else mirror.session.waiting
         due_ms = max((live.opened.deadline_at or 0.0 for live in waiting), default=0.0)
+        newest = mirror.newest
         try:
             snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), LEAST_MS))
             mirror.mark(behind=False)
-            mirror.show(snapshot, model)
+            mirror.show(snapshot, model, newest)
         except (GoneSessionError, UnknownSessionError) as error:
             mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
-        except (DamagedSessionError, MissingVersionError) as error:
+        except DamagedSessionError as error:
+            self._report(error)
+            mirror.fail(error)
+        except MissingVersionError as error:
             _log.warning("%s", error)
             mirror.fail(error)
         except OverloadedError as error:
             mirror.fail(error)
 
-
-def _about(session: str, name: bytes, version: bytes, rows: bytes) -> _Known:
-    try:
-        return _Known(name.decode(), version.decode(), int(rows) or None)
-    except (AttributeError, ValueError) as error:
-        raise DamagedSessionError(
-            f"session {session!r} cannot be used: its fields in Redis are not those of a session"
-        ) from error
+    def _report(self, error: DamagedSessionError) -> None:
+        """Log damage, the same only once in a while: a client may send its request again and again."""
+        if str(error) not in self._reported:
+            self._reported.add(str(error), None, now_ms())
+            _log.warning("%s", error)
 
 
 def _completed(model: AnytimeModel, fields: Sequence[bytes]) -> int:

@@ -20,6 +20,10 @@ subscription for each session, and nothing is sent where nobody waits. A message
 bytes): revision, id, then name and what is packed of each group; revision 0 says that the session has ended. Replies
 with many parts are such pieces too, since the client takes long for each part of a reply.
 
+Other programs may write to the same Redis, so scripts check what they read: `whole` accepts a number only if it is
+written in digits, and `fit` keeps a hash with too many fields or bytes from being sent to a replica. A script checks
+before its first change.
+
 A Redis that is out of memory refuses commands that may take more of it, but only as the first change of a script. What
 begins a session or takes groups has such a command first, so it is refused as a whole; what tells of a session has
 `PEXPIRE` first, which is never refused, so it is done as a whole.
@@ -41,6 +45,14 @@ local function now()
   return told[1] * 1000 + math.floor(told[2] / 1000)
 end
 local function number(value) return string.format('%.0f', value) end
+local function whole(text)
+  if text and #text <= 15 and string.match(text, '^%d+$') then return tonumber(text) end
+end
+local function fit(values, count, bytes)
+  local size = 0
+  for i = 1, #values do size = size + #(values[i] or '') end
+  return #values <= count and size <= bytes
+end
 local function pieces(values, first)
   local parts = {}
   for i = first or 1, #values do parts[#parts + 1] = struct.pack('<I4', #values[i]) .. values[i] end
@@ -67,13 +79,13 @@ local function used(least)
   redis.call('PEXPIRE', session, number(left))
   redis.call('ZADD', sessions, number(now() + left), id)
 end
-local function publish(revision, first)
-  local those = redis.call('HGETALL', waiting)
+local function publish(those, revision, first)
   if #those == 0 then return end
   local message = pieces({number(revision), id}) .. pieces(ARGV, first)
   local moment = now()
   for i = 1, #those, 2 do
-    if tonumber(those[i + 1]) < moment then redis.call('HDEL', waiting, those[i])
+    local till = whole(those[i + 1])
+    if till and till < moment then redis.call('HDEL', waiting, those[i])
     else redis.call('PUBLISH', 'anytime:replica:' .. those[i], message) end
   end
 end
@@ -99,63 +111,70 @@ return {'ok', count + 1}
 DESCRIBE = (
     _ONE
     + """
+if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'format', 'name', 'version', 'rows')
-if not found[1] then return missing() end
+if not fit(found, 4, tonumber(ARGV[3])) then return {'damaged'} end
 used(ttl)
-return {'ok', unpack(found)}
+return {'ok', unpack(found, 1, 4)}
 """
 )
-"""Tell format, name, version and rows of a session. Arguments: id, ttl."""
+"""Return format, name, version and rows of a session. Arguments: id, ttl, bytes that they may have."""
 
 TAKE = (
     _ONE
     + """
-local rows = tonumber(ARGV[3])
+local rows, fields, bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'revision', 'rows')
-if not found[1] then return missing() end
-local revision, known = tonumber(found[1]), tonumber(found[2])
-if not revision or not known then return {'damaged'} end
-if rows > 0 and known > 0 and rows ~= known then return {'rows', known} end
+local revision, known = whole(found[1]), whole(found[2])
+if not revision or not known or revision >= 4294967295 then return {'damaged'} end
+if not fit(redis.call('HKEYS', session), fields, bytes) then return {'damaged'} end
+if rows > 0 and known > 0 and rows ~= known then return {'rows', found[2]} end
 local again = {}
-if #ARGV > 3 then
+if #ARGV > 5 then
+  local those = redis.call('HGETALL', waiting)
   revision = revision + 1
-  redis.call('HSET', session, 'revision', revision, 'rows', rows)
-  for i = 4, #ARGV, 2 do
+  redis.call('HSET', session, 'revision', number(revision), 'rows', rows)
+  for i = 6, #ARGV, 2 do
     local name = 'g:' .. ARGV[i]
     local came = redis.call('HEXISTS', session, name)
     if came == 1 then again[#again + 1] = ARGV[i] end
     redis.call('HSET', session, name, struct.pack('<I4I4', revision, came) .. ARGV[i + 1])
   end
-  publish(revision, 4)
+  publish(those, revision, 6)
 end
 used(ttl)
 return {'ok', pieces(again), pieces(redis.call('HKEYS', session))}
 """
 )
-"""Take groups, all or none. Arguments: id, ttl, rows (0 where there are no groups), then name and values of each."""
+"""Accept groups, all or none. Arguments: id, ttl, rows (0 without groups), most fields, most bytes, name and values of
+each group."""
 
 READ = (
     _ONE
     + """
 local found = redis.call('HGETALL', session)
 if #found == 0 then return missing() end
+if not fit(found, 2 * tonumber(ARGV[5]), tonumber(ARGV[6])) then return {'large'} end
 local wait = tonumber(ARGV[3])
 used(math.max(ttl, wait))
 if wait > 0 then
-  local till = math.max(now() + wait, tonumber(redis.call('HGET', waiting, ARGV[4]) or 0))
+  local till = math.max(now() + wait, whole(redis.call('HGET', waiting, ARGV[4])) or 0)
   redis.call('HSET', waiting, ARGV[4], number(till))
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
 return {'ok', pieces(found)}
 """
 )
-"""Tell all of a session, and write down who waits for it. Arguments: id, ttl, wait (0: nobody waits), replica."""
+"""Return all of a session, and note which replica waits for it. Arguments: id, ttl, wait (0: nobody waits), replica,
+most fields, most bytes."""
 
 DELETE = (
     _ONE
     + """
 if redis.call('EXISTS', session) == 0 then return missing() end
-publish(0, #ARGV + 1)
+local those = redis.pcall('HGETALL', waiting)
+publish(those.err and {} or those, 0, #ARGV + 1)
 redis.call('DEL', session, waiting)
 redis.call('ZREM', sessions, id)
 remember(ended, id, now())
