@@ -60,7 +60,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     )
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
-    handler = Handler(registry, settings, tracing)
+    handler = Handler(registry, settings, tracing, keys)
     stream = Stream(handler)
     sessions = chosen_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys

@@ -1,8 +1,9 @@
 """Who may ask: the outermost middleware, which turns away what has no key that holds, or comes from another's page.
 
 A key is told as `Authorization: Bearer KEY`. Pages cannot send that with a WebSocket: they offer a second subprotocol,
-`anytime.key.KEY`, percent-encoded where the key has characters that a subprotocol cannot have. It goes no further than
-here. A request that is refused is answered before its body is read.
+`anytime.key.KEY`, percent-encoded where the key has characters that a subprotocol cannot have. Only its hash goes
+further than here, in the scope, for the shares of the limits. A request that is refused is answered before its body is
+read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from anytime_service.rights import Need, need_of, path_of
 from anytime_service.transports.inference import refusal
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 
-__all__ = ["KEY_SUBPROTOCOL", "Guard", "has_key"]
+__all__ = ["KEY_SUBPROTOCOL", "Guard", "has_key", "key_in"]
 
 KEY_SUBPROTOCOL = "anytime.key."
 
@@ -65,10 +66,13 @@ class Guard:
         await self.app(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        """Look at the key of a request, and put it into its scope."""
         method, path = scope["method"], path_of(scope)
         need = need_of(method, path)
         if need != "open":
-            _check_right(_found(self.keys, _bearer(headers)), need, method, path)
+            key = _found(self.keys, _bearer(headers))
+            _check_right(key, need, method, path)
+            scope[KEY] = key
 
     def _opened(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
         """Look at the key of a WebSocket, and hand on its scope without it."""
@@ -97,14 +101,16 @@ class Guard:
 
 
 def has_key(keys: KeyRing, headers: Pairs) -> bool:
-    """Whether a request has a key that holds, where one is needed; not what the key allows."""
-    if not keys.needed:
-        return True
+    """Whether a request has a valid key, where one is needed; not what the key allows."""
+    return not keys.needed or key_in(keys, headers) is not None
+
+
+def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
+    """Return the valid key of a request, None without one."""
     try:
-        _found(keys, _bearer(_headers(headers)))
+        return _found(keys, _bearer(_headers(headers)))
     except AnytimeError:
-        return False
-    return True
+        return None
 
 
 def _found(keys: KeyRing, presented: bytes | None) -> Key:

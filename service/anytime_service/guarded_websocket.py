@@ -28,14 +28,17 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     Attributes
     ----------
+    held : counts the bytes of a message that is not complete.
+    partial : how many they are.
     aside : frames so far that were no whole message: pieces of one, pings and pongs.
     """
 
     def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.shared = shared
+        self.held = shared.held
         self.aside = 0
-        self._partial = 0
+        self.partial = 0
         self._whole = bytearray()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -50,7 +53,7 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
         partial = len(self.conn.reader.buffer)
         if self.frames:  # of a message in pieces the first, until the second comes
             partial += max(len(self.frames[0]), len(self._whole))
-        if partial != self._partial:
+        if partial != self.partial:
             self._hold(partial)
 
     def pause_writing(self) -> None:
@@ -103,12 +106,12 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def _hold(self, partial: int) -> None:
-        more = partial - self._partial
+        more = partial - self.partial
         try:
             if more > 0:
-                self.shared.held.check(more)
+                self.held.check(more)
         except OverloadedError as error:
             self.refuse(error)
             return
-        self.shared.held.bytes += more
-        self._partial = partial
+        self.held.bytes += more
+        self.partial = partial

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from anytime.prediction import Prediction
+from anytime_service.accounts import Account, Accounts
 from anytime_service.admission import Admission
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.exchange import Exchange
 from anytime_service.held import Held
+from anytime_service.keys import KeyRing
 from anytime_service.laps import SessionLaps
 from anytime_service.live import Ask, Live, Tell
 from anytime_service.patience import Patience
@@ -41,9 +43,12 @@ class Handler:
     ----------
     registry : the models to answer from; may be replaced by another at any time.
     tracing : makes the spans of predictions, where they are wanted.
+    keys : the configured keys, of which one may use no more than its share of the limits.
     """
 
-    def __init__(self, registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None, keys: KeyRing | None = None
+    ) -> None:
         self.registry = registry
         self.settings = settings
         self.tracing = tracing
@@ -55,6 +60,7 @@ class Handler:
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = Held(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
+        self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
         self.bodies: Patience[Exchange] = Patience(settings.body_timeout_s, Exchange.overdue)
         self._reloading = asyncio.Lock()
         self._pulse = Pulse(self.admission.lapped)
@@ -73,6 +79,7 @@ class Handler:
         update: Tell | None = None,
         shared: Prediction | None = None,
         admitted: bool | None = None,
+        account: Account | None = None,
     ) -> Live:
         """Open a prediction; `tell` may be called at once.
 
@@ -84,6 +91,7 @@ class Handler:
         update : called with better answers before, where they are wanted.
         shared : the groups of a session.
         admitted : whether it may be begun, where that has been decided already; None decides it here.
+        account : of the key that asks for it; None without a key.
 
         Raises
         ------
@@ -94,7 +102,8 @@ class Handler:
         OverloadedError
             More is asked for than can be answered in time, too many predictions are open, or the service is stopping.
         """
-        self.check_room()
+        account = account or self.accounts.nobody
+        self.check_room(account)
         if admitted is None:
             admitted = self.admission.admits(begun_ms)
         if not admitted:
@@ -107,12 +116,15 @@ class Handler:
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = Live(self, OpenPrediction(model, shared), tell, fail, update)
+        live = Live(self, OpenPrediction(model, shared), tell, fail, update, account)
         live.begin(ask, begun_ms, overloaded=not admitted)
         return live
 
-    def check_room(self) -> None:
-        """Raise OverloadedError where nothing more may be opened."""
+    def check_room(self, account: Account) -> None:
+        """Raise OverloadedError where nothing more may be opened, by anybody or by the key of an account."""
+        if account.has_share(len(account.live), self.settings.max_open):
+            self.signals.shed.labels("refused", "open").inc()
+            raise account.over_share(len(account.live), self.settings.max_open, "open predictions")
         if self.draining or len(self.live) >= self.settings.max_open:
             self.signals.shed.labels("refused", "stopping" if self.draining else "open").inc()
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"

@@ -21,12 +21,12 @@ class Held:
     refused : called when more would have been.
     """
 
-    __slots__ = ("_refused", "bytes", "most")
+    __slots__ = ("bytes", "most", "refused")
 
     def __init__(self, most: int, refused: Callable[[], None] = lambda: None) -> None:
         self.bytes = 0
         self.most = most
-        self._refused = refused
+        self.refused = refused
 
     def fits(self, more: int) -> bool:
         """Whether so many bytes more may be held."""
@@ -41,7 +41,7 @@ class Held:
             They may not; `field` is what they belong to.
         """
         if self.bytes + more > self.most:
-            self._refused()
+            self.refused()
             raise OverloadedError(
                 f"{self.bytes} bytes are held already, and {more} more would be over the limit of {self.most};"
                 " ask again in a second, or another replica",

@@ -26,7 +26,7 @@ __all__ = ["KEY", "MOST_KEY_BYTES", "SHORT", "Key", "KeyRing", "Right", "read_ke
 Right: TypeAlias = Literal["predict", "admin"]
 
 KEY = "anytime_service.key"
-"""Where the scope of a WebSocket has the key that it was opened with."""
+"""Where the scope of a request or WebSocket has its key, if it needed one."""
 
 MOST_KEY_BYTES = 1024
 """Bytes that a key may have; what is longer is not even hashed."""
@@ -78,6 +78,7 @@ class KeyRing:
         self.file = file
         self._given = tuple(given)
         self._keys = self._given
+        self._several = _differ(self._keys)
         self._seen: tuple[int, ...] | None = None
         if file is not None:
             self.read()
@@ -91,6 +92,11 @@ class KeyRing:
     def current(self) -> tuple[Key, ...]:
         """The keys that hold now; another object when others do."""
         return self._keys
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one key is valid now."""
+        return self._several
 
     @property
     def short(self) -> int:
@@ -136,6 +142,7 @@ class KeyRing:
         settled = bool(seen) and time.time_ns() - seen[0] > SETTLED_S * 1e9
         self._seen = seen if settled else None
         before, self._keys = self._keys, (*self._given, *read_key_file(self.file))
+        self._several = _differ(self._keys)
         return before != self._keys
 
 
@@ -192,6 +199,11 @@ def _key(text: str) -> Key:
     if len(clear) > MOST_KEY_BYTES:
         raise KeysError(f"has {len(clear)} characters; expected at most {MOST_KEY_BYTES}")
     return Key(sha256(clear.encode()).digest(), told, len(clear) < SHORT)
+
+
+def _differ(keys: tuple[Key, ...]) -> bool:
+    """Whether there are several keys, not one in several scopes."""
+    return len({key.digest for key in keys}) > 1
 
 
 def _signature(path: Path) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anytime.answer import Answer, Overload, Policy
 from anytime.arrived import ArrivedModel
 from anytime.model import AnytimeModel
+from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.deadlines import SLACK_MS, Alarm
 from anytime_service.protocol import OpenPrediction
@@ -47,6 +48,7 @@ class Live:
     """An open prediction in time; events are those of `OpenPrediction`, without the time."""
 
     __slots__ = (
+        "_account",
         "_alarm",
         "_fail",
         "_handler",
@@ -68,10 +70,12 @@ class Live:
         tell: Tell,
         fail: Callable[[Exception], None],
         update: Tell | None,
+        account: Account,
     ) -> None:
         self.opened = opened
         self.answered = False
         self._handler = handler
+        self._account = account
         self.signals = handler.signals.of(opened.model)
         self._tell = tell
         self._fail = fail
@@ -97,6 +101,7 @@ class Live:
         )
         if answer is None:
             self._handler.live.add(self)
+            self._account.live.add(self)
             # A deadline so short that the margin would take most of it keeps half.
             margin = min(self.signals.margin_ms, deadline_ms / 2)
             loop = asyncio.get_running_loop()
@@ -117,7 +122,7 @@ class Live:
         """
         now, again = now_ms(), self.opened.has(name)
         if not again:
-            self._handler.held.check(values.size * VALUE_BYTES, f"groups.{name}")
+            self._account.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
         self.trail.laps.came(name, now, took_ms, again and took_ms is None)
         self._hold()
@@ -125,7 +130,7 @@ class Live:
 
     def groups(self, values: Mapping[str, Any], came_ms: float | None = None) -> None:
         """Take several groups that came together, at `came_ms` if that is past; may raise as `group`."""
-        self._handler.held.check(sum(array.size for array in values.values()) * VALUE_BYTES, "groups")
+        self._account.check(sum(array.size for array in values.values()) * VALUE_BYTES, "groups")
         answer = self.opened.groups(now_ms() if came_ms is None else came_ms, values)
         self._hold()
         self._after(answer)
@@ -150,7 +155,8 @@ class Live:
         """Forget the prediction: nobody waits for its answer. Safe at any time."""
         self.answered = True
         self._handler.live.discard(self)
-        self._handler.held.bytes -= self._held
+        self._account.live.discard(self)
+        self._account.bytes -= self._held
         self._held = 0
         if self._alarm is not None:
             self._alarm.cancel()
@@ -186,7 +192,7 @@ class Live:
     def _hold(self) -> None:
         """Account for the values that have been taken."""
         held = self.opened.nbytes
-        self._handler.held.bytes += held - self._held
+        self._account.bytes += held - self._held
         self._held = held
 
     def _solve(self) -> None:

@@ -58,12 +58,18 @@ class Settings(BaseSettings):
         default=16 * 1024 * 1024, ge=1, description="Largest request body; a larger one is refused."
     )
     max_rows: int = Field(default=10_000, ge=1, description="Most rows that one prediction may have.")
-
     max_held_bytes: int = Field(
         default=1024 * 1024 * 1024,
         ge=1,
         description="Most bytes that clients may have the server hold: group values, bodies and messages half read, "
         "replies that are not taken.",
+    )
+    max_share_per_key: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="With several keys, how much of max_open, max_sessions and max_held_bytes one of them may use.",
     )
     max_connections: int = Field(
         default=10_000, ge=1, description="Most connections at once; above it only health and metrics are served."

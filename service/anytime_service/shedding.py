@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
 
+from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.correlation import on_behalf_of
 from anytime_service.exchange import Reply
-from anytime_service.guard import has_key
+from anytime_service.guard import has_key, key_in
 from anytime_service.handler import Handler
 from anytime_service.keys import KeyRing
 from anytime_service.registry import ModelRegistry
@@ -82,6 +83,10 @@ class Shedding:
     def has_key(self, headers: Headers) -> bool:
         """Whether a request may be told anything here; who has no key that holds is for the guard to refuse."""
         return has_key(self.keys, headers)
+
+    def account(self, headers: Headers) -> Account:
+        """Return the account of a request, by its key."""
+        return self.handler.accounts.of_key(key_in(self.keys, headers))
 
     def had_turn(self) -> None:
         """Hear that a request which was let in has had its turn."""

@@ -12,6 +12,7 @@ from typing import Any
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.guarded_http import GuardedHttpProtocol
+from anytime_service.held import Held
 from anytime_service.shedding import ADMITTED, KEEP, Key, Shedding, asks_for_prediction, key_of
 
 __all__ = ["LOOKED_THROUGH", "SheddingHttpProtocol"]
@@ -29,6 +30,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._looking: bytearray | None = None
+        self._looking_held: Held = self.shared.held
         self._decided: bool | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -74,12 +76,12 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             super().take_body(body)
             return
         try:
-            self.shared.held.check(len(body))
+            self._looking_held.check(len(body))
         except OverloadedError:
             self._refuse_inference()
             return
         self._looking += body
-        self.shared.held.bytes += len(body)
+        self._looking_held.bytes += len(body)
         if len(self._looking) > LOOKED_THROUGH:
             self._refuse_inference()
 
@@ -128,7 +130,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
                 self.scope["state"][KEEP] = partial(shedding.keep, key)
                 return False
         elif self.url.startswith(b"/v2"):
-            self._looking = bytearray()
+            self._looking, self._looking_held = bytearray(), shedding.account(self.headers)
             self.shared.looks.begin(self)
             return True
         else:
@@ -152,6 +154,6 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
     def _looked(self) -> bytes:
         """Look no more; what has come of the body."""
         body, self._looking = bytes(self._looking or b""), None
-        self.shared.held.bytes -= len(body)
+        self._looking_held.bytes -= len(body)
         self.shared.looks.end(self)
         return body

@@ -22,13 +22,17 @@ from anytime_service.closing import closing_in_time
 from anytime_service.connections import Connections
 from anytime_service.guarded_websocket import GuardedWebSocketProtocol
 from anytime_service.handshakes import Handshakes
+from anytime_service.held import Held
 from anytime_service.pace import Pace
 from anytime_service.shedding_http import SheddingHttpProtocol
 
-__all__ = ["ABORT", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
+__all__ = ["ABORT", "CHARGE", "LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
 
 ABORT = "anytime_service.abort"
 """Extension of a WebSocket's scope whose `abort` cuts the connection off."""
+
+CHARGE = "anytime_service.charge"
+"""Extension of a WebSocket's scope whose `charge` has what the connection holds counted by another `Held`."""
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
@@ -76,11 +80,13 @@ class _Sliced(asyncio.Protocol):
     """What the two protocols share; stands before those whose `data_received` takes bytes apart."""
 
     shared: Connections
+    held: Held
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.held = self.shared.held
         self._backlog = _Backlog()
         self._pace = Pace(self.shared.settings.max_message_rate)
         self._slow = False
@@ -101,12 +107,12 @@ class _Sliced(asyncio.Protocol):
 
     def _keep(self, data: bytes) -> None:
         # Counted and not refused: it is here already, and no more is read before it has been taken.
-        self.shared.held.bytes += len(data)
+        self.held.bytes += len(data)
         self._backlog.add(data)
         self._settle()
 
     def _forget(self) -> None:
-        self.shared.held.bytes -= self._backlog.bytes
+        self.held.bytes -= self._backlog.bytes
         self._backlog.clear()
 
     def _turn(self) -> None:
@@ -117,7 +123,7 @@ class _Sliced(asyncio.Protocol):
             return
         if self._backlog and not self._resting and self._is_free():
             piece = self._backlog.next()
-            self.shared.held.bytes -= len(piece)
+            self.held.bytes -= len(piece)
             self._take(piece)
             self._backlog.learn(quick=not self._slow)
         self._settle()
@@ -160,6 +166,13 @@ class _Sliced(asyncio.Protocol):
 class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
     """Our protocol for WebSockets, fed in slices."""
 
+    def _charge(self, held: Held) -> None:
+        """Have what is held for this connection counted by `held`, now that its key is known."""
+        counted = self.partial + self._backlog.bytes
+        self.held.bytes -= counted
+        held.bytes += counted
+        self.held = held
+
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
         super().connection_made(transport)
@@ -169,7 +182,7 @@ class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
         """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
         super().handle_connect(event)
         if self.handshake_initiated and not self.close_sent:
-            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
+            self.scope["extensions"] |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
 
     def _messages(self) -> int:
         return self.aside + self.queue.qsize()

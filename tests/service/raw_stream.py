@@ -20,15 +20,16 @@ HANDSHAKE = (
 
 
 @contextmanager
-def raw(service: Running, receive_buffer: int | None = None) -> Iterator[Connection]:
+def raw(service: Running, receive_buffer: int | None = None, key: str | None = None) -> Iterator[Connection]:
     """A WebSocket of which a test decides what is written and read."""
+    handshake = HANDSHAKE if key is None else HANDSHAKE[:-2] + f"Authorization: Bearer {key}\r\n\r\n".encode()
     sock = socket.socket()
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(20)
     sock.connect(("127.0.0.1", service.port))
     with Connection(sock) as connection:
-        connection.send(HANDSHAKE)
+        connection.send(handshake)
         assert b" 101 " in connection.file.readline()
         while connection.file.readline().strip():
             pass

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anytime.model import AnytimeModel
+from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.held import Held
@@ -30,18 +31,18 @@ class MemorySession(Session):
     Attributes
     ----------
     used_ms : when it was last used.
-    held : counts the bytes of its values, for as long as it is there.
+    account : counts the session and the bytes of its values: that of the key that began it, whichever key posts them.
     """
 
-    held: Held = field(kw_only=True)
+    account: Account = field(kw_only=True)
     used_ms: float = 0.0
 
     async def take(self, values: Mapping[str, Any]) -> Took:
         """Take groups, see `OpenSession.take`; never waits."""
         arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
-        self.held.check(self.more_bytes(arrays), "groups")
+        self.account.check(self.more_bytes(arrays), "groups")
         self.put(arrays)
-        self.held.bytes += self.prediction.nbytes - before
+        self.account.bytes += self.prediction.nbytes - before
         return Took(self.prediction.prefix, self.prediction.replaced)
 
 
@@ -60,7 +61,7 @@ class MemorySessions:
 
     def __init__(self, most: int, ttl_s: float, held: Held | None = None) -> None:
         self.most = most
-        self.held = Held(sys.maxsize) if held is None else held
+        self._nobody = Account(Held(sys.maxsize) if held is None else held)
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -78,13 +79,17 @@ class MemorySessions:
             self._sweep.cancel()
             self._sweep = None
 
-    async def create(self, model: AnytimeModel, rows: int | None) -> str:
-        """Begin a session; its id. Raises OverloadedError where there are too many."""
+    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+        """Begin a session, see `SessionStore.create`."""
         self._expire()
+        account = account or self._nobody
+        if account.has_share(account.sessions, self.most):
+            raise account.over_share(account.sessions, self.most, "sessions")
         if len(self._sessions) >= self.most:
             raise OverloadedError(f"there are {len(self._sessions)} sessions; delete those that are done with")
-        session = MemorySession(secrets.token_urlsafe(16), model.open(rows), held=self.held, used_ms=now_ms())
+        session = MemorySession(secrets.token_urlsafe(16), model.open(rows), account=account, used_ms=now_ms())
         self._sessions[session.id] = session
+        account.sessions += 1
         self._wake_later()
         return session.id
 
@@ -93,7 +98,12 @@ class MemorySessions:
         return self._get(name)
 
     @asynccontextmanager
-    async def read(self, name: str, due_ms: float | None = None) -> AsyncIterator[Session]:  # noqa: ARG002
+    async def read(
+        self,
+        name: str,
+        due_ms: float | None = None,  # noqa: ARG002
+        account: Account | None = None,  # noqa: ARG002
+    ) -> AsyncIterator[Session]:
         """Find a session; raises as `get`. It is at hand, and stays for as long as somebody waits."""
         yield self._get(name)
 
@@ -126,7 +136,8 @@ class MemorySessions:
 
     def _end(self, session: MemorySession) -> None:
         del self._sessions[session.id]
-        self.held.bytes -= session.prediction.nbytes
+        session.account.bytes -= session.prediction.nbytes
+        session.account.sessions -= 1
         self._ended[session.id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)

@@ -242,12 +242,15 @@ class Mirrors:
         return self._all.get(name)
 
     @contextmanager
-    def followed(self, name: str) -> Iterator[Mirror]:
-        """Follow a session: during the block, and after it for as long as somebody waits."""
+    def followed(self, name: str, account: Held | None = None) -> Iterator[Mirror]:
+        """Follow a session: during the block, and after it for as long as somebody waits.
+
+        `account` counts its bytes, if nobody follows it yet.
+        """
         mirror = self._all.get(name)
         if mirror is None:
             mirror = self._all[name] = Mirror(
-                name, self._again, self._drop_idle, self._account, self._bounds, behind=not self._hearing
+                name, self._again, self._drop_idle, account or self._account, self._bounds, behind=not self._hearing
             )
         mirror.readers += 1
         try:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
 from anytime.model import AnytimeModel
+from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import (
     DamagedSessionError,
@@ -168,12 +169,15 @@ class RedisSessions:
         """Close every connection."""
         await self._link.close()
 
-    async def create(self, model: AnytimeModel, rows: int | None) -> str:
-        """Begin a session; its id. Raises OverloadedError where there are too many on all replicas together."""
+    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+        """Begin a session, see `SessionStore.create`; limit and shares apply to all replicas together."""
         name = secrets.token_urlsafe(16)
-        about = (self.most, FORMAT, model.name, model.version, rows or 0)
-        status, count = await self._link.call(CREATE, keys_of(name), (name, self._ttl_ms, *about))
+        owner, share = ("", self.most) if account is None else (account.owner, account.share(self.most))
+        about = (self.most, FORMAT, model.name, model.version, rows or 0, owner, share)
+        status, count, *owned = await self._link.call(CREATE, keys_of(name), (name, self._ttl_ms, *about))
         self._count = int(count)
+        if status == b"share" and account is not None:
+            raise account.over_share(int(owned[0]), self.most, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions; delete those that are done with")
         self._know(name, About(model.name, model.version, rows))
@@ -189,7 +193,9 @@ class RedisSessions:
         return RedisSession(self, name, self._models.find(known.name, known.version), known.rows)
 
     @asynccontextmanager
-    async def read(self, name: str, due_ms: float | None = None) -> AsyncIterator[Session]:
+    async def read(
+        self, name: str, due_ms: float | None = None, account: Account | None = None
+    ) -> AsyncIterator[Session]:
         """Find a session with all its groups, see `SessionStore.read`."""
         left_ms = None if due_ms is None else due_ms - now_ms()
         if left_ms is None or left_ms <= 0:
@@ -198,7 +204,7 @@ class RedisSessions:
                 prediction = prediction_of(name, snapshot, model, self.bounds.rows)
             yield Session(name, prediction)
             return
-        with self._mirrors.followed(name) as mirror:
+        with self._mirrors.followed(name, account) as mirror:
             with self.reporting():
                 snapshot, model = await self._snapshot(name, left_ms)
                 session = mirror.show(snapshot, model)

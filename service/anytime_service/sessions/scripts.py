@@ -4,9 +4,11 @@
 key                      kind         what it has
 ======================== ============ ======================================================================
 anytime:session:{id}     hash         `format`, `name` and `version` of the model, `rows` (0: not known yet),
-                                      `revision` (counts the posts), and `g:NAME` for each group that came
+                                      `revision` (counts the posts), `owner` (the key that began it, as
+                                      `Account.owner`; absent without one), and `g:NAME` for each group that came
 anytime:waiting:{id}     hash         replicas on which somebody waits: name, and until when
 anytime:sessions         sorted set   sessions by when they expire; some have expired already
+anytime:sessions:{owner} sorted set   those of one key, by when they expire
 anytime:ended            sorted set   the last that have ended, by when
 ======================== ============ ======================================================================
 
@@ -58,6 +60,13 @@ local function pieces(values, first)
   for i = first or 1, #values do parts[#parts + 1] = struct.pack('<I4', #values[i]) .. values[i] end
   return table.concat(parts)
 end
+local function own(set, id, moment, left)
+  if type(redis.pcall('ZADD', set, number(moment + left), id)) == 'table' then  -- an error: it is of another kind
+    redis.call('DEL', set)
+    redis.call('ZADD', set, number(moment + left), id)
+  end
+  redis.call('PEXPIRE', set, number(math.max(redis.call('PTTL', set), left)))
+end
 local function remember(ended, id, when)
   redis.call('ZADD', ended, number(when), id)
   redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
@@ -74,10 +83,16 @@ local function missing()
   if redis.call('ZSCORE', sessions, id) or redis.call('ZSCORE', ended, id) then return {'gone'} end
   return {'unknown'}
 end
+local function owned()
+  local owner = redis.call('HGET', session, 'owner')
+  if owner and #owner == 16 and string.match(owner, '^%x+$') then return sessions .. ':' .. owner end
+end
 local function used(least)
   local left = math.max(redis.call('PTTL', session), least)
   redis.call('PEXPIRE', session, number(left))
   redis.call('ZADD', sessions, number(now() + left), id)
+  local set = owned()
+  if set then own(set, id, now(), left) end
 end
 local function publish(those, revision, first)
   if #those == 0 then return end
@@ -100,13 +115,26 @@ local id, ttl, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local moment = now()
 local count = redis.call('ZCOUNT', sessions, '(' .. number(moment), '+inf')
 if count >= most then return {'full', count} end
+local owner, set = ARGV[8], sessions .. ':' .. ARGV[8]
+if owner ~= '' then
+  local those = redis.pcall('ZCOUNT', set, '(' .. number(moment), '+inf')
+  if type(those) == 'table' then those = 0 end  -- an error: it is of another kind, and `own` begins it anew
+  if those >= tonumber(ARGV[9]) then return {'share', count, those} end
+end
 redis.call('HSET', session, 'format', ARGV[4], 'name', ARGV[5], 'version', ARGV[6], 'rows', ARGV[7], 'revision', 0)
 redis.call('PEXPIRE', session, ARGV[2])
 redis.call('ZADD', sessions, number(moment + ttl), id)
+if owner ~= '' then
+  redis.call('HSET', session, 'owner', owner)
+  own(set, id, moment, ttl)
+  local expired = redis.call('ZRANGEBYSCORE', set, '-inf', number(moment), 'LIMIT', 0, 1000)
+  if #expired > 0 then redis.call('ZREM', set, unpack(expired)) end
+end
 return {'ok', count + 1}
 """
 )
-"""Begin a session, unless there are `most`. Arguments: id, ttl, most, format, name, version, rows."""
+"""Begin a session, unless there are `most`, or the key has its share. Arguments: id, ttl, most, format, name, version,
+rows, owner (empty without a key), share."""
 
 DESCRIBE = (
     _ONE
@@ -175,8 +203,10 @@ DELETE = (
 if redis.call('EXISTS', session) == 0 then return missing() end
 local those = redis.pcall('HGETALL', waiting)
 publish(those.err and {} or those, 0, #ARGV + 1)
+local set = owned()
 redis.call('DEL', session, waiting)
 redis.call('ZREM', sessions, id)
+if set then redis.call('ZREM', set, id) end
 remember(ended, id, now())
 return {'ok'}
 """

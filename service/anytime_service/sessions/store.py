@@ -11,6 +11,7 @@ from anytime.answer import Answer
 from anytime.errors import ValuesError
 from anytime.model import AnytimeModel
 from anytime.prediction import Prediction
+from anytime_service.accounts import Account
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
 from anytime_service.live import VALUE_BYTES, Live
 
@@ -68,13 +69,13 @@ class SessionStore(Protocol):
     async def close(self) -> None:
         """End what runs beside the requests."""
 
-    async def create(self, model: AnytimeModel, rows: int | None) -> str:
-        """Begin a session; its id.
+    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+        """Begin a session for the key of an account; return its id.
 
         Raises
         ------
         OverloadedError
-            There are too many.
+            There are too many, or too many of this key.
         """
 
     async def get(self, name: str) -> OpenSession:
@@ -90,7 +91,9 @@ class SessionStore(Protocol):
             What is kept of it cannot be used here.
         """
 
-    def read(self, name: str, due_ms: float | None = None) -> AbstractAsyncContextManager[Session]:
+    def read(
+        self, name: str, due_ms: float | None = None, account: Account | None = None
+    ) -> AbstractAsyncContextManager[Session]:
         """Find a session with all its groups, which counts as using it; raises as `get`.
 
         After the block it is kept up to date for as long as somebody has joined it. Where somebody may, there has to be
@@ -100,6 +103,7 @@ class SessionStore(Protocol):
         ----------
         due_ms : until when somebody may wait for more groups, by our clock, and so when to have it at the latest; None
             where nobody will.
+        account : of the key that reads it.
         """
 
     async def delete(self, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
+from anytime_service.accounts import Account
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.handler import Handler
@@ -37,6 +38,7 @@ class Inference:
     ask : what the head asks for.
     begun : when it was read.
     lengths : bytes that are JSON, and bytes of the whole body, where the head tells.
+    account : of the key that sends it.
     admitted : whether it may be begun; if not, the JSON may still ask for the base rate.
     """
 
@@ -47,6 +49,7 @@ class Inference:
         ask: Ask,
         begun: float,
         lengths: tuple[int | None, int | None],
+        account: Account,
         *,
         admitted: bool,
     ) -> None:
@@ -54,6 +57,7 @@ class Inference:
         self._exchange = exchange
         self._ask = ask
         self._begun = begun
+        self._account = account
         self._json_bytes, self._length = lengths
         self._request: InferRequest | None = None
         self._kept = bytearray()
@@ -145,7 +149,8 @@ class Inference:
     def _opened(self, ask: Ask, *, admitted: bool) -> Live:
         # The model stays the one that the tensors were checked against, though another may have been loaded since.
         shared = self._model.open(ask.rows)
-        return self._handler.open(ask, self._begun, self._tell, self._fail, shared=shared, admitted=admitted)
+        told, account = (self._tell, self._fail), self._account
+        return self._handler.open(ask, self._begun, *told, shared=shared, admitted=admitted, account=account)
 
     def _tell(self, answer: Answer) -> None:
         try:

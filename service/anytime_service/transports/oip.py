@@ -38,7 +38,7 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.held)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.accounts.of(scope))
         with ExitStack() as stack:
             try:
                 await self.answer(scope, exchange, stack)
@@ -112,7 +112,8 @@ class Infer(_Endpoint):
         if admitted is None:
             admitted = self.handler.admission.admits(begun)
         lengths = _lengths(headers_of(scope))
-        inference = Inference(self.handler, exchange, ask, begun, lengths, admitted=admitted)
+        account = self.handler.accounts.of(scope)
+        inference = Inference(self.handler, exchange, ask, begun, lengths, account, admitted=admitted)
         stack.callback(inference.drop)
         await inference.read()
 

@@ -36,13 +36,14 @@ class PostPrediction:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         begun = now_ms()
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.held)
+        account = self.handler.accounts.of(scope)
+        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, account)
         admitted, keep = decided(scope)
         live: Live | None = None
         try:
             head = read_head(scope, self.handler.settings)
             told = answering(exchange, head.reply_form, keep)
-            live = self.handler.open(head.ask, begun, *told, admitted=admitted)
+            live = self.handler.open(head.ask, begun, *told, admitted=admitted, account=account)
             if head.lines:  # answered or not: lines that come too late are looked at too
                 await Lines(exchange, live, self.handler.settings.max_rows).read()
             elif not live.answered:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
 
+from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError
 from anytime_service.exchange import Exchange, Reply
@@ -33,7 +34,8 @@ class _Route:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         handler = self.handler
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, handler.held, handler.bodies)
+        account = handler.accounts.of(scope)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, handler.bodies)
         live: Live | None = None
         try:
             live = await self.answer(scope, exchange)
@@ -65,9 +67,10 @@ class CreateSession(_Route):
         most = self.handler.settings.max_rows
         if request.rows is not None and request.rows > most:
             raise FieldError("rows", f"rows is {request.rows}; expected 1 to {most}")
-        self.handler.check_room()
+        account = self.handler.accounts.of(scope)
+        self.handler.check_room(account)
         model = self.handler.registry.get(request.model)
-        name = await self.sessions.create(model, request.rows)
+        name = await self.sessions.create(model, request.rows, account)
         created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
         reply = reply_form(headers, form)
         where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
@@ -113,8 +116,9 @@ class PredictSession(_Route):
             raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
         told = head.ask.deadline_ms
         due = None if told is None else begun + min(told, self.handler.settings.max_deadline_ms)
-        async with self.sessions.read(name, due) as session:
-            live = self._open(session, head, begun, exchange, admitted=decided(scope)[0])
+        account = self.handler.accounts.of(scope)
+        async with self.sessions.read(name, due, account) as session:
+            live = self._open(session, head, begun, exchange, account, admitted=decided(scope)[0])
         try:
             async for _ in exchange.body():
                 pass
@@ -123,7 +127,16 @@ class PredictSession(_Route):
             raise
         return live
 
-    def _open(self, session: Session, head: Head, begun: float, exchange: Exchange, *, admitted: bool | None) -> Live:
+    def _open(
+        self,
+        session: Session,
+        head: Head,
+        begun: float,
+        exchange: Exchange,
+        account: Account,
+        *,
+        admitted: bool | None,
+    ) -> Live:
         """Open a prediction that waits, if a deadline was told, or is answered at once."""
         tell, fail = answering(exchange, head.reply_form)
         live = self.handler.open(
@@ -133,6 +146,7 @@ class PredictSession(_Route):
             fail,
             shared=session.prediction,
             admitted=admitted,
+            account=account,
         )
         if not live.answered:
             if head.ask.deadline_ms is None:

@@ -23,7 +23,7 @@ from anytime_service.openapi import STREAM_OPERATION
 from anytime_service.outbox import Outbox
 from anytime_service.problems import problem_of
 from anytime_service.remembered import Remembered
-from anytime_service.slicing import ABORT
+from anytime_service.slicing import ABORT, CHARGE
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
@@ -77,6 +77,9 @@ class Stream:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         connection = _Connection(self.handler, send, self.refusals, scope.get(KEY))
+        extensions = scope.get("extensions", {})
+        if CHARGE in extensions:
+            extensions[CHARGE]["charge"](connection.account)
         self.connections.add(connection)
         connection.watch()
         try:
@@ -84,9 +87,8 @@ class Stream:
         finally:
             self.connections.discard(connection)
             connection.close()
-            abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
-            if connection.given_up and abort is not None:
-                abort()
+            if connection.given_up and ABORT in extensions:
+                extensions[ABORT]["abort"]()
 
     def dismiss(self, holds: Callable[[Key], bool]) -> None:
         """Close the connections whose key does not hold any more, when what is open there has been answered."""
@@ -118,7 +120,8 @@ class _Connection:
         self.refusals = refusals
         self.key = key
         self.dismissed = False
-        self.outbox = Outbox(send, self._give_up, handler.held)
+        self.account = handler.accounts.of_key(key)
+        self.outbox = Outbox(send, self._give_up, self.account)
         self.open: dict[str | int, Live] = {}
         self.answered: Remembered[Laps] = Remembered(REMEMBERED, REMEMBERED_MS)
         self.refused: Remembered[bool] = Remembered(REMEMBERED, REMEMBERED_MS)
@@ -226,7 +229,7 @@ class _Connection:
         )
         update = partial(self._update, form, name) if frame.updates else None
         tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
-        live = self.handler.open(ask, begun, tell, fail, update=update, admitted=admitted)
+        live = self.handler.open(ask, begun, tell, fail, update=update, admitted=admitted, account=self.account)
         if live.answered:
             self._remember(name, live)
         else:

@@ -1,0 +1,424 @@
+"""Shares of the limits: one key cannot use everything, and what it uses is counted exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.frames import Opcode
+
+from anytime.errors import AnytimeError
+from anytime_service.accounts import Accounts
+from anytime_service.app import create_app
+from anytime_service.clock import now_ms
+from anytime_service.errors import OverloadedError
+from anytime_service.handler import Handler
+from anytime_service.held import Held
+from anytime_service.keys import KEY, KeyRing, read_keys
+from anytime_service.live import Ask
+from anytime_service.outbox import MOST_BYTES, Outbox
+from anytime_service.registry import ModelRegistry
+from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import checked_groups
+from anytime_service.settings import Settings
+from service.doors import bearer
+from service.loops import run
+from service.raw_stream import raw, read_frame, text
+from service.redis_server import RedisServer
+from service.serving import PLAIN, VALUES, Running, running, small_model, until
+
+ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
+BOTH = f"{ANN},{BOB}"
+MODEL = small_model()
+
+
+def test_a_key_may_use_everything_where_it_is_the_only_one() -> None:
+    for told in (ANN, f"{ANN},admin:{ANN}"):  # one key in two scopes
+        keys = KeyRing(read_keys(told))
+        account = Accounts(Held(100), 0.5, keys).of_key(keys.current[0])
+        account.check(100)
+        assert account.fits(100)
+        assert not account.has_share(1_000, 10)
+        with pytest.raises(OverloadedError, match="limit of 100"):
+            account.check(101)
+
+
+def test_a_share_is_at_least_one_and_its_refusal_names_the_share_and_no_key() -> None:
+    keys = KeyRing(read_keys(BOTH))
+    held = Held(100)
+    accounts = Accounts(held, 0.25, keys)
+    account = accounts.of_key(keys.current[0])
+    assert (account.share(100), account.share(2)) == (25, 1)
+    account.bytes += 20
+    assert (account.fits(5), account.fits(6), held.bytes) == (True, False, 20)
+    with pytest.raises(OverloadedError, match=r"this API key has 20 bytes held, and 6 more .* share, 25 of 100") as why:
+        account.check(6, "groups")
+    assert why.value.field == "groups"
+    assert "ann" not in str(why.value)
+    accounts.of_key(keys.current[1]).check(25)
+    accounts.nobody.bytes += 78
+    with pytest.raises(OverloadedError, match="limit of 100"):
+        account.check(4)
+    assert accounts.of({KEY: keys.current[0]}) is account
+    assert accounts.of({}) is accounts.nobody
+    assert account.owner != accounts.of_key(keys.current[1]).owner
+
+
+def test_a_key_that_is_added_halves_what_the_first_may_use_and_one_that_goes_keeps_its_account(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(ANN)
+    keys = KeyRing((), file)
+    (ann,) = keys.current
+    held = Held(100)
+    accounts = Accounts(held, 0.5, keys)
+    account = accounts.of_key(ann)
+    assert accounts.of_key(read_keys(f"admin:{ANN}")[0]) is account, "a key is one, however often it is read"
+    account.bytes += 80
+    file.write_text(f"{ANN}\n{BOB}\n")
+    keys.read()
+    assert not account.fits(1)
+    file.write_text(BOB)
+    keys.read()
+    assert accounts.of_key(ann) is account, "as long as something is counted on it"
+    account.bytes -= 80
+    assert held.bytes == 0
+    del account
+    gc.collect()
+    assert len(accounts) == 0
+
+
+class Steps:
+    """Random steps of two keys and of requests without one, in process."""
+
+    def __init__(self) -> None:
+        self.keys = KeyRing(read_keys(BOTH))
+        self.handler = Handler(
+            ModelRegistry.of([MODEL]), Settings(max_open=6, max_held_bytes=400, max_sessions=4), keys=self.keys
+        )
+        self.sessions = MemorySessions(4, 60.0, self.handler.held)
+        self.accounts = [*map(self.handler.accounts.of_key, self.keys.current), self.handler.accounts.nobody]
+        self.lives: list[Any] = []
+        self.names: list[str] = []
+
+    async def step(self, kind: str, who: int, which: int) -> None:
+        account = self.accounts[who]
+        live = self.lives[which % len(self.lives)] if self.lives else None
+        name = self.names[which % len(self.names)] if self.names else None
+        with suppress(AnytimeError):  # refused: out of turn, over a limit, gone
+            if kind == "open":
+                self.lives.append(
+                    self.handler.open(Ask(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account)
+                )
+            elif kind == "create":
+                self.names.append(await self.sessions.create(MODEL, None, account))
+            elif kind in ("group", "end", "drop", "drain", "fail") and live is not None:
+                await self.event(kind, live, which)
+            elif kind == "take" and name is not None:
+                group = sorted(VALUES)[which % 3]
+                await (await self.sessions.get(name)).take({group: [VALUES[group]] * (1 + which % 2)})
+            elif kind == "wait" and name is not None:
+                async with self.sessions.read(name) as session:
+                    told: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
+                    shared = session.prediction
+                    joined = self.handler.open(Ask(deadline_ms=5_000), now_ms(), *told, shared=shared, account=account)
+                    if not joined.answered:
+                        session.join(joined)
+                    self.lives.append(joined)
+            elif kind == "delete" and name is not None:
+                await self.sessions.delete(name)
+            elif kind == "rotate":
+                self.keys._several = not self.keys._several
+
+    async def event(self, kind: str, live: Any, which: int) -> None:
+        if kind == "group":
+            group = sorted(VALUES)[which % 3]
+            live.group(group, checked_groups(live.opened._prediction, {group: VALUES[group]})[group])
+        elif kind == "fail":
+            live.fail(ValueError())
+        else:
+            getattr(live, kind)()
+
+    def check(self) -> None:
+        handler = self.handler
+        assert sum(account.bytes for account in self.accounts) == handler.held.bytes
+        assert set().union(*(account.live for account in self.accounts)) == handler.live
+        assert sum(len(account.live) for account in self.accounts) == len(handler.live) <= 6
+        assert sum(account.sessions for account in self.accounts) == len(self.sessions) <= 4
+        assert 0 <= handler.held.bytes <= 400
+
+
+KINDS = ("open", "group", "end", "drop", "drain", "fail", "create", "take", "wait", "delete", "rotate")
+steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 5)), max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps)
+def test_what_keys_use_is_counted_exactly_and_is_zero_when_everything_has_ended(
+    told: list[tuple[str, int, int]],
+) -> None:
+    async def main() -> None:
+        these = Steps()
+        for kind, who, which in told:
+            await these.step(kind, who, which)
+            these.check()
+        for live in these.lives:
+            live.drop()
+        for name in these.names:
+            with suppress(AnytimeError):
+                await these.sessions.delete(name)
+        these.check()
+        assert (these.handler.held.bytes, len(these.handler.live), len(these.sessions)) == (0, 0, 0)
+        assert all((each.bytes, len(each.live), each.sessions) == (0, 0, 0) for each in these.accounts)
+        await these.sessions.close()
+
+    run(main())
+
+
+@contextmanager
+def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Handler]]:
+    """A service with these keys, and its handler."""
+    told = Settings(port=0, api_keys=keys, **limits)
+    app = create_app(ModelRegistry.of([MODEL]), told)
+    with running(app, told) as service:
+        yield service, app.state.handler
+
+
+def used(handler: Handler) -> tuple[int, int, int]:
+    """What all accounts have together, beside what the handler has."""
+    gc.collect()
+    return handler.held.bytes, len(handler.live), len(handler.accounts)
+
+
+Opener = Callable[[Running, str, ExitStack], Any]
+
+
+def by_stream(service: Running, key: str, stack: ExitStack) -> Any:
+    stream = stack.enter_context(service.stream(additional_headers=bearer(key)))
+    stream.say("begin", 1, deadline_ms=9_000)
+    stream.say("end", "never begun")
+    problem = stream.problem()
+    return problem if problem["id"] == 1 else None
+
+
+def by_request(path: str, **headers: str) -> Opener:
+    def asked(service: Running, key: str, stack: ExitStack) -> Any:
+        connection = stack.enter_context(service.connect())
+        told = {"Host": "test", **bearer(key), "Content-Length": "10000", **headers}
+        lines = [f"POST {path}?deadline_ms=9000 HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
+        connection.send("\r\n".join([*lines, "", ""]).encode())
+        connection.sock.settimeout(0.3)
+        try:
+            return connection.response()[2]
+        except TimeoutError:
+            return None
+
+    return asked
+
+
+def by_session(service: Running, key: str, stack: ExitStack) -> Any:
+    begun = httpx.post(f"{service.url}/sessions", headers=bearer(key)).json()
+    if "status" in begun:
+        return begun
+    connection = stack.enter_context(service.connect())
+    connection.send(
+        f"GET /sessions/{begun['id']}/predict?deadline_ms=9000 HTTP/1.1\r\nHost: test\r\n"
+        f"Authorization: Bearer {key}\r\n\r\n".encode()
+    )
+    connection.sock.settimeout(0.3)
+    try:
+        return connection.response()[2]
+    except TimeoutError:
+        return None
+
+
+BINDINGS: dict[str, Opener] = {
+    "stream": by_stream,
+    "predict": by_request("/predict"),
+    "oip": by_request("/v2/models/brake/infer"),
+    "session": by_session,
+}
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_one_key_opens_no_more_than_its_share_over_any_binding(binding: str) -> None:
+    asked = BINDINGS[binding]
+    with served(max_open=4) as (service, handler):
+        with ExitStack() as stack:
+            assert [asked(service, ANN, stack) for _ in range(2)] == [None, None]
+            until(lambda: len(handler.live) == 2)
+            problem = asked(service, ANN, stack)
+            assert (problem["status"], problem["type"]) == (503, "urn:anytime:problem:overloaded")
+            assert "this API key has 2 open predictions, and its share is 2 of 4" in problem["detail"]
+            assert asked(service, BOB, stack) is None, "the other key is served"
+            until(lambda: len(handler.live) == 3)
+        until(lambda: not handler.live)
+        with ExitStack() as stack:
+            assert asked(service, ANN, stack) is None, "what has ended is not counted"
+        sessions = 1 if binding == "session" else 0  # of ANN and of BOB, which have not expired
+        until(lambda: used(handler) == (0, 0, 2 * sessions))
+
+
+def test_a_single_key_opens_as_many_as_there_may_be() -> None:
+    with served(ANN, max_open=3) as (service, handler), ExitStack() as stack:
+        assert [by_stream(service, ANN, stack) for _ in range(3)] == [None] * 3
+        assert "3 predictions are open already" in by_stream(service, ANN, stack)["detail"]
+        assert len(handler.live) == 3
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory"
+    redis: RedisServer = request.getfixturevalue("shared_redis")
+    redis.ask("FLUSHDB", database=6)
+    return redis.url(6)
+
+
+def test_one_key_begins_no_more_sessions_than_its_share(store: str) -> None:
+    limits: dict[str, Any] = {
+        "max_sessions": 5,
+        "session_store": store,
+        "session_store_timeout_ms": 5_000,
+        "session_ttl_s": 600,
+    }
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(served(**limits))[0] for _ in range(1 if store == "memory" else 2)]
+
+        def begin(key: str) -> httpx.Response:
+            replicas.append(replicas.pop(0))
+            return replicas[0].post_to("/sessions", headers=bearer(key))
+
+        def names(key: str) -> list[str]:
+            return [begin(key).json()["id"] for _ in range(2)]
+
+        of_ann = names(ANN)
+        for _ in range(2):  # at each replica
+            refused = begin(ANN)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "this API key has 2 sessions, and its share is 2 of 5" in refused.json()["detail"]
+        of_bob = names(BOB)
+        assert "share" in begin(BOB).json()["detail"]
+        path = f"/sessions/{of_ann[0]}"
+        assert replicas[0].post_to(f"{path}/groups", VALUES, headers=bearer(BOB)).status_code == 200
+        for name, key in ((of_ann[0], BOB), (of_ann[1], ANN), (of_bob[0], ANN)):  # any key may end a session
+            assert httpx.delete(f"{replicas[0].url}/sessions/{name}", headers=bearer(key)).status_code == 204
+        assert len(names(ANN)) == 2
+        assert begin(BOB).status_code == 201
+
+
+def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
+    limits: dict[str, Any] = {
+        "max_sessions": 2,
+        "session_store": store,
+        "session_store_timeout_ms": 5_000,
+        "session_ttl_s": 0.2,
+    }
+    with served(**limits) as (service, _):
+        assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 201
+        assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 503
+        until(lambda: service.post_to("/sessions", headers=bearer(ANN)).status_code == 201)
+
+
+def test_a_damaged_count_of_a_keys_sessions_in_redis_mends_itself(shared_redis: RedisServer) -> None:
+    shared_redis.ask("FLUSHDB", database=6)
+    limits: dict[str, Any] = {
+        "max_sessions": 4,
+        "session_store": shared_redis.url(6),
+        "session_store_timeout_ms": 5_000,
+    }
+    with served(**limits) as (service, handler):
+        owner = handler.accounts.of_key(read_keys(ANN)[0]).owner
+        shared_redis.ask("SET", f"anytime:sessions:{owner}", "something", database=6)
+        for status in (201, 201, 503):
+            assert service.post_to("/sessions", headers=bearer(ANN)).status_code == status
+        assert ANN.encode() not in b"".join(shared_redis.ask("KEYS", "*", database=6))
+
+
+def test_one_key_holds_no_more_bytes_than_its_share() -> None:
+    with served(max_held_bytes=4_000, max_rows=100) as (service, handler):
+        refused = service.metric("anytime_shed_total")
+        assert refused == 0
+        with ExitStack() as stack:
+            half = text({"type": "begin", "id": 1, "model": "x" * 1_900})[:1_800]
+            message = stack.enter_context(raw(service, key=ANN))
+            message.send(half)
+            until(lambda: 1_700 < handler.held.bytes < 1_800)
+            other = stack.enter_context(raw(service, key=ANN))
+            other.send(half)
+            opcode, content = read_frame(other)
+            assert (opcode, content[2:19]) == (Opcode.CLOSE, b"this API key has ")
+            body = httpx.post(f"{service.url}/predict", headers=bearer(ANN), content=b" " * 1_000)
+            assert (body.status_code, "its share, 2000 of 4000 bytes" in body.json()["detail"]) == (503, True)
+            stream = stack.enter_context(service.stream(additional_headers=bearer(ANN)))
+            stream.say("begin", 1)
+            stream.groups(1, {"speed": [[1.0]] * 50})
+            assert stream.problem()["field"] == "groups.speed"
+            answered = httpx.post(
+                f"{service.url}/predict", headers=bearer(BOB), json={"groups": {"speed": [[1.0]] * 50}}
+            )
+            assert answered.status_code == 200, "the other key has its own share"
+        until(lambda: used(handler) == (0, 0, 0))
+
+
+def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
+    async def main() -> None:
+        keys = KeyRing(read_keys(BOTH))
+        held = Held(4 * MOST_BYTES)
+        account = Accounts(held, 0.25, keys).of_key(keys.current[0])
+        given_up: list[int] = []
+
+        async def never(_: object) -> None:
+            await asyncio.Event().wait()
+
+        boxes = [Outbox(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
+        for box in boxes:
+            box.put({}, 1)
+            box.put({}, MOST_BYTES - 10)
+        assert given_up == [1], "the second, though each is below the limit of one client"
+        for box in boxes:
+            box.close()
+        assert (account.bytes, held.bytes) == (0, 0)
+
+    run(main())
+
+
+def test_a_key_that_goes_while_it_has_things_open_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    file = tmp_path / "keys"
+    file.write_text(f"{ANN}\n{BOB}\n")
+    told = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
+    app = create_app(ModelRegistry.of([MODEL]), told)
+    handler: Handler = app.state.handler
+    with running(app, told) as service, ThreadPoolExecutor(1) as threads:
+        with service.stream(additional_headers=bearer(ANN)) as stream:
+            stream.say("begin", 1, deadline_ms=9_000)
+            stream.groups(1, {"speed": [2.0]})
+            session = service.post_to("/sessions", headers=bearer(ANN)).json()["id"]
+            path = f"/sessions/{session}"
+            assert service.post_to(f"{path}/groups", {"speed": [2.0]}, headers=bearer(ANN)).status_code == 200
+            asked: dict[str, Any] = {
+                "params": {"deadline_ms": 1_500},
+                "headers": bearer(ANN),
+                "timeout": 30,
+                "verify": PLAIN,
+            }
+            waiting = threads.submit(httpx.get, f"{service.url}{path}/predict", **asked)
+            until(lambda: len(handler.live) == 2)
+            file.write_text(BOB)
+            assert stream.answer(1)["reason"] == "draining"
+            assert waiting.result(20).json()["reason"] == "deadline", "a request that was let in is answered"
+        until(lambda: len(app.state.sessions) == 0)
+        until(lambda: used(handler) == (0, 0, 0))
+        with ExitStack() as stack:  # the only key that is left may use everything
+            assert [by_stream(service, BOB, stack) for _ in range(4)] == [None] * 4
