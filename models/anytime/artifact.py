@@ -32,7 +32,7 @@ MODEL = Kind("anytime", "model", "anytime train", "train or copy it again")
 
 _LATER: dict[int, dict[str, Any]] = {
     2: {"family": True, "prior_deviance": True, "calibration": True, "steps": {"__all__": {"deviance"}}},
-    3: {"stopped": True, "certificate": True},
+    3: {"stopped": True, "certificate": True, "first": True},
 }
 """Fields that each format brought; they are not of the content of an older file."""
 

@@ -129,7 +129,9 @@ def _costs(steps: list[tuple[str, ...]], groups: FeatureGroups) -> Float:
 
 
 def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order:
-    """The steps by falling gain per new cost, each after those that it requires; a cost-blind order stays.
+    """Return the steps by falling gain per new cost, each after those that it requires.
+
+    Steps of groups that the user placed first stay where they are, as does a cost-blind order.
 
     New requirements may tie steps of several groups to each other: these are taken as they stand.
     """
@@ -142,9 +144,10 @@ def _sorted(model: AnytimeModel, staying: Order, groups: FeatureGroups) -> Order
         {owner[groups.names[g]] for name in adds for g in groups.prerequisites[groups.positions[name]]} - {k}
         for k, adds in enumerate(staying.steps)
     ]
-    left = list(range(len(gains)))
-    order: list[int] = []
-    taken: set[int] = set()
+    first = set(model.manifest.first)
+    order = [k for k, adds in enumerate(staying.steps) if first.intersection(adds)]
+    taken = set(order)
+    left = [k for k in range(len(gains)) if k not in taken]
     while left:
         # None is open where steps require each other, as their groups never do: then the first one left is next.
         open_steps = [k for k in left if needed[k] <= taken] or left[:1]

@@ -98,13 +98,13 @@ class Redundant(_Record):
 
 
 class Stopped(_Record):
-    """Where training stopped, of a model that was told to stop where no more was to be gained.
+    """The record of a stopping rule, and of the groups that the model leaves out.
 
-    `rule` is what ended the sequence after `steps` steps; None where every group was taken after all. `epsilon` is as
-    asked, and `longest` the length of the longest projection left when it stopped. `validation` names the table whose
-    `errors` (of every prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the
-    number of steps. `left_out` are the groups that training had and this model has not, whether the rule, the
-    hold-out or whoever re-sequenced the model left them out.
+    `rule` is what ended the sequence after `steps` steps; None where no rule did. `epsilon` is the requested precision,
+    and `longest` the length of the longest remaining projection. `validation` names the table whose `errors` (of every
+    prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the number of steps.
+    `left_out` names the groups that the model leaves out, whether a rule excluded them or the user did (`--without`).
+    A re-sequenced model keeps `left_out` alone, because no rule has seen its order.
     """
 
     rule: Literal["epsilon", "validation"] | None
@@ -137,8 +137,9 @@ class Manifest(_Record):
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
     rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
     families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
-    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps; of a
-    model that was `stopped` there were more, and `guarantee` is of sets of all of them.
+    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps; where
+    a rule stopped the sequence, `guarantee` is for sets of all groups that it chose from. `first` names the groups that
+    the user placed before all others.
     """
 
     format: int = FORMAT
@@ -155,6 +156,7 @@ class Manifest(_Record):
     method: Method
     cost_blind: bool = False
     doubling: bool = False
+    first: tuple[str, ...] = ()
     alpha: float = Field(ge=0)
     prior_error: float | None = None
     prior_deviance: float | None = None

@@ -116,10 +116,21 @@ class Fit:
         )
 
     def model(
-        self, name: str, target: Target, origin: Provenance, *, query: str | None = None, keep_moments: bool = True
+        self,
+        name: str,
+        target: Target,
+        origin: Provenance,
+        *,
+        query: str | None = None,
+        keep_moments: bool = True,
+        left_out: tuple[str, ...] = (),
     ) -> AnytimeModel:
-        """The model that predicts, with its manifest: of the groups that the sequence takes, and no others."""
+        """Return the model that predicts, of the groups in the sequence; `left_out` names groups excluded before."""
         groups, columns = self.taken
+        stopped = self.stopped
+        if left_out:
+            stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
+            stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(groups.features)
         manifest = Manifest(
             name=name,
@@ -134,6 +145,7 @@ class Fit:
             method=self.options.method,
             cost_blind=self.options.cost_blind,
             doubling=self.options.doubling,
+            first=tuple(group for group in self.options.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
             prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
@@ -143,7 +155,7 @@ class Fit:
                 collinear=tuple(names[self.collinear[columns]].tolist()),
             ),
             guarantee=self.guarantee,
-            stopped=self.stopped,
+            stopped=stopped,
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns)

@@ -16,7 +16,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.model import AnytimeModel
-from anytime.resequencing import Retrained, resequence
+from anytime.resequencing import Changes, Retrained, resequence
 from anytime.targets import Target
 
 NAMES = ("a", "b", "c", "d")
@@ -113,6 +113,19 @@ def test_without_moments_it_is_estimated_from_what_the_steps_gained() -> None:
     assert not drift(trained, groups()).lost
 
 
+@pytest.mark.parametrize("moments", [True, False], ids=["learned", "estimated"])
+def test_groups_that_the_user_placed_first_are_no_drift(moments: bool) -> None:
+    free = model()
+    last = free.manifest.steps[-1].group
+    led = resequence(free, changes=Changes(first=(last,)))
+    assert [step.adds for step in led.manifest.steps] != [step.adds for step in free.manifest.steps]
+    found = drift(led if moments else replace(led, moments=None), groups())
+    assert found.estimated is not moments
+    assert found.moving.steps[0] == led.manifest.steps[0].adds
+    if moments:
+        assert not found.changes
+
+
 def test_a_cost_blind_order_stays() -> None:
     blind = model(cost_blind=True)
     assert not drift(blind, groups(a=30.0)).changes
@@ -125,7 +138,7 @@ def test_a_likelihood_is_estimated_or_ordered_by_its_rows() -> None:
     new = groups(a=30.0, b=0.5)
     assert drift(trained, new).estimated
     Y = (y > 0).astype(float)[:, np.newaxis]
-    data = Retrained(moments_of(X, Y), Observed([Block(X, Y)], Target("binary", ("y",), (False, True)), 1))
+    data = Retrained("rows.csv", moments_of(X, Y), Observed([Block(X, Y)], Target("binary", ("y",), (False, True)), 1))
     found = drift(trained, new, data)
     assert not found.estimated
     assert found.changes

@@ -12,6 +12,7 @@ from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.generalised import Observed
 from anytime.groups import load_groups
+from anytime.manifest import Stopped
 from anytime.model import AnytimeModel
 from anytime.resequencing import Changes, Retrained, kept_groups, resequence
 from anytime.targets import Target
@@ -90,7 +91,7 @@ def test_without_some_groups_it_is_what_training_gives_without_them(without: tup
     found = resequence(trained(), changes=Changes(without=without))
     check_same(found, trained(tuple(name for name in NAMES if name not in without)))
     assert found.manifest.stopped is not None
-    assert found.manifest.stopped.left_out == without
+    assert found.manifest.stopped == Stopped(rule=None, steps=len(found.manifest.steps), left_out=without)
     again = resequence(found, load_groups(groups()))
     check_same(again, found)
 
@@ -161,6 +162,43 @@ def test_the_own_first_steps_forced_change_nothing() -> None:
     check_same(resequence(model, changes=Changes(first=first)), model)
 
 
+def test_groups_stay_first_until_they_are_placed_otherwise_or_left_out() -> None:
+    led = resequence(trained(), changes=Changes(first=("e", "c")))
+    assert led.manifest.first == ("e", "c")
+    check_same(resequence(led, load_groups(groups())), led)
+    assert resequence(led, changes=Changes(first=("d",))).manifest.first == ("d",)
+    check_same(resequence(led, changes=Changes(first=())), trained())
+    without = resequence(led, changes=Changes(without=("e",)))
+    assert without.manifest.first == ("c",)
+    assert without.manifest.steps[0].adds == ("c",)
+
+
+def test_provenance_is_that_of_the_rows_which_the_new_model_is_fitted_on() -> None:
+    X, y = table()
+    X[:30, 0] = np.nan
+    model = AnytimeClassifier(groups(), alpha=ALPHA, folds=3, random_state=0).fit(X, y > 0).model_
+    assert (model.manifest.provenance.imputed, model.manifest.provenance.folds) == (("x0",), 3)
+    X, Y = table(1)[0][:100], (table(1)[1] > 0).astype(float)[:100, np.newaxis]
+    weights = np.full(100, 0.5)
+    data = Retrained(
+        "new.csv",
+        moments_of(X, Y, weights),
+        Observed([Block(X, Y, weights)], Target("binary", ("y",), (False, True)), 1),
+    )
+    origin = resequence(model, data=data).manifest.provenance
+    assert (origin.data, origin.rows, origin.weight, origin.imputed) == ("new.csv", 100, 50.0, ())
+    assert (origin.folds, origin.seed) == (None, None)
+
+
+def test_provenance_names_no_feature_that_was_left_out() -> None:
+    X, y = table()
+    X[:30, 0] = X[:20, 3] = np.nan
+    model = AnytimeRegressor(groups(), alpha=ALPHA).fit(X, y).model_
+    assert model.manifest.provenance.imputed == ("x0", "x3")
+    origin = resequence(model, changes=Changes(without=("c",))).manifest.provenance
+    assert (origin.imputed, origin.rows, origin.data) == (("x0",), 300, "memory")
+
+
 def test_a_doubling_sequence_with_forced_steps_promises_nothing() -> None:
     found = resequence(trained(doubling=True), changes=Changes(first=("e",)))
     assert found.manifest.steps[0].adds == ("e",)
@@ -171,16 +209,19 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     X, y = table()
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
-    kept = kept_groups(model, changes)
+    kept = kept_groups(model.groups, changes)
     held = columns("a", "b", "d", "e")
     Y = (y > 0).astype(float)[:, np.newaxis]
     data = Retrained(
-        moments_of(X[:, held], Y), Observed([Block(X[:, held], Y)], Target("binary", ("y",), (False, True)), 1)
+        "rows.csv",
+        moments_of(X[:, held], Y),
+        Observed([Block(X[:, held], Y)], Target("binary", ("y",), (False, True)), 1),
     )
     found = resequence(model, data=data, changes=changes)
     assert kept.names == ("a", "b", "d", "e")
     assert found.manifest.steps[0].adds == ("e",)
     assert found.groups.names == kept.names
+    assert found.manifest.provenance.data == "rows.csv"
     with pytest.raises(TrainingError, match="is fitted on rows; give its data"):
         resequence(model, changes=changes)
 
@@ -190,9 +231,9 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     [
         (Changes(without=("nobody",)), "there is no group 'nobody'"),
         (Changes(first=("nobody",)), "there is no group 'nobody'"),
-        (Changes(without=("a",)), "group 'b' requires 'a', which is to be left out; leave out both"),
-        (Changes(without=("c",), first=("c",)), "group 'c' is to go first and to be left out"),
-        (Changes(without=NAMES), "no groups are left; expected at least one"),
+        (Changes(without=("a",)), "group 'b' requires 'a', which is left out; leave out both"),
+        (Changes(without=("c",), first=("c",)), "group 'c' is both placed first and left out"),
+        (Changes(without=NAMES), "all groups are left out; keep at least one"),
     ],
     ids=str,
 )

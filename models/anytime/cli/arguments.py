@@ -15,6 +15,7 @@ __all__ = [
     "Data",
     "Drop",
     "DropMissing",
+    "First",
     "Folds",
     "GroupsFile",
     "Jobs",
@@ -25,6 +26,7 @@ __all__ = [
     "Seed",
     "TargetColumns",
     "Weights",
+    "Without",
     "checked_folds",
     "parsed_alpha",
     "workers",
@@ -57,6 +59,13 @@ Query = Annotated[
 ]
 Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
+First = Annotated[
+    list[str] | None,
+    typer.Option("--first", help="Group to place before all others; repeat it for an order.", show_default=False),
+]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", help="Group to leave out; may be repeated.", show_default=False)
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]

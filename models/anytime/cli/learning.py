@@ -19,7 +19,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.manifest import FamilyName, Task
 from anytime.model import AnytimeModel
 from anytime.moments import Moments
-from anytime.resequencing import Retrained
+from anytime.resequencing import Changes, Retrained, kept_groups
 from anytime.tables import open_table
 from anytime.targets import Survey, Target, settle_target, survey_target
 
@@ -132,9 +132,10 @@ def open_source(
     drop_missing: bool,
     known: Target | None = None,
     place: Place = HERE,
+    changes: Changes | None = None,
 ) -> TableSource:
     """Open and check everything that training will read; remarks say what was settled and what is left out."""
-    loaded = _without(load_groups(groups), drop or ())
+    loaded = _without(kept_groups(load_groups(groups), changes or Changes()), drop or ())
     table = open_table(data if place.cluster is None else data.resolve())
     if place.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one piece, for one worker: row groups or a directory of Parquet files are shared out")
@@ -226,7 +227,7 @@ def open_again(
     dataset = Dataset(table, groups, target, None, weights, drop_missing)
     dataset.check()
     source = TableSource(dataset, survey.rows - survey.missing, "", stratified=False)
-    return Retrained(source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))
+    return Retrained(source.name, source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))
 
 
 def _without(groups: FeatureGroups, drop: Many[str]) -> FeatureGroups:

@@ -171,6 +171,7 @@ def summary(model: AnytimeModel) -> str:
     origin, redundant = manifest.provenance, manifest.redundant
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
     used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
+    kind += f", {listed(manifest.first)} first" if manifest.first else ""
     lines = [
         f"model {model.name} {model.version}".rstrip()
         + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
@@ -195,7 +196,7 @@ def summary(model: AnytimeModel) -> str:
 
 
 def _stop(stopped: Stopped) -> str:
-    """Where training stopped and why, in a line."""
+    """Return a line that says where training stopped, why, and which groups are left out."""
     left = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
     if stopped.rule == "epsilon":
         return f"stopped by epsilon {stopped.epsilon:g}: what is left is no longer than {stopped.longest:.3g}; {left}"
@@ -204,6 +205,8 @@ def _stop(stopped: Stopped) -> str:
         best, last = map(_number, (stopped.errors[stopped.steps], stopped.errors[-1]))
         return f"stopped by {stopped.validation}: {told}, {best} ({last} with all); {left}"
     asked = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
+    if not asked:
+        return left
     return f"not stopped by {' or '.join(asked)}; {left}"
 
 
@@ -230,11 +233,12 @@ def _left_out(model: AnytimeModel) -> bool:
 
 
 def _of_groups(model: AnytimeModel) -> str:
-    """Of which groups the sets of a guarantee are, where training left some out."""
-    if not _left_out(model):
+    """Return which groups the sets of a guarantee consist of, where the model leaves some out."""
+    stopped = model.manifest.stopped
+    if stopped is None or not stopped.left_out:
         return ""
-    # At other costs the left-out groups are not there to compare with.
-    return "of the groups kept, " if model.manifest.provenance.resequenced_from else "of all groups, "
+    # Without a rule the left-out groups never took part in training.
+    return "of the groups kept, " if stopped.rule is None else "of all groups trained on, "
 
 
 def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:

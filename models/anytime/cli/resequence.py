@@ -1,4 +1,4 @@
-"""`anytime resequence`: a model's groups in another order, without data."""
+"""`anytime resequence`: reorder the groups of a model, without data for least squares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import DropMissing, Jobs, ModelFile, Weights, workers
+from anytime.cli.arguments import DropMissing, First, Jobs, ModelFile, Weights, Without, workers
 from anytime.cli.output import Out, check_out
 from anytime.manifest import Method
 
@@ -26,13 +26,6 @@ Doubling = Annotated[
     bool | None,
     typer.Option("--doubling/--no-doubling", help="Take no step dearer than all before it, or do.", show_default=False),
 ]
-First = Annotated[
-    list[str] | None,
-    typer.Option("--first", help="Group to take before all others; repeat it for an order.", show_default=False),
-]
-Without = Annotated[
-    list[str] | None, typer.Option("--without", help="Group to leave out; may be repeated.", show_default=False)
-]
 
 
 def resequence(
@@ -44,6 +37,9 @@ def resequence(
     cost_blind: CostBlind = None,
     doubling: Doubling = None,
     first: First = None,
+    no_first: Annotated[
+        bool, typer.Option("--no-first", help="Place no group first that the model has first.")
+    ] = False,
     without: Without = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Table to fit on; least squares needs none.", show_default=False)
@@ -52,9 +48,9 @@ def resequence(
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
 ) -> None:
-    """Order a model's groups anew: at other costs, by another rule, some first, without some.
+    """Reorder the groups of a model: at other costs, by another rule, some first, without some.
 
-    Least squares needs no data, only the moments that the model carries.
+    Least squares needs no data, only the moments in the model. Options that are not given stay as in the model.
     """
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.cli.console import remark, results, working  # noqa: PLC0415
@@ -65,21 +61,24 @@ def resequence(
     from anytime.resequencing import resequence as resequenced  # noqa: PLC0415
 
     check_out(out)
-    changes = Changes(method, alpha, cost_blind, doubling, tuple(first or ()), tuple(without or ()))
+    if first and no_first:
+        raise TrainingError("--first and --no-first are given; expected one of them")
+    leading = () if no_first else tuple(first) if first else None
+    changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
     if costs is None and changes == Changes():
-        raise TrainingError("nothing is to be changed; give --costs, --method, --alpha, --first, --without or another")
+        raise TrainingError("nothing changes; give --costs, --method, --alpha, --first, --without or another option")
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
     ignored = [] if groups is None else left_out(loaded, groups)
     if ignored:
-        remark(f"ignored: {listed(ignored, 10)} (left out when the model was trained)")
+        remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     again = None
     if data is not None and loaded.manifest.family != "gaussian":
         from anytime.cli.learning import open_again  # noqa: PLC0415
 
         again = open_again(
             loaded,
-            kept_groups(loaded, changes),
+            kept_groups(loaded.groups, changes),
             data,
             weights=weights,
             drop_missing=drop_missing_target,

@@ -15,13 +15,17 @@ from anytime.groups import load_groups
 from anytime.kept_moments import KeptMoments, are_moments
 from anytime.manifest import FamilyName, Task
 from anytime.moments import Moments
+from anytime.resequencing import Changes, kept_groups, moments_of_groups
 from anytime.targets import Target
 
 __all__ = ["Given", "source_of"]
 
 
 class Given(NamedTuple):
-    """The options that say what the columns of a table mean, and `known`, what its target means, if that is settled."""
+    """The options that say what the columns of a table mean.
+
+    `known` is the meaning of the target, if that is settled; `changes` names groups to leave out or to place first.
+    """
 
     groups: Path | None
     target: Many[str] | None
@@ -32,11 +36,12 @@ class Given(NamedTuple):
     drop: Many[str] | None
     drop_missing: bool
     known: Target | None = None
+    changes: Changes = Changes()
 
 
 @dataclass(frozen=True)
 class _KeptSource:
-    """Moments as a source: their folds are those that they were made with."""
+    """Moments as a source, of some or all of their groups, in the folds that they were made with."""
 
     kept: KeptMoments
     meaning: Meaning
@@ -49,7 +54,8 @@ class _KeptSource:
 
     def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
         """Moments of each fold."""
-        return self.kept.parts
+        groups = self.kept.record.groups
+        return [moments_of_groups(part, groups, self.meaning.groups) for part in self.kept.parts]
 
     def observed(self, _folds: int, _seed: int, _jobs: int) -> Observations:
         """Refuse: there are no rows."""
@@ -86,6 +92,7 @@ def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
         drop_missing=given.drop_missing,
         known=given.known,
         place=place,
+        changes=given.changes,
     )
 
 
@@ -111,4 +118,4 @@ def _kept(path: Path, given: Given) -> _KeptSource:
         raise TrainingError(f"--task is {given.task}; the moments are of task {record.task}")
     groups = record.groups if given.groups is None else record.groups.with_costs(load_groups(given.groups))
     remark = f", {kept.total.rows} rows in {record.folds} folds"
-    return _KeptSource(kept, Meaning(groups, kept.target, record.query, record.weights), remark)
+    return _KeptSource(kept, Meaning(kept_groups(groups, given.changes), kept.target, record.query, record.weights), remark)

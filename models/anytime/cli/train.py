@@ -12,6 +12,7 @@ from anytime.cli.arguments import (
     Alpha,
     Drop,
     DropMissing,
+    First,
     Folds,
     Jobs,
     MaybeGroups,
@@ -19,6 +20,7 @@ from anytime.cli.arguments import (
     Query,
     Seed,
     Weights,
+    Without,
     checked_folds,
     parsed_alpha,
     workers,
@@ -76,6 +78,8 @@ def train(
     doubling: Annotated[
         bool, typer.Option("--doubling", help="Take no step dearer than all before it: a bound at every budget.")
     ] = False,
+    first: First = None,
+    without: Without = None,
     alpha: Alpha = "cv",
     folds: Folds = 5,
     one_se: Annotated[
@@ -114,10 +118,14 @@ def train(
     from anytime.cli.sources import Given, source_of  # noqa: PLC0415
     from anytime.options import Options  # noqa: PLC0415
     from anytime.provenance import provenance  # noqa: PLC0415
+    from anytime.resequencing import Changes  # noqa: PLC0415
     from anytime.training import fit  # noqa: PLC0415
 
     settled = family or ("poisson" if task == "count" else "gaussian")
-    options = Options(method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon)
+    changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
+    options = Options(
+        method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon, tuple(first or ())
+    )
     options.check()
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
     share = checked_coverage(coverage, calibrate)
@@ -128,7 +136,8 @@ def train(
     tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
     check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
     with place(backend, scheduler, checkpoint) as where:
-        source = source_of(data, Given(groups, target, task, settled, query, weights, drop, drop_missing_target), where)
+        given = Given(groups, target, task, settled, query, weights, drop, drop_missing_target, changes=changes)
+        source = source_of(data, given, where)
         calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
         testing = None if test is None else open_test(test, source)
         validating = None if validation is None else open_test(validation, source)
@@ -140,7 +149,10 @@ def train(
             held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
             fitted = fit(parts, source.meaning.groups, options, observed, held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
-    model = fitted.model(out.stem, found, origin, query=source.meaning.query, keep_moments=not no_moments)
+    meaning = source.meaning
+    model = fitted.model(
+        out.stem, found, origin, query=meaning.query, keep_moments=not no_moments, left_out=changes.without
+    )
     if calibrating is not None:
         with working(f"calibrating on {calibrating.table.name}"):
             model = calibrated(model, replace(calibrating, groups=model.groups), share)
