@@ -137,9 +137,9 @@ class Manifest(_Record):
     an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
     rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
     families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
-    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps; where
-    a rule stopped the sequence, `guarantee` is for sets of all groups that it chose from. `first` names the groups that
-    the user placed before all others.
+    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps;
+    where a rule stopped the sequence, `guarantee` is for sets of all groups that it chose from. `first` names the
+    groups that the user placed before all others.
     """
 
     format: int = FORMAT

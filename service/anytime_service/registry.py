@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from anytime.artifact import load
-from anytime.errors import listed, suggestion
+from anytime.errors import AnytimeError, listed, suggestion
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
@@ -16,6 +17,8 @@ __all__ = ["SUFFIX", "ModelRegistry", "load_registry", "reloaded"]
 
 SUFFIX = ".safetensors"
 """What a model file in a folder ends in; other files there are left alone."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,44 +113,70 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
 
 
 def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
-    """Look at a registry's files again, and read those that have changed.
+    """Return a registry with the files read again that have changed since.
 
     Parameters
     ----------
-    registry : stays as it is.
-    name : the model that is to be replaced, the others staying as they are; None replaces all.
+    registry : is not changed.
+    name : the model to replace; None replaces all. With a name, files of other models are neither read nor recorded,
+        so they cannot stand in its way, and a later reload still compares them with the models served now.
 
     Raises
     ------
     RegistryError, ArtifactError
-        As `load_registry`; or the models did not come from files, or a file has come to hold another model.
+        As `load_registry`; or the models did not come from files, or a file now contains another model.
     UnknownModelError
-        No file has a model of that name.
+        No file contains a model of that name.
     """
     if not registry.paths:
         raise RegistryError("these models did not come from files, so there is nothing to load again")
-    fresh = _loaded(registry.paths, registry.files)
     if name is None:
-        return fresh
-    if name not in fresh.models:
-        raise UnknownModelError(f"no file has a model {name!r}; {suggestion(name, list(fresh.models))}")
-    return ModelRegistry({**registry.models, name: fresh.models[name]}, registry.paths, fresh.files)
+        return _loaded(registry.paths, registry.files)
+    others = {file: each for file, each in registry.files.items() if each.model.name != name}
+    found: dict[Path, _File] = {}
+    problems: list[Exception] = []
+    for path in registry.paths:
+        try:
+            files = {file.resolve() for file in _files(path)} - others.keys()
+        except RegistryError as error:
+            problems.append(error)
+            continue
+        for file in sorted(files):
+            before = registry.files.get(file)
+            try:
+                each = _read(file, before)
+            except (AnytimeError, OSError) as error:
+                if before is not None:
+                    raise
+                problems.append(error)  # a new file of unknown name
+                continue
+            if each.model.name == name:
+                found[file] = each
+    if not found:
+        unknown = UnknownModelError(f"no file has a model {name!r}; {suggestion(name, list(registry.models))}")
+        raise problems[0] if problems else unknown
+    for problem in problems:
+        _log.warning("model %r is loaded again without this: %s", name, problem)
+    versions = _by_name(each.model for each in found.values())
+    return ModelRegistry({**registry.models, **versions}, registry.paths, {**others, **found})
 
 
 def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegistry:
-    files: dict[Path, _File] = {}
-    for file in dict.fromkeys(file.resolve() for path in paths for file in _files(path)):
-        told = file.stat()
-        state = (told.st_mtime_ns, told.st_size, told.st_ino)
-        before = known.get(file)
-        if before is not None and before.state == state:
-            files[file] = before
-            continue
-        model = load(file)
-        if before is not None:
-            _check_successor(file, before.model, model)
-        files[file] = _File(_warmed(model), state)
+    resolved = dict.fromkeys(file.resolve() for path in paths for file in _files(path))
+    files = {file: _read(file, known.get(file)) for file in resolved}
     return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
+
+
+def _read(file: Path, before: _File | None) -> _File:
+    """Return the model of a file, from memory if the file has not changed since `before`."""
+    now = file.stat()
+    state = (now.st_mtime_ns, now.st_size, now.st_ino)
+    if before is not None and before.state == state:
+        return before
+    model = load(file)
+    if before is not None:
+        _check_successor(file, before.model, model)
+    return _File(_warmed(model), state)
 
 
 def _check_successor(file: Path, old: AnytimeModel, new: AnytimeModel) -> None:

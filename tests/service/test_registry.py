@@ -137,6 +137,40 @@ def test_one_model_can_be_replaced_and_the_others_left(tmp_path: Path) -> None:
     )
 
 
+def test_a_named_reload_reads_and_records_no_file_of_another_model(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    for name in ("a", "b"):
+        small_model(name).save(tmp_path / f"{name}.safetensors")
+    registry = load_registry([first, second])
+    small_model("c").save(second)
+    dated("a", "2025-01-01", intercept=3.0).save(first)
+    half = reloaded(registry, "a")
+    assert [model.name for model in half] == ["a", "b"]
+    assert half.get("a").open().answer().prediction == 3.0
+    for again in (lambda: reloaded(half), lambda: reloaded(half, "b")):
+        with pytest.raises(RegistryError, match="held model 'b' and now holds 'c'"):
+            again()
+    for content in (b"nonsense", None):
+        second.unlink() if content is None else second.write_bytes(content)
+        dated("a", "2025-01-01", intercept=4.0).save(first)
+        assert reloaded(half, "a").get("a").open().answer().prediction == 4.0
+        with pytest.raises((ArtifactError, RegistryError), match=r"b\.safetensors"):
+            reloaded(half)
+
+
+def test_a_named_reload_reports_a_new_file_that_is_broken_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_model("a").save(tmp_path / "a.safetensors")
+    registry = load_registry([tmp_path])
+    (tmp_path / "b.safetensors").write_bytes(b"nonsense")
+    dated("a", "2025-01-01", intercept=3.0).save(tmp_path / "a.safetensors")
+    assert reloaded(registry, "a").get("a").open().answer().prediction == 3.0
+    assert "b.safetensors" in caplog.text
+    with pytest.raises(ArtifactError, match=r"b\.safetensors"):
+        reloaded(registry, "b")
+
+
 def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
     small_model("a").save(file)

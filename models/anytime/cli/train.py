@@ -149,9 +149,13 @@ def train(
             held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
             fitted = fit(parts, source.meaning.groups, options, observed, held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
-    meaning = source.meaning
     model = fitted.model(
-        out.stem, found, origin, query=meaning.query, keep_moments=not no_moments, left_out=changes.without
+        out.stem,
+        found,
+        origin,
+        query=source.meaning.query,
+        keep_moments=not no_moments,
+        left_out=changes.without,
     )
     if calibrating is not None:
         with working(f"calibrating on {calibrating.table.name}"):
