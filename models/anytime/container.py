@@ -19,7 +19,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
-from anytime.errors import ArtifactError
+from anytime.errors import ArtifactError, file_error
 
 __all__ = ["Arrays", "Kind", "holds", "read", "write"]
 
@@ -60,7 +60,7 @@ def write(path: Path, kind: Kind, record: str, arrays: Arrays) -> None:
     try:
         _write(aside, content, path)
     except OSError as error:
-        raise ArtifactError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
 
 def _write(aside: Path, content: bytes, path: Path) -> None:
@@ -87,7 +87,7 @@ def read(path: Path, kind: Kind) -> tuple[str, dict[str, NDArray[Any]]]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(ArtifactError, f"read {str(path)!r}", error) from error
     except ValueError as error:  # a name that no file can have
         raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
     try:

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from anytime.arrays import Float
-from anytime.errors import GroupsError, listed, suggestion
+from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.histogram import Histogram
 
@@ -122,7 +122,7 @@ class CostDistributions(BaseModel):
         except UnicodeDecodeError as error:
             raise GroupsError(f"cannot read {str(path)!r}: it is not text") from error
         except OSError as error:
-            raise GroupsError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+            raise file_error(GroupsError, f"read {str(path)!r}", error) from error
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

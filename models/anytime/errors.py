@@ -8,11 +8,13 @@ AnytimeError (also a ValueError)
 ├── ValuesError      what was handed to a prediction: group, values, budget, policy
 └── ExtractorError   an extractor that failed or cannot be run in the worker asked for
 
-Every message says what came, what was expected and what to do, in one line.
+Every message says in one line what was received, what was expected and what to do. `AnytimeError.environment` tells
+failures of the system from mistakes in the call or its files.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -24,6 +26,8 @@ __all__ = [
     "TableError",
     "TrainingError",
     "ValuesError",
+    "environmental",
+    "file_error",
     "listed",
     "suggestion",
     "summary",
@@ -34,8 +38,22 @@ SUMMARY_LENGTH = 300
 """Characters kept of the message of somebody's exception."""
 
 
+_WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_WRONG_NAME = (errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
+
+
 class AnytimeError(ValueError):
-    """Root of every error this library raises on purpose."""
+    """Root of every error this library raises on purpose.
+
+    Attributes
+    ----------
+    environment : whether the network, the disk, memory or a worker failed, so that the same call may succeed later;
+        otherwise the call or one of its files is invalid.
+    """
+
+    def __init__(self, *args: object, environment: bool = False) -> None:
+        super().__init__(*args)
+        self.environment = environment
 
 
 class GroupsError(AnytimeError):
@@ -60,6 +78,19 @@ class ValuesError(AnytimeError):
 
 class ExtractorError(AnytimeError):
     """An extractor failed, or cannot run in the worker asked for."""
+
+
+def environmental(error: BaseException) -> bool:
+    """Return whether an exception is the system's failure, such as a full disk, rather than a wrong path or content."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return False
+    return not isinstance(error, _WRONG_PATH) and error.errno not in _WRONG_NAME
+
+
+def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:
+    """Return the error of a file operation, such as "read 'm.safetensors'", that the system refused."""
+    reason = (error.strerror or str(error)).lower()
+    return kind(f"cannot {doing}: {reason}{remedy}", environment=environmental(error))
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:

@@ -26,7 +26,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from anytime.arrays import Float
-from anytime.errors import GroupsError, listed, suggestion
+from anytime.errors import GroupsError, file_error, listed, suggestion
 
 __all__ = ["FeatureGroup", "FeatureGroups", "load_groups", "singletons"]
 
@@ -176,8 +176,11 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise GroupsError(f"cannot read the groups file {str(path)!r}: {_reason(error)}") from error
+    except OSError as error:
+        raise file_error(GroupsError, f"read the groups file {str(path)!r}", error) from error
+    except ValueError as error:
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise GroupsError(f"cannot read the groups file {str(path)!r}: {reason}") from error
     try:
         content = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
     except _UNREADABLE as error:
@@ -191,12 +194,6 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
 def singletons(features: Iterable[str]) -> FeatureGroups:
     """Each feature its own group, at cost 1: what is assumed when no groups are given."""
     return _checked({"groups": [{"name": f, "features": [f], "cost": 1.0} for f in features]}, "groups")
-
-
-def _reason(error: OSError | ValueError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text"
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:

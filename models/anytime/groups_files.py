@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from anytime.errors import GroupsError
+from anytime.errors import GroupsError, file_error
 from anytime.groups import FeatureGroups
 
 __all__ = ["check_file", "write_groups", "write_text"]
@@ -52,11 +52,11 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file; GroupsError where that fails."""
+    """Write a file; raise GroupsError where that fails."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise GroupsError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(GroupsError, f"write {str(path)!r}", error) from error
 
 
 def _told(group: dict[str, Any]) -> dict[str, Any]:

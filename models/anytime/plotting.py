@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anytime.comparison import Comparison
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, file_error
 from anytime.model import AnytimeModel
 
 __all__ = ["blank_figure", "check_picture", "plot_comparison", "plot_model", "write_figure"]
@@ -132,7 +132,7 @@ def write_figure(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
-        raise AnytimeError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(AnytimeError, f"write {str(path)!r}", error) from error
 
 
 def _plain_logarithms(figure: Any) -> None:

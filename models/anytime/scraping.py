@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from http.client import HTTPException
+from http import HTTPStatus
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from anytime.errors import AnytimeError, listed, suggestion
+from anytime.errors import AnytimeError, file_error, listed, suggestion
 from anytime.histogram import Histogram
 
 __all__ = [
@@ -74,8 +75,9 @@ def scraped(source: str, api_key: str | None = None) -> str:
         except UnicodeDecodeError as error:
             raise AnytimeError(f"cannot read {source!r}: it is not text") from error
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise AnytimeError(f"cannot read {source!r}: {reason}; expected an address or a file of metrics") from error
+            raise file_error(
+                AnytimeError, f"read {source!r}", error, "; expected an address or a file of metrics"
+            ) from error
     try:
         parts = urlsplit(source)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -93,10 +95,13 @@ def scraped(source: str, api_key: str | None = None) -> str:
             return content.decode("utf-8")
     except HTTPError as error:
         hint = "; give a key of scope admin by ANYTIME_KEY" if error.code in (401, 403) else ""
-        raise AnytimeError(f"{address} answers {error.code} {error.reason}{hint}") from error
-    except (URLError, HTTPException, OSError, ValueError) as error:
+        failed = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        raise AnytimeError(f"{address} answers {error.code} {error.reason}{hint}", environment=failed) from error
+    except (InvalidURL, ValueError) as error:
+        raise AnytimeError(f"cannot read {address}: {error or type(error).__name__}") from error
+    except (HTTPException, OSError) as error:
         why = error.reason if isinstance(error, URLError) else error
-        raise AnytimeError(f"cannot read {address}: {why or type(error).__name__}") from error
+        raise AnytimeError(f"cannot read {address}: {why or type(error).__name__}", environment=True) from error
 
 
 def pieces(source: str, api_key: str | None = None) -> list[Piece]:

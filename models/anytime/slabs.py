@@ -17,7 +17,7 @@ import numpy as np
 
 from anytime.accumulate import Block
 from anytime.arrays import Bool, Float, Index
-from anytime.errors import TableError
+from anytime.errors import TableError, file_error
 from anytime.gram import Gram
 
 __all__ = ["HELD_BYTES", "Slab", "slabs_of"]
@@ -135,10 +135,8 @@ class _Store:
                 self._file.truncate(self._end + size)
             mapped = mmap.mmap(self._file.fileno(), size, offset=self._end)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise TableError(
-                f"no room for {self._end + size:,} bytes of rows in {tempfile.gettempdir()!r}: {why}; set TMPDIR"
-            ) from error
+            doing = f"store {self._end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
+            raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
         self._end += size
         return mapped
 

@@ -35,7 +35,6 @@ def serve(
 ) -> None:
     """Serve models over HTTP: answers by the deadline, always."""
     try:
-        from anytime_service.errors import AddressError  # noqa: PLC0415
         from anytime_service.registry import load_registry  # noqa: PLC0415
         from anytime_service.server import serve as run  # noqa: PLC0415
         from anytime_service.settings import load_settings  # noqa: PLC0415
@@ -56,8 +55,4 @@ def serve(
     )
     if not settings.models:
         raise AnytimeError("no model to serve; give model files or folders, or set ANYTIME_MODELS")
-    try:
-        run(load_registry(settings.models), settings)
-    except AddressError as error:
-        typer.echo(f"anytime: {error}", err=True)
-        raise typer.Exit(1) from error
+    run(load_registry(settings.models), settings)

@@ -86,12 +86,12 @@ class Seen(NamedTuple):
         return float(np.mean(self.accuracy[: DEADLINES_MS.index(deadline) + 1]))
 
 
-def anytime(*arguments: object, fails: bool = False) -> str:
-    """Run a command of the library; what it prints."""
+def anytime(*arguments: object, code: int = 0) -> str:
+    """Run a command of the library, which must exit with `code`; returns what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", "anytime", *map(str, arguments)], capture_output=True, text=True, check=False
     )
-    if done.returncode != int(fails):
+    if done.returncode != code:
         raise RuntimeError(f"anytime {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
@@ -251,7 +251,7 @@ def main() -> int:
                 before = drive(ask, images[asked], labels[asked])
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
-            print(anytime("costs", "--from", metrics, *options, "--check", fails=True))
+            print(anytime("costs", "--from", metrics, *options, "--check", code=3))
             was = expected(model, folder / "test.npz", folder / "learned.json")
             anytime("resequence", model, "--costs", learned, "--data", data, "--out", model)
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")

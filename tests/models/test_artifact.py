@@ -718,8 +718,9 @@ def test_a_disk_that_fails_leaves_the_old_model_and_no_other_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail, raising=True)
-    with pytest.raises(ArtifactError, match=r"cannot write .*m\.safetensors.*no space left"):
+    with pytest.raises(ArtifactError, match=r"cannot write .*m\.safetensors.*no space left") as caught:
         save(trained(), path)
+    assert caught.value.environment
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
     assert path.read_bytes() == before

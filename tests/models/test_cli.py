@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from anytime.artifact import load
@@ -810,6 +812,49 @@ def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: py
     assert not Path("m.safetensors").exists()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    "call", [["export", "m.safetensors", "--to", "c"], ["show", "m.safetensors"]], ids=lambda c: c[0]
+)
+def test_a_full_disk_under_the_output_is_one_line_and_exit_1(call: list[str], desk: Path) -> None:
+    trained()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "anytime", *call], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
+
+
+def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained()
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    capsys.readouterr()
+    assert main(RESEQUENCE) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: cannot write 'new.safetensors': no space left on device"
+    )
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    assert main(["export", "m.safetensors", "--to", "json", "--out", "m.json"]) == 1
+    assert main(["export", "m.safetensors", "--to", "json", "--out", "none/m.json"]) == 2
+
+
+def test_lack_of_memory_while_a_table_is_read_is_no_fault_of_the_table(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", fail)
+    assert main(TRAIN) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: out of memory")
+
+
 def test_an_interruption_says_so_without_a_traceback(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -817,7 +862,7 @@ def test_an_interruption_says_so_without_a_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("anytime.training.fit", interrupt)
-    assert main(TRAIN) in (1, 130)
+    assert main(TRAIN) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "error: stopped"
     assert not Path("m.safetensors").exists()
 

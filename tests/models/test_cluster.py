@@ -220,9 +220,10 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         observed = Cluster(client).observed(data)
         design = observed.design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
         assert isinstance(design, ClusterDesign)
-        with pytest.raises(TrainingError, match="has ended several workers") as caught:
+        with pytest.raises(TrainingError, match="ended several workers") as caught:
             list(design.over(_fatal))
     assert "\n" not in str(caught.value)
+    assert caught.value.environment
 
 
 def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
@@ -238,6 +239,7 @@ def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
         with pytest.raises(TrainingError, match="the Dask scheduler is gone") as caught:
             Cluster(client).moments(data, progress=progress)
     assert "\n" not in str(caught.value)
+    assert caught.value.environment
 
 
 def test_the_kind_of_a_query_is_settled_once(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,12 +287,16 @@ def test_options_that_do_not_go_together(
         said = capsys.readouterr().err.strip()
         assert words in said
         assert "Traceback" not in said
+    monkeypatch.setattr("anytime.cluster.cluster.CONNECT_S", 0.5)
+    assert main([*command, "--backend", "dask", "--scheduler", "tcp://localhost:1"]) == 1
+    assert "no Dask scheduler answers at 'tcp://localhost:1'" in capsys.readouterr().err
 
 
 def test_a_cluster_without_workers_is_refused(folder: Path) -> None:
     with (
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as local,
         distributed.Client(local) as client,
-        pytest.raises(TrainingError, match="no workers"),
+        pytest.raises(TrainingError, match="no workers") as caught,
     ):
         Cluster(client).moments(dataset(folder))
+    assert caught.value.environment

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -244,13 +249,13 @@ def test_costs_of_a_window_are_taken_replica_by_replica(desk: Path, capsys: Capt
     assert "give one --since for each --from" in capsys.readouterr().err
 
 
-def test_check_is_1_where_staying_loses_more_than_is_tolerated(desk: Path, capsys: Capture) -> None:
+def test_check_is_3_where_staying_loses_more_than_is_tolerated(desk: Path, capsys: Capture) -> None:
     trained()
     Path("metrics.txt").write_text(metrics(a=[4.0] * 40, b=[0.5] * 40, c=[2.0] * 40))
     out = told(capsys, *COSTS, "--check")
     assert "the sequence stays as it is" in out
     Path("metrics.txt").write_text(metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40))
-    assert main([*COSTS, "--check", "--budget", "0.3", "--budget", "12"]) == 1
+    assert main([*COSTS, "--check", "--budget", "0.3", "--budget", "12"]) == 3
     captured = capsys.readouterr()
     assert "of timeliness, more than 0.01; resequence the model" in captured.err
     assert "as it is: visit+b" in captured.out
@@ -261,6 +266,52 @@ def test_check_is_1_where_staying_loses_more_than_is_tolerated(desk: Path, capsy
     ]
     assert main([*COSTS, "--check", "--tolerance", "0.99"]) == 0
     assert main(COSTS) == 0
+
+
+def test_no_failure_of_check_has_the_exit_code_of_drift(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    check = ["--model", "m.safetensors", "--check"]
+
+    def code(source: str) -> int:
+        capsys.readouterr()
+        found = main(["costs", "--from", source, *check])
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[-1].startswith("error: ")
+        assert not [line for line in lines if "Traceback" in line]
+        return found
+
+    assert code(f"http://127.0.0.1:{port}/metrics") == 1, "nobody listens"
+    assert code("http://anytime.invalid/metrics") == 1, "no such host"
+    assert code("ftp://127.0.0.1/metrics") == 2
+    assert code("none.txt") == 2
+    Path("metrics.txt").write_text(metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40))
+    for error in (MemoryError(), OSError(errno.EIO, "Input/output error"), ZeroDivisionError("a surprise")):
+        monkeypatch.setattr("anytime.drift.resequence", Mock(side_effect=error))
+        assert code("metrics.txt") == 1
+
+
+@pytest.mark.parametrize(("status", "expected"), [(401, 2), (404, 2), (500, 1), (503, 1)])
+def test_a_service_that_fails_is_told_from_a_call_that_it_refuses(
+    status: int, expected: int, desk: Path, capsys: Capture
+) -> None:
+    trained()
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.handle_request).start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        assert main(["costs", "--from", url, "--model", "m.safetensors", "--check"]) == expected
+    assert f"answers {status}" in capsys.readouterr().err
 
 
 def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: Path, capsys: Capture) -> None:
@@ -282,7 +333,6 @@ def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: 
     ("options", "why"),
     [
         (["--from", "nowhere.txt"], "cannot read 'nowhere.txt'"),
-        (["--from", "http://127.0.0.1:1/metrics"], "cannot read http://127.0.0.1:1/metrics: "),
         (["--since", "nowhere.txt"], "cannot read 'nowhere.txt'"),
         (["--cost-quantile", "1"], "--cost-quantile is 1"),
         (["--out", "learned.csv"], "cannot write 'learned.csv'"),

@@ -208,8 +208,11 @@ def test_a_full_disk_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(TableError, match=r"no room for .* bytes of rows in .*: no space left on device; set TMPDIR"):
+    with pytest.raises(
+        TableError, match=r"cannot store .* bytes of rows in .*: no space left on device; set TMPDIR"
+    ) as caught:
         design_of(weighted("binomial"), held_bytes=0)
+    assert caught.value.environment
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i4", "u1", "bool"])

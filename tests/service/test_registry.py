@@ -147,9 +147,9 @@ def test_a_named_reload_reads_and_records_no_file_of_another_model(tmp_path: Pat
     half = reloaded(registry, "a")
     assert [model.name for model in half] == ["a", "b"]
     assert half.get("a").open().answer().prediction == 3.0
-    for again in (lambda: reloaded(half), lambda: reloaded(half, "b")):
+    for named in (None, "b"):
         with pytest.raises(RegistryError, match="held model 'b' and now holds 'c'"):
-            again()
+            reloaded(half, named)
     for content in (b"nonsense", None):
         second.unlink() if content is None else second.write_bytes(content)
         dated("a", "2025-01-01", intercept=4.0).save(first)

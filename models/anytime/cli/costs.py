@@ -12,6 +12,9 @@ from anytime.cli.profile import CostQuantile, Distributions
 
 __all__ = ["costs"]
 
+DRIFT = 3
+"""Exit code of `--check` where the sequence should change; no failure has it."""
+
 Sources = Annotated[
     list[str],
     typer.Option(
@@ -52,7 +55,9 @@ def costs(
     distributions: Distributions = None,
     keep: Keep = None,
     budget: Budgets = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 where staying loses too much.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 3 where keeping the sequence loses too much.")
+    ] = False,
     tolerance: Annotated[float, typer.Option(min=0, help="Timeliness, 0 to 1, that staying may lose.")] = 0.01,
     data: Annotated[
         Path | None, typer.Option("--data", help="Table to order a likelihood's groups by.", show_default=False)
@@ -127,4 +132,4 @@ def costs(
         remark(f"the new sequence is estimated from what the steps gained, as {why}")
     if check and changed.lost > tolerance:
         remark(f"staying loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
-        raise typer.Exit(1)
+        raise typer.Exit(DRIFT)

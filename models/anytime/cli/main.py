@@ -1,6 +1,7 @@
 """The commands in one application, and the one place where an error becomes a line and an exit code.
 
-0: done.  1: the work failed.  2: the call or a file is wrong.
+0: success. 1: the work failed (network, disk, a worker, out of memory). 2: the call or a file is invalid.
+3: `costs --check` found drift. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TyperException as error:
         return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:
-        return _failed(str(error), 2)
-    except typer.Abort:
+        # Errors of the client are OSErrors as well where the network failed.
+        return _failed(str(error), 1 if error.environment or isinstance(error, OSError) else 2)
+    except (typer.Abort, KeyboardInterrupt):
         return _failed("stopped", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the output has gone (`anytime show | head`); nothing more can be told there.
+        # The reader of the output has gone (`anytime show | head`), so nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
@@ -80,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("ANYTIME_DEBUG"):
             raise
+        if isinstance(error, OSError):
+            where = f": {error.filename!r}" if error.filename else ""
+            return _failed(f"{(error.strerror or str(error)).lower()}{where}", 1)
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(f"internal error: {what}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
     if code == INTERRUPTED:

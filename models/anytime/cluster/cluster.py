@@ -77,7 +77,9 @@ class Cluster:
     def _parts(self, dataset: Dataset, folds: int, seed: int, *, stratified: bool) -> tuple[list[Part], list[Tally]]:
         """The parts of a table, and how many of their rows have a target."""
         if not self.threads:
-            raise TrainingError("the cluster has no workers; start some, or train with --backend local")
+            raise TrainingError(
+                "the cluster has no workers; start some, or train with --backend local", environment=True
+            )
         if dataset.query is not None:
             dataset.table.batches([dataset.query])  # settles its kind once, here, and not in every task
         deal = Deal(folds, seed, stratified=stratified)
@@ -121,6 +123,9 @@ def connected(address: str) -> Iterator[Cluster]:
         client = module.Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
-        raise TrainingError(f"no Dask scheduler at {address!r} ({said}); expected one as in tcp://host:8786") from error
+        raise TrainingError(
+            f"no Dask scheduler answers at {address!r} ({said}); start it, or give its address as in tcp://host:8786",
+            environment=isinstance(error, OSError),
+        ) from error
     with client:
         yield Cluster(client)

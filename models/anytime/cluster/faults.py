@@ -31,7 +31,7 @@ def distributed() -> Any:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Context of waiting for tasks: what rows are refused for is raised as it is, what befalls the cluster in words.
+    """Context of waiting for tasks: put failures of the cluster in words, and pass on what is wrong with the rows.
 
     Raises
     ------
@@ -42,10 +42,15 @@ def told() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise TrainingError(f"a worker cannot import what it needs ({error}); install anytime-linear there") from error
+        raise TrainingError(
+            f"a worker cannot import what it needs ({error}); install anytime-linear there", environment=True
+        ) from error
     except module.KilledWorker as error:
         raise TrainingError(
-            "a part of the table has ended several workers; they may have too little memory for its rows"
+            "a part of the table ended several workers; give them more memory, or the table smaller row groups",
+            environment=True,
         ) from error
     except (CancelledError, module.comm.CommClosedError) as error:
-        raise TrainingError("the Dask scheduler is gone; start it again, and train again") from error
+        raise TrainingError(
+            "the Dask scheduler is gone; restart it, and run the command again", environment=True
+        ) from error

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Many
 from html import escape
 from pathlib import Path
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, file_error
 from anytime.experiments.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
 from anytime.plotting import write_figure
 
@@ -32,7 +32,7 @@ def check_folder(folder: Path) -> None:
         for name in ("figures", "tables", "runs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AnytimeError(f"cannot write into {str(folder)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
 
 
 def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
@@ -59,7 +59,7 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
         aside.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
         aside.replace(path)
     except OSError as error:
-        raise AnytimeError(f"cannot write into {str(folder)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
     return path
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky import get_reusable_executor
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, file_error
 from anytime.experiments.experiment import Experiment, Result, Results, Run, Setting
 
 __all__ = ["results_of"]
@@ -182,4 +182,4 @@ def _keep(task: _Task, result: Result) -> None:
         aside.write_text(json.dumps(record), encoding="utf-8")
         aside.replace(task.path)
     except OSError as error:
-        raise AnytimeError(f"cannot write {str(task.path)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise file_error(AnytimeError, f"write {str(task.path)!r}", error) from error

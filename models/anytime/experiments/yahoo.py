@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.arrays import Float, Index
-from anytime.errors import TableError
+from anytime.errors import TableError, file_error
 from anytime.groups import FeatureGroup, FeatureGroups
 
 __all__ = ["FILES", "check_yahoo", "read_yahoo"]
@@ -89,10 +89,11 @@ def _costs(path: Path) -> Float:
     try:
         cells = path.read_text(encoding="utf-8").replace(",", " ").split()
         prices = np.array([float(cell) for cell in cells])
-    except (OSError, ValueError) as error:
-        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+    except OSError as error:
+        raise file_error(TableError, f"read the cost file {str(path)!r}", error) from error
+    except ValueError as error:
         raise TableError(
-            f"cannot read the cost file {str(path)!r}: {why}; expected a number for each feature"
+            f"cannot read the cost file {str(path)!r}: {error}; expected a number for each feature"
         ) from error
     if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
         raise TableError(

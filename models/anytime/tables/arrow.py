@@ -101,10 +101,12 @@ class ArrowTable(FileTable):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn pyarrow's complaints into one line that names the file."""
+        """Turn pyarrow's errors into one line that names the file."""
         pa = required("pyarrow")
         try:
             yield
+        except MemoryError:  # also an ArrowException, and nothing is wrong with the file
+            raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._complaint(error) from error
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from anytime.errors import TableError, listed, suggestion
+from anytime.errors import TableError, environmental, listed, suggestion
 
 __all__ = ["ROWS", "Batch", "FileTable", "Table", "Text", "damaged"]
 
@@ -199,6 +199,9 @@ class FileTable(ABC):
 
 
 def damaged(name: str, kind: str, reason: object) -> TableError:
-    """Error for content that is not what the file's name says, or not all of it."""
+    """Return the error for content that is not what the file's name says, not whole, or not readable."""
     said = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
-    return TableError(f"{name} cannot be read as {kind} ({said}); check its suffix and that the file is whole")
+    failed = isinstance(reason, OSError) and environmental(reason)
+    return TableError(
+        f"{name} cannot be read as {kind} ({said}); check its suffix and that the file is whole", environment=failed
+    )
