@@ -288,10 +288,10 @@ def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(desk: Path, c
     assert "F(any set of cost K)" in told(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
 
 
-CERTIFY = ["certify", "m.safetensors", "--nodes", "20"]
+CERTIFY = ["certify", "m.safetensors", "--nodes", "20", "--in-place"]
 
 
-def test_certify_writes_into_the_model_and_show_and_plot_tell_it(desk: Path, capsys: Capture) -> None:
+def test_certify_in_place_writes_into_the_model_and_show_and_plot_tell_it(desk: Path, capsys: Capture) -> None:
     before = load(trained("--method", "single", "--alpha", "0.01", "--folds", "0"))
     capsys.readouterr()
     assert main(CERTIFY) == 0
@@ -320,7 +320,7 @@ def test_certify_writes_into_the_model_and_show_and_plot_tell_it(desk: Path, cap
 
 def test_certify_to_another_file_leaves_the_model_as_it_was(desk: Path, capsys: Capture) -> None:
     before = trained("--alpha", "0.01").read_bytes()
-    values = json.loads(told(capsys, *CERTIFY, "--seconds", "5", "--json", "--out", "sure.safetensors"))
+    values = json.loads(told(capsys, *CERTIFY[:-1], "--seconds", "5", "--json", "--out", "sure.safetensors"))
     assert Path("m.safetensors").read_bytes() == before
     model = load("sure.safetensors")
     found = model.manifest.certificate
@@ -638,7 +638,15 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("certifying in no time at all", train_plain, [*CERTIFY, "--seconds", "-1"], ["-1.0 seconds"]),
     ("certifying for ever", train_plain, [*CERTIFY, "--seconds", "inf"], ["inf seconds", "finite"]),
     ("certifying what is not there", nothing, CERTIFY, ["m.safetensors", "no such file"]),
-    ("certifying into another kind of file", train_plain, [*CERTIFY, "--out", "m.bin"], ["m.bin", ".safetensors"]),
+    ("certifying into another kind of file", train_plain, [*CERTIFY[:-1], "--out", "m.bin"], ["m.bin", ".safetensors"]),
+    ("certifying into no file", train_plain, CERTIFY[:-1], ["neither --out nor --in-place"]),
+    ("certifying into two files", train_plain, [*CERTIFY, "--out", "n.safetensors"], ["both --out and --in-place"]),
+    (
+        "certifying into the model by --out",
+        train_plain,
+        [*CERTIFY[:-1], "--out", "./m.safetensors"],
+        ["the model itself"],
+    ),
     (
         "testing on what chose the prefix",
         nothing,

@@ -1,4 +1,4 @@
-"""`anytime certify`: how much of the best possible each prefix of a model reaches."""
+"""`anytime certify`: which share of the best possible each prefix of a model reaches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ SECONDS = 60.0
 
 Into = Annotated[
     Path | None,
-    typer.Option("--out", help="Model file to write; by default the model's own.", show_default=False),
+    typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False),
 ]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")]
 Seconds = Annotated[float, typer.Option(help="Time for all prefixes together; more makes bounds tighter.")]
 Nodes = Annotated[int | None, typer.Option(help="Nodes that the search for each prefix may bound.", show_default=False)]
 Processes = Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")]
@@ -27,17 +28,24 @@ Processes = Annotated[int, typer.Option(help="Processes that search; -1 for all 
 def certify(
     model: ModelFile,
     out: Into = None,
+    in_place: InPlace = False,
     seconds: Seconds = SECONDS,
     nodes: Nodes = None,
     n_jobs: Processes = 1,
     json: AsJson = False,
 ) -> None:
-    """Prove how much of what the best set of groups of the same cost explains each prefix explains, in training."""
+    """Bound from below the share that each prefix explains of the best set of groups of its cost, in training."""
     from anytime.artifact import load  # noqa: PLC0415
     from anytime.certifying import NODES, certified, check_certifiable  # noqa: PLC0415
     from anytime.cli.console import print_json, progress, results  # noqa: PLC0415
     from anytime.cli.reporting import certificate_line, certificate_values, steps_table  # noqa: PLC0415
+    from anytime.errors import TrainingError  # noqa: PLC0415
 
+    if (out is None) != in_place:
+        given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
+        raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
+    if out is not None and out.exists() and model.exists() and out.samefile(model):
+        raise TrainingError(f"--out is {str(out)!r}, the model itself; name another file, or give --in-place instead")
     out = model if out is None else out
     check_out(out)
     loaded = load(model)
