@@ -77,7 +77,7 @@ class Connections:
         self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
         self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
         self._guests: dict[Connection, None] = {}
-        self._unsent: dict[Connection, int] = {}
+        self._unsent: dict[Connection, tuple[Held, int]] = {}
         self._nobody = None if shedding is None else Correlation("", (), shedding.handler.signals.errors)
 
     def came(self, connection: Connection, every: Collection[object]) -> bool:
@@ -105,16 +105,17 @@ class Connections:
         if len(self.lasts) > LASTING:
             self.lasts.first().cut()
 
-    def stalled(self, connection: Connection, unsent: int) -> None:
-        """Wait for a client that does not read, and count the `unsent` bytes that the server holds for it."""
+    def stalled(self, connection: Connection, unsent: int, held: Held) -> None:
+        """Wait for a client that does not read, and have `held` count the `unsent` bytes."""
         self.writes.begin(connection)
-        self._unsent[connection] = unsent
-        self.held.bytes += unsent
+        self._unsent[connection] = held, unsent
+        held.bytes += unsent
 
     def flows(self, connection: Connection) -> None:
         """Stop waiting for a client, as it reads again or has gone."""
         self.writes.end(connection)
-        self.held.bytes -= self._unsent.pop(connection, 0)
+        held, unsent = self._unsent.pop(connection, (self.held, 0))
+        held.bytes -= unsent
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""

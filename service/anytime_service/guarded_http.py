@@ -121,7 +121,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """Wait for the client to read what was sent."""
-        self.shared.stalled(self, self.transport.get_write_buffer_size())
+        shedding = self.shared.shedding
+        held = self.shared.held if shedding is None else shedding.account(self.headers or ())
+        self.shared.stalled(self, self.transport.get_write_buffer_size(), held)
         super().pause_writing()
 
     def resume_writing(self) -> None:

@@ -58,7 +58,7 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         """Wait for the client to read what was sent."""
-        self.shared.stalled(self, self.transport.get_write_buffer_size())
+        self.shared.stalled(self, self.transport.get_write_buffer_size(), self.held)
         super().pause_writing()
 
     def resume_writing(self) -> None:

@@ -44,7 +44,9 @@ class Signals:
             here,
         )
         self.prefix = Histograms("anytime_prefix", "Complete steps used.", ["model"], _PREFIX, here)
-        self.groups_late = Counters("anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], here)
+        self.groups_late = Counters(
+            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], here
+        )
         self.margin = Gauges("anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], here)
         self.group_seconds = Histograms(
             "anytime_group_seconds",

@@ -118,4 +118,5 @@ def _kept(path: Path, given: Given) -> _KeptSource:
         raise TrainingError(f"--task is {given.task}; the moments are of task {record.task}")
     groups = record.groups if given.groups is None else record.groups.with_costs(load_groups(given.groups))
     remark = f", {kept.total.rows} rows in {record.folds} folds"
-    return _KeptSource(kept, Meaning(kept_groups(groups, given.changes), kept.target, record.query, record.weights), remark)
+    meaning = Meaning(kept_groups(groups, given.changes), kept.target, record.query, record.weights)
+    return _KeptSource(kept, meaning, remark)
