@@ -58,7 +58,10 @@ class Answer:
         when there are several rows. It is that of the prefix that answered.
     prediction_set : where classes are calibrated, those that are likely enough, in the model's order, maybe none; a
         list per row when there are several rows. As `interval`, None where a set of groups answered that is no prefix.
-    elapsed_ms : from begin to answer.  late_groups : groups received after the deadline and before the answer left.
+    elapsed_ms : from begin to answer.
+    late_groups : groups received after the deadline and before the answer was made; the policy may use them.
+    unused_groups : groups that were computed and came too late to be used. `Runner` and the client fill it in; the
+        server does not send it.
     replaced : groups that came more than once; their last values count.
     ranking : row indices by descending score (of the second of two classes), where asked for.
     """
@@ -82,6 +85,7 @@ class Answer:
     prediction_set: list[Any] | None = None
     elapsed_ms: float = 0.0
     late_groups: tuple[str, ...] = ()
+    unused_groups: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     ranking: list[int] | None = None
     note: str | None = None

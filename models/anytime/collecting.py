@@ -1,4 +1,4 @@
-"""Arrivals into an answer: the best one is made anew after each arrival, so that one is at hand when the clock strikes.
+"""Arrivals into an answer: a new one is made after each arrival, so that one is at hand when the deadline expires.
 
 A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" can use nothing
 behind such a hole, so a model that has its moments goes on and answers for what has arrived, and one without answers at
@@ -67,8 +67,9 @@ def collect(
     extraction: Extraction,
     prediction: Prediction,
     budget: float | None,
-    until: float,
+    deadline: float,
     *,
+    margin: float,
     solve: float,
     failures: FailureRecord,
 ) -> tuple[Answer, bool]:
@@ -77,26 +78,32 @@ def collect(
     Parameters
     ----------
     extraction : where the groups come from.
-    prediction : takes them; begun by the caller.
+    prediction : receives them; begun by the caller.
     budget : as in `Prediction.answer`.
-    until : when to stop waiting, by `time.perf_counter`.
+    deadline : by `time.perf_counter`, in seconds.
+    margin : how long before the deadline to stop waiting, in seconds.
     solve : seconds that an answer of the policy "arrived" takes, see `solve_seconds`.
-    failures : where failures are kept.
+    failures : where failures are recorded.
 
     Returns
     -------
-    answer : its reason and times are for the caller, who keeps the clock, to fill in.
+    answer : the caller, who keeps the clock, fills in its reason and times.
     interrupted : whether more groups were to come.
     """
+    until = deadline - margin
     answer, fresh = prediction.answer(budget), True
+    late: list[str] = []
     for arrival in extraction.arrivals(until):
         failure = failures.take(prediction, arrival)
         if failure is not None:
-            return _collect_around(failure, extraction, prediction, budget, until=until - solve, failures=failures)
-        fresh = not extraction.ready  # with more at hand already, one answer serves them all
+            return _collect_around(failure, extraction, prediction, budget, deadline, until - solve, late, failures)
+        now = time.perf_counter()
+        if now > deadline:
+            late.append(arrival.group)
+        fresh = now < until and not extraction.ready  # one answer serves all groups that are at hand
         if fresh:
             answer = prediction.answer(budget)
-    return (answer if fresh else prediction.answer(budget)), not extraction.finished
+    return (answer if fresh else prediction.answer(budget, late_groups=late)), not extraction.finished
 
 
 def _collect_around(
@@ -104,20 +111,23 @@ def _collect_around(
     extraction: Extraction,
     prediction: Prediction,
     budget: float | None,
-    *,
+    deadline: float,
     until: float,
+    late: list[str],
     failures: FailureRecord,
 ) -> tuple[Answer, bool]:
-    """Go on after a failure until the last moment at which the answer for what has arrived can still be solved for."""
+    """Continue after a failure, until the last moment at which an answer around it can still be solved."""
     holes = [failure]
     if until <= time.perf_counter():
-        return _with_note(prediction.answer(budget), holes), False
+        return _with_note(prediction.answer(budget, late_groups=late), holes), False
     for arrival in extraction.arrivals(until):
         another = failures.take(prediction, arrival)
         if another is not None:
             holes.append(another)
+        elif time.perf_counter() > deadline:
+            late.append(arrival.group)
     interrupted = not extraction.finished
-    return _with_note(prediction.answer(budget, "arrived"), holes), interrupted
+    return _with_note(prediction.answer(budget, "arrived", late_groups=late), holes), interrupted
 
 
 def _with_note(answer: Answer, holes: list[Failure]) -> Answer:

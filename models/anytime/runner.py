@@ -38,7 +38,7 @@ class Runner:
         GIL), crash or hang: from a thread they delay the answer itself, which needs the interpreter too, and cannot be
         killed. Extractors and inputs of processes must be picklable; the processes are started, with the extractors
         imported, when the constructor returns.
-    max_workers : threads or processes there may be. After the deadline the extractor at work is abandoned and nothing
+    max_workers : threads or processes there may be. After the answer the extractor at work is abandoned and nothing
         that it returns is used; a run that finds all workers still busy with such work waits for one until its own
         deadline.
     patience_ms : how long after the deadline a process may go on before it is killed and, in the background, replaced.
@@ -125,7 +125,9 @@ class Runner:
         -------
         Answer
             Its `reason` is "deadline"; "budget" or "complete" when all that the budget or the model has was computed;
-            "end" when a failure, told in `note`, left nothing to wait for. `late_groups` came too late for it.
+            "end" when a failure, reported in `note`, left nothing to wait for. Groups that were complete when the
+            deadline expired are used, also where a stall of the process delayed the answer. `late_groups` names those
+            read after the deadline, `unused_groups` those that were computed and came too late to be used.
 
         Raises
         ------
@@ -145,24 +147,24 @@ class Runner:
         extraction = self._workers.start(order, x)
         try:
             answer, interrupted = collect(
-                extraction, prediction, budget, deadline - margin, solve=self._solve, failures=self._failures
+                extraction, prediction, budget, deadline, margin=margin, solve=self._solve, failures=self._failures
             )
         finally:
             unread = extraction.cancel()
-        answer = _told(answer, begin, interrupted=interrupted, late_groups=unread)
+        answer = _told(answer, begin, interrupted=interrupted, unused_groups=unread)
         if answer.reason == "deadline":
             self._late.add((time.perf_counter() - deadline) * 1e3)
         return answer
 
 
-def _told(answer: Answer, begin: float, *, interrupted: bool, late_groups: tuple[str, ...] = ()) -> Answer:
-    """Say in the answer why and when it was given."""
+def _told(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
+    """Fill in why and when the answer was given."""
     if answer.complete:
         reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
     else:
         reason = "deadline" if interrupted else "end"
     elapsed_ms = (time.perf_counter() - begin) * 1e3
-    return replace(answer, reason=reason, elapsed_ms=elapsed_ms, late_groups=late_groups)
+    return replace(answer, reason=reason, elapsed_ms=elapsed_ms, unused_groups=unused_groups)
 
 
 def _seconds(deadline_ms: float) -> float:

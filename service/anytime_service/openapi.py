@@ -248,6 +248,7 @@ class AnytimeAPI(FastAPI):
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")
+        del ours[Answer.__name__]["properties"]["unused_groups"]  # the server does not send it
         schemas.update(ours)
         for route in self.routes:
             operation = getattr(getattr(route, "endpoint", None), "operation", None)

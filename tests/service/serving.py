@@ -158,7 +158,8 @@ def expected(
 
 def timeless(answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without what depends on the clock, or on the wire by which it came."""
-    return {name: value for name, value in answer.items() if name not in ("elapsed_ms", "reason", "type", "id")}
+    left_out = ("elapsed_ms", "reason", "type", "id", "unused_groups")
+    return {name: value for name, value in answer.items() if name not in left_out}
 
 
 def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:

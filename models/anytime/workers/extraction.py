@@ -18,7 +18,16 @@ from typing import Any
 
 from anytime.errors import summary
 
-__all__ = ["Arrival", "Extraction", "computed"]
+__all__ = ["MAX_DRAIN_S", "Arrival", "Extraction", "computed"]
+
+MAX_DRAIN_S = 0.002
+"""How long `arrivals` goes on after its deadline to yield groups that are complete."""
+
+STALL_S = 0.001
+"""A consumer that wakes later than this has been stalled, and its workers perhaps too."""
+
+STALL_SHARE = 0.1
+"""Share of a stall that workers get to return what they had in hand: at most so much later is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Extraction:
         self._arrived: deque[Arrival] = deque()
         self._ended = False
         self._stop: Callable[[], object] | None = None
+        self._pending: Callable[[], bool] | None = None
         self._late: Callable[[Arrival], object] | None = None
 
     @property
@@ -74,11 +84,22 @@ class Extraction:
         return self._ended and not self._arrived
 
     def arrivals(self, until: float) -> Iterator[Arrival]:
-        """Yield groups as they come, until all have come or `until` (by `time.perf_counter`, in seconds) strikes.
+        """Yield groups as they arrive, until all have arrived or the deadline expires.
 
-        May be called again, with another `until`, to go on where it stopped.
+        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall of
+        this process they are in the queue, in the pipe of a worker process, or about to be returned by a thread that
+        was stalled as well.
+
+        Parameters
+        ----------
+        until : the deadline, by `time.perf_counter`, in seconds. May be called again with another one, to continue.
         """
         while (arrival := self._next(until)) is not None:
+            yield arrival
+        woken = time.perf_counter()
+        stall = woken - until
+        patience = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
+        while (arrival := self._next_complete(woken + patience, woken + MAX_DRAIN_S)) is not None:
             yield arrival
 
     def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
@@ -92,7 +113,7 @@ class Extraction:
         Returns
         -------
         tuple of str
-            Groups that had arrived and that nobody read.
+            Groups that were computed and that nobody read.
         """
         with self._changed:
             if self.cancelled_at is None:
@@ -106,12 +127,18 @@ class Extraction:
         if late is not None:
             for arrival in unread:
                 late(arrival)
-        return tuple(arrival.group for arrival in unread)
+        return tuple(arrival.group for arrival in unread if arrival.error is None)
 
-    def begin(self, stop: Callable[[], object]) -> None:
-        """Tell how a worker that has taken this extraction learns of `cancel`: by a call of `stop`, from any thread."""
+    def begin(self, stop: Callable[[], object], pending: Callable[[], bool]) -> None:
+        """Connect the worker that computes this extraction; both functions are called from other threads.
+
+        Parameters
+        ----------
+        stop : called by `cancel`.
+        pending : whether the worker has computed a group that has not been put yet.
+        """
         with self._changed:
-            self._stop = stop
+            self._stop, self._pending = stop, pending
             if self.cancelled:
                 stop()
 
@@ -130,19 +157,33 @@ class Extraction:
         """Say that no more groups will come."""
         with self._changed:
             self._ended = True
-            self._stop = None
+            self._stop = self._pending = None
             self._changed.notify_all()
 
     def _next(self, until: float) -> Arrival | None:
         with self._changed:
             while True:
-                # The clock comes first: with arrivals queueing up, an answer would otherwise wait for the last of them.
                 left = until - time.perf_counter()
                 if left <= 0 or self.cancelled or self.finished:
                     return None
                 if self._arrived:
                     return self._arrived.popleft()
                 self._changed.wait(min(left, TIMEOUT_MAX))
+
+    def _next_complete(self, patience: float, limit: float) -> Arrival | None:
+        """Return a group that is complete: wait until `limit` for one in the worker's hands, else until `patience`."""
+        with self._changed:
+            while not (self.cancelled or self.finished):
+                now = time.perf_counter()
+                if now >= limit:
+                    break
+                if self._arrived:
+                    return self._arrived.popleft()
+                left = (limit if self._pending is not None and self._pending() else patience) - now
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+        return None
 
 
 def computed(

@@ -109,6 +109,8 @@ class ProcessServer:
         self._stop = context.RawValue(c_longlong, 0)
         self._pipe, theirs = context.Pipe()
         self._readable = _waiting(self._pipe)
+        self._unread = _waiting(self._pipe)  # for the other thread: an object of `select.poll` serves one at a time
+        self._passing_on = False
         self._process = context.Process(target=serve, args=(theirs, self._stop), name="anytime-worker", daemon=True)
         _processes.add(self._process)
         try:
@@ -141,7 +143,7 @@ class ProcessServer:
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction) -> None:
-        """Send the job and pass on what comes; kill the process when it is abandoned beyond patience.
+        """Send the job and put each group that arrives; kill the process if it works on for too long after a cancel.
 
         Raises
         ------
@@ -150,7 +152,8 @@ class ProcessServer:
         """
         self._job += 1
         job = self._job
-        extraction.begin(lambda: setattr(self._stop, "value", job))
+        self._passing_on = False
+        extraction.begin(lambda: setattr(self._stop, "value", job), self._pending)
         groups = iter(extraction.order)
         group = next(groups, None)
         try:
@@ -158,6 +161,7 @@ class ProcessServer:
             self._pipe.send_bytes(extraction.x)
             while (arrival := self._receive(extraction, group)) is not None:
                 extraction.put(arrival)
+                self._passing_on = False
                 group = next(groups, None)
         except (EOFError, OSError):
             reason = f"the worker process ended ({self._ending()})"
@@ -171,6 +175,7 @@ class ProcessServer:
             since = extraction.cancelled_at
             if since is not None and time.perf_counter() - since > self._patience:
                 raise ServerLostError(f"killed: still busy {self._patience * 1e3:g} ms after it was cancelled")
+        self._passing_on = True
         try:
             message = self._pipe.recv()
         except (EOFError, OSError):
@@ -178,6 +183,11 @@ class ProcessServer:
         except Exception as error:  # whatever unpickling somebody's values raises
             return Arrival(str(group), None, 0.0, f"its values do not load: {summary(error)}")
         return None if message is None else Arrival(*message)
+
+    def _pending(self) -> bool:
+        """Whether a message has not been put yet; from any thread."""
+        # In this order: the flag is set before a message leaves the pipe and cleared after its group has been put.
+        return self._unread(0.0) or self._passing_on
 
     def _ending(self) -> str:
         self._process.join(END_SECONDS)

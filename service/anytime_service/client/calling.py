@@ -9,6 +9,7 @@ A prediction whose connection breaks is begun anew on another one, with all that
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import numpy as np
 from anytime.answer import Answer, Overload, Policy, Reason
 from anytime.errors import ValuesError
 from anytime.model import checked_budget
+from anytime.workers.extraction import MAX_DRAIN_S
 from anytime_service.client.connection import Connection
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.frames import Begin, Encoded, End, Group
@@ -33,6 +35,9 @@ _REFUSED = (401, 403)
 
 _NO_VALUES = msgspec.Raw(msgspec.msgpack.encode([]))
 """What is sent of a group when the answer is here: what it took still counts."""
+
+MAX_TURNS = 4
+"""Turns of the event loop in which the socket is read after the deadline; a frame takes two."""
 
 MOST_BREAKS = 2
 """How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
@@ -126,7 +131,9 @@ class Call:
                 self._link.send(End(self._channel.id))
 
     def again(self, policy: Policy, without: str) -> None:
-        """Begin anew under another policy, with all groups so far but one."""
+        """Begin anew under another policy, with all groups so far but one; after the deadline, do nothing."""
+        if self.events.struck:
+            return
         self.ask = replace(self.ask, policy=policy)
         self.sent.pop(without, None)
         if self._link is not None and self._channel is not None:
@@ -135,32 +142,26 @@ class Call:
         self._open()
 
     async def next(self) -> object | None:
-        """Wait for the answer, a problem, or an event of the caller's own; None when the time is over.
+        """Wait for the answer, a problem, or an event of the caller's own; None when the deadline has expired.
 
         Raises
         ------
         ConnectionLostError
-            The connection broke and there is no other to be had.
+            The connection broke and a new one cannot be made.
         ProblemError
-            There is none since the key does not hold any more.
+            A new one cannot be made because the key is no longer valid.
         """
         if self.refused is not None:
             return self.refused
         while (event := await self.events.get()) is not None:
             if not isinstance(event, _Told):
                 return event
-            if event.channel is not self._channel:  # begun anew since
-                continue
-            if isinstance(event.outcome, ProblemError) and event.outcome.overloaded:
-                self.refused = event.outcome
-                self._connection.throttle.refused()
-                self._leave()
-            elif isinstance(event.outcome, Answer):
-                self._noted(event.outcome)
-            if not isinstance(event.outcome, ConnectionLostError):
-                return event.outcome
-            await self._begin_anew(event.outcome)
-        return None if self._channel is None else self._channel.answer
+            outcome = self._note(event)
+            if isinstance(outcome, ConnectionLostError):
+                await self._begin_anew(outcome)
+            elif outcome is not None:
+                return outcome
+        return await self._received()
 
     async def answer(self) -> Answer | None:
         """Wait for the answer; None when the time is over, or where a base rate is wanted of a server that refuses.
@@ -274,13 +275,36 @@ class Call:
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
 
-    def _noted(self, answer: Answer) -> None:
-        """Let the throttle know whether the server had time."""
-        throttle = self._connection.throttle
-        if answer.reason == "overload":
+    def _note(self, told: _Told) -> Outcome | None:
+        """Take note of what the server sent, the throttle too; None if it is about a prediction begun before."""
+        outcome, throttle = told.outcome, self._connection.throttle
+        if told.channel is not self._channel:
+            return None
+        if isinstance(outcome, ProblemError) and outcome.overloaded:
+            self.refused = outcome
             throttle.refused()
-        else:
-            throttle.accepted()
+            self._leave()
+        elif isinstance(outcome, Answer):
+            (throttle.refused if outcome.reason == "overload" else throttle.accepted)()
+        return outcome
+
+    async def _received(self) -> Answer | ProblemError | None:
+        """Return the next outcome that has reached this machine by now, after the deadline; None if there is none.
+
+        After a stall of this process the timer fires before the socket is read.
+        """
+        give_up = time.perf_counter() + MAX_DRAIN_S
+        for _ in range(MAX_TURNS):
+            if self._channel is None or self._channel.answer is not None or time.perf_counter() > give_up:
+                break
+            await asyncio.sleep(0)
+        while (told := self.events.pop(_Told)) is not None:
+            outcome = self._note(told)
+            if isinstance(outcome, ConnectionLostError):
+                self._broken = outcome
+            elif outcome is not None:
+                return outcome
+        return None
 
     def _wake(self, channel: Channel, outcome: Outcome) -> None:
         self.events.put(_Told(channel, outcome))

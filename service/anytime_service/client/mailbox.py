@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 __all__ = ["Mailbox"]
 
 Event = TypeVar("Event")
+Kind = TypeVar("Kind")
 
 KEPT = 4096
 """Events that wait to be looked at, at most: a server that sends more loses the oldest."""
@@ -43,8 +44,16 @@ class Mailbox(Generic[Event]):
         self._events.append(event)
         self._wake()
 
+    def pop(self, kind: type[Kind]) -> Kind | None:
+        """Remove and return the oldest event of one kind, also after the deadline; None if there is none."""
+        for place, event in enumerate(self._events):
+            if isinstance(event, kind):
+                del self._events[place]
+                return event
+        return None
+
     async def get(self) -> Event | None:
-        """Wait for the next event; None when the moment has come, whatever has happened by then."""
+        """Wait for the next event; None once the deadline has expired, whatever has happened by then."""
         while not self.struck:
             if self._events:
                 return self._events.popleft()
@@ -56,11 +65,11 @@ class Mailbox(Generic[Event]):
         return None
 
     def close(self) -> list[Event]:
-        """Stop the timer, and hand over what nobody has looked at."""
+        """Stop the timer; return the events that `get` has not returned."""
         self._timer.cancel()
-        left = list(self._events)
+        events = list(self._events)
         self._events.clear()
-        return left
+        return events
 
     def _set_timer(self) -> None:
         self._timer = self._loop.call_later(self._until - time.perf_counter(), self._wake)

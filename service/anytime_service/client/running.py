@@ -59,7 +59,6 @@ async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
         `x` cannot be sent to a process.
     """
     desk = _Desk(call, asyncio.get_running_loop())
-    left: list[_Extracted] = []
     pool.users += 1
     try:
         extraction = pool.workers.start(known.description.order(call.ask.budget), x)
@@ -70,9 +69,10 @@ async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
             unread = extraction.cancel(desk.late)
     finally:
         pool.users -= 1
-        left = desk.close()
-    unsent = tuple(event.group for event in left)
-    return replace(answer, late_groups=(*answer.late_groups, *unsent, *unread))
+        desk.close()
+    # What the server had not received when it answered is missing there, whether or not it had been sent.
+    computed = (*desk.computed, *unread)
+    return replace(answer, unused_groups=tuple(group for group in computed if group in answer.missing))
 
 
 class _Desk:
@@ -83,6 +83,7 @@ class _Desk:
     """
 
     def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+        self.computed: list[str] = []
         self._call = call
         self._loop = loop
         self._tell: Callable[[str, Encoded, float], None] | None = None
@@ -103,13 +104,11 @@ class _Desk:
         """Have a group taken that was computed when nobody waited for it; from any thread."""
         self.pass_on(_encoded(arrival, self._call.ask.rows))
 
-    def close(self) -> list[_Extracted]:
-        """Close the call; the groups that it has not looked at."""
+    def close(self) -> None:
+        """Close the call; report the groups that it has not looked at as late."""
         self._tell = self._call.afterwards()
-        left = [event for event in self._call.close() if isinstance(event, _Extracted)]
-        for event in left:
+        for event in self._call.close():
             self.take(event)
-        return left
 
 
 class _Run:
@@ -171,7 +170,10 @@ class _Run:
 def _pump(extraction: Extraction, rows: int | None, until: float, desk: _Desk) -> None:
     """Hand groups on to the event loop, from a thread, ready to be sent."""
     for arrival in extraction.arrivals(until):
-        desk.pass_on(_encoded(arrival, rows))
+        event = _encoded(arrival, rows)
+        if event.values is not None:
+            desk.computed.append(arrival.group)
+        desk.pass_on(event)
     if extraction.finished:
         desk.pass_on(_Finished())
 

@@ -122,7 +122,8 @@ class Client:
         -------
         Answer
             `reason` as the server gives it; "deadline" with a `note` where the network was too late or the connection
-            broke. Extractors that failed are told in `note` too. `late_groups` were computed, and not sent in time.
+            broke. `note` also reports extractors that failed. `unused_groups` names the groups that were computed and
+            had not reached the server when it answered.
 
         Raises
         ------

@@ -23,13 +23,20 @@ def encode_answer(form: Form, answer: Answer) -> bytes:
         The prediction or its interval is not finite: absurd coefficients overflowed. JSON would turn it into null.
     """
     _check_finite(answer)
-    return form.encode(answer)
+    return form.encode(_fields(answer))
 
 
 def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int, answer: Answer) -> bytes:
     """Write an answer as a message with its type and id; raises as `encode_answer`."""
     _check_finite(answer)
-    return form.encode({"type": kind, "id": name} | vars(answer))
+    return form.encode({"type": kind, "id": name} | _fields(answer))
+
+
+def _fields(answer: Answer) -> dict[str, Any]:
+    """Fields that leave the server: all but those that only the caller's side can know."""
+    fields = vars(answer).copy()
+    del fields["unused_groups"]
+    return fields
 
 
 def _check_finite(answer: Answer) -> None:

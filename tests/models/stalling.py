@@ -1,0 +1,44 @@
+"""A program that a test stops and continues while it runs extractors under a deadline.
+
+Usage: `python -m models.stalling MODEL WORKER DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. The groups of
+run i come from the named pipes in FOLDER/i; `started` appears there when the first extractor is at work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anytime
+from anytime.runner import Runner
+from anytime.workers import Worker
+
+
+def piped(group: str, folder: Path) -> list[float]:
+    """Wait for a group's values, as an extractor waits for a device."""
+    (folder / "started").touch()
+    with (folder / group).open() as pipe:
+        return cast(list[float], json.loads(pipe.readline()))
+
+
+def extractors(*groups: str) -> dict[str, Callable[[Any], Any]]:
+    """Return an extractor for each group, which worker processes can import."""
+    return {group: partial(piped, group) for group in groups}
+
+
+def main(model: str, worker: str, deadline_ms: str, runs: str, folder: str) -> None:
+    """Run the extractors, once for each run."""
+    loaded = anytime.load(model)
+    own = extractors(*loaded.groups.featured)
+    with Runner(loaded, own, cast(Worker, worker)) as runner:
+        for i in range(int(runs)):
+            print(json.dumps(asdict(runner.run(Path(folder) / str(i), float(deadline_ms)))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

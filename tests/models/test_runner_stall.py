@@ -1,0 +1,101 @@
+"""Promises of the runner when its process is stopped for longer than the deadline: what is complete is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anytime.runner import Runner
+from anytime.workers import Worker, extraction
+from models.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
+
+DEADLINE_MS = 500.0
+RUNS = 3
+"""The effort after a stall is bounded by time, so that a busy machine may fail some of the runs, but hardly all."""
+
+VALUES = {"a": X[:1], "b": X[1:2], "c": X[2:]}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+@pytest.mark.parametrize("worker", WORKERS)
+def test_groups_that_are_complete_after_a_stall_are_used(worker: Worker, tmp_path: Path) -> None:
+    a_model().save(tmp_path / "toy.safetensors")
+    folders = [tmp_path / str(i) for i in range(RUNS)]
+    for folder in folders:
+        folder.mkdir()
+        for group in VALUES:
+            os.mkfifo(folder / group)
+    command = ["-m", "models.stalling", tmp_path / "toy.safetensors", worker, str(DEADLINE_MS), str(RUNS), tmp_path]
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        answers = [stalled(child, folder) for folder in folders]
+    assert child.returncode == 0
+    assert all(answer["elapsed_ms"] > DEADLINE_MS for answer in answers), "the stall outlasts the deadline"
+    for answer in answers:
+        assert answer["late_groups"] == answer["groups"] == ["a", "b", "c"][: answer["prefix"]]
+    assert (FULL, "complete", []) in [
+        (answer["prediction"], answer["reason"], answer["unused_groups"]) for answer in answers
+    ]
+
+
+def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    """Stop a program that is at work on the first group, complete all groups, continue it after the deadline."""
+    assert eventually((folder / "started").exists)
+    child.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+    with ExitStack() as pipes:
+        for group, values in VALUES.items():
+            pipe = os.open(folder / group, os.O_RDWR)  # which does not wait for a reader
+            pipes.callback(os.close, pipe)
+            os.write(pipe, json.dumps(values.tolist()).encode() + b"\n")
+        time.sleep(1.2 * DEADLINE_MS / 1e3)
+        child.send_signal(signal.SIGCONT)
+        assert child.stdout is not None
+        answer: dict[str, Any] = json.loads(child.stdout.readline())
+    return answer
+
+
+def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extraction, "MAX_DRAIN_S", 0.0)
+    with Runner(a_model(), extractors()) as runner:
+        take = runner._failures.take
+
+        def slow_take(*given: Any) -> Any:
+            assert eventually(lambda: given[0].received == () and queued() == ["b", "c"])
+            time.sleep(1.1 * DEADLINE_MS / 1e3)
+            return take(*given)
+
+        started: list[extraction.Extraction] = []
+        start = runner._workers.start
+
+        def noted_start(*given: Any) -> extraction.Extraction:
+            started.append(start(*given))
+            return started[-1]
+
+        def queued() -> list[str]:
+            return [arrival.group for arrival in started[0]._arrived]
+
+        monkeypatch.setattr(runner._failures, "take", slow_take)
+        monkeypatch.setattr(runner._workers, "start", noted_start)
+        answer = runner.run(X, DEADLINE_MS)
+    assert (answer.groups, answer.reason) == (("a",), "deadline")
+    assert (answer.late_groups, answer.unused_groups) == (("a",), ("b", "c"))
+
+
+def test_a_run_in_time_has_neither_late_nor_unused_groups() -> None:
+    with Runner(a_model(), extractors(a=first)) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert (answer.late_groups, answer.unused_groups) == ((), ())
