@@ -136,10 +136,10 @@ class Network:
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while content := await reader.read(65536):
-            self.seen += content
-            writer.write(content)
             while self.stalled:
                 await asyncio.sleep(0.01)
+            self.seen += content
+            writer.write(content)
         writer.transport.abort()
 
     async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -287,6 +287,15 @@ def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(cl
     assert answer.note is not None
     assert answer.prefix == 0
     assert answer.elapsed_ms < GENEROUS_MS
+
+
+def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client, network: Network) -> None:
+    client.warm_up(EXTRACTORS)
+    assert client.run(EXTRACTORS, VALUES, LONG_MS).unused_groups == ()
+    network.stalled = True
+    answer = client.run(EXTRACTORS, VALUES, SHORT_MS)
+    network.stalled = False
+    assert (answer.groups, answer.late_groups, answer.unused_groups) == ((), (), ("speed", "hog", "lab"))
 
 
 def test_what_a_stalled_network_does_not_take_is_bounded(
@@ -633,7 +642,7 @@ def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
 def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> None:
     async def silent(socket: ServerConnection) -> None:
         async for frame in frames(socket):
-            if frame.get("deadline_ms") == 0.0:
+            if frame.get("overload") == "prior":  # by which the client learns the base rate
                 await socket.send(reply("answer", frame["id"]))
 
     with fake(silent) as url, Client(url) as client:

@@ -14,8 +14,9 @@ from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.transports.websocket import SUBPROTOCOL
+from anytime_service.wire.forms import JSON, MSGPACK
 from anytime_service.wire.frames import BeginFrame
-from service.serving import Running
+from service.serving import VALUES, Running
 
 ITSELF = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
 
@@ -96,4 +97,13 @@ def test_the_stream_is_described_with_its_messages(app: AnytimeAPI) -> None:
     assert names == ["BeginFrame", "GroupFrame", "EndFrame"]
     schemas = document["components"]["schemas"]
     assert set(schemas["BeginFrame"]["properties"]) == {"type", *BeginFrame.__struct_fields__}
-    assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)}
+    assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)} - {"unused_groups"}
+
+
+def test_an_answer_has_the_fields_of_the_document_in_every_form(app: AnytimeAPI, service: Running) -> None:
+    documented = set(app.openapi()["components"]["schemas"]["Answer"]["properties"])
+    assert set(service.post({"groups": VALUES}).json()) == documented
+    for form in (JSON, MSGPACK):
+        with service.stream(form) as stream:
+            stream.say("begin", 1, deadline_ms=0)
+            assert set(stream.answer(1)) - {"form"} == documented | {"type", "id"}

@@ -1,0 +1,77 @@
+"""Promises of the clients when their process is stopped for longer than the deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+
+from anytime.model import AnytimeModel
+from anytime_service.app import create_app
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running, running, until
+
+DEADLINE_MS = 1500.0
+RUNS = 2
+
+
+@pytest.fixture(scope="module")
+def server(model: AnytimeModel) -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        yield service
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_answer_that_arrived_while_the_client_was_stopped_is_used(
+    kind: str, server: Running, tmp_path: Path
+) -> None:
+    folders = [tmp_path / str(i) for i in range(RUNS)]
+    for folder in folders:
+        folder.mkdir()
+        os.mkfifo(folder / "lab")
+    command = ["-m", "service.stalling_client", server.url, kind, str(DEADLINE_MS), str(RUNS), tmp_path]
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        answers = [stalled(child, folder, server) for folder in folders]
+    assert child.returncode == 0
+    assert all(answer["elapsed_ms"] > DEADLINE_MS for answer in answers), "the stall outlasts the deadline"
+    assert [(answer["groups"], answer["note"]) for answer in answers] == [(["speed", "hog"], None)] * RUNS
+    assert all("lab" in answer["missing"] for answer in answers)
+
+
+def stalled(child: subprocess.Popen[str], folder: Path, server: Running) -> dict[str, Any]:
+    """Stop a client that waits for the last group; continue it when the server has answered and its deadline is over."""
+
+    def count(name: str, **labels: str) -> float:
+        return server.metric(name, model="brake", **labels)
+
+    def answered() -> float:
+        return count("anytime_predictions_total", reason="deadline")
+
+    received, before = count("anytime_group_seconds_count", group="hog"), answered()
+    (folder / "go").touch()
+    until(lambda: count("anytime_group_seconds_count", group="hog") > received, within_s=60.0)
+    child.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+    until(lambda: answered() > before)
+    sleep(1.1 * DEADLINE_MS / 1e3)
+    child.send_signal(signal.SIGCONT)
+    assert child.stdout is not None
+    answer: dict[str, Any] = json.loads(child.stdout.readline())
+    (folder / "lab").write_text("[0.5]\n")  # and the extractor ends
+    return answer
