@@ -1,41 +1,57 @@
-"""Encrypted connections: the certificate is read before anything listens, and again when the process is told to."""
+"""TLS: certificate, key and client authorities are read before anything listens, and again on SIGHUP.
+
+OpenSSL can add certificates to a context and cannot remove any. So each reading makes a new context, which also has new
+keys for session tickets: a client cannot resume a session that the removed authority allowed.
+"""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
 
-__all__ = ["read_again", "tls_context"]
+__all__ = ["TLSContext", "read_again", "tls_context"]
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Make what connections are encrypted by; None where no certificate is told.
+class TLSContext(ssl.SSLContext):
+    """The context that a listening socket keeps: each connection uses `current` as it is when it is accepted."""
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a handshake, as asyncio does for each connection."""
+        return self.current.wrap_bio(*args, **options)
+
+
+def tls_context(settings: Settings) -> TLSContext | None:
+    """Make the context for encrypted connections; None if no certificate is set.
 
     Raises
     ------
     CertificateError
-        A file is missing or cannot be read, or certificate and key are no pair.
+        A file is missing or cannot be read, or certificate and key do not fit.
     """
     if settings.ssl_certfile is None:
         for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
             if getattr(settings, name) is not None:
                 raise CertificateError(f"ANYTIME_{name.upper()} is set without ANYTIME_SSL_CERTFILE; set both")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, settings.ssl_certfile, settings)
-    if settings.ssl_ca_certs is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+    context = TLSContext(ssl.PROTOCOL_TLS_SERVER)
+    read_again(context, settings)
     return context
 
 
-def read_again(context: ssl.SSLContext, settings: Settings) -> None:
-    """Read the files again for connections to come; raises as `tls_context` does, and then all stays as it was."""
+def read_again(context: TLSContext, settings: Settings) -> None:
+    """Read the files for new connections; raises as `tls_context` does, and then nothing changes."""
     if settings.ssl_certfile is not None:
-        tls_context(settings)  # half of a pair that does not fit would stay in a context that is at work
-        _load(context, settings.ssl_certfile, settings)
+        current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load(current, settings.ssl_certfile, settings)
+        if settings.ssl_ca_certs is not None:
+            current.verify_mode = ssl.CERT_REQUIRED
+        context.current = current
 
 
 def _load(context: ssl.SSLContext, certificate: Path, settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """A program that a test stops and continues while it runs extractors under a deadline.
 
-Usage: `python -m models.stalling MODEL WORKER DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. The groups of
-run i come from the named pipes in FOLDER/i; `started` appears there when the first extractor is at work.
+Usage: `python -m models.stalling MODEL WORKER DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. The
+groups of run i come from the named pipes in FOLDER/i; `started` appears there when the first extractor is at work.
 """
 
 from __future__ import annotations

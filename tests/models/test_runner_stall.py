@@ -34,7 +34,8 @@ def test_groups_that_are_complete_after_a_stall_are_used(worker: Worker, tmp_pat
         folder.mkdir()
         for group in VALUES:
             os.mkfifo(folder / group)
-    command = ["-m", "models.stalling", tmp_path / "toy.safetensors", worker, str(DEADLINE_MS), str(RUNS), tmp_path]
+    arguments = tmp_path / "toy.safetensors", worker, DEADLINE_MS, RUNS, tmp_path
+    command = ["-m", "models.stalling", *map(str, arguments)]
     with subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

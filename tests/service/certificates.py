@@ -26,9 +26,12 @@ class Certificate:
         return ssl.get_server_certificate(("127.0.0.1", port)).split() == self.file.read_text().split()
 
 
-def certificate(folder: Path, name: str, password: str | None = None) -> Certificate:
-    """Make one; skips the test where there is no OpenSSL."""
+def certificate(
+    folder: Path, name: str, password: str | None = None, signed_by: Certificate | None = None
+) -> Certificate:
+    """Make one, signed by itself unless another one is given; skips the test where there is no OpenSSL."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
+    signer = [] if signed_by is None else ["-CA", str(signed_by.file), "-CAkey", str(signed_by.key)]
     locked = ["-nodes"] if password is None else ["-passout", f"pass:{password}"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
@@ -42,6 +45,7 @@ def certificate(folder: Path, name: str, password: str | None = None) -> Certifi
             *kind,
             *locked,
             *names,
+            *signer,
             "-keyout",
             made.key,
             "-out",

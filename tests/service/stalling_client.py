@@ -1,7 +1,8 @@
 """A program that a test stops and continues while it runs extractors under a deadline, through a client.
 
 Usage: `python -m service.stalling_client URL KIND DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. All
-groups but the last are at hand; the last one comes from the named pipe in FOLDER/i. Run i begins when FOLDER/i/go exists.
+groups but the last are ready; the last one comes from the named pipe in FOLDER/i. Run i begins when FOLDER/i has the
+file `go`.
 """
 
 from __future__ import annotations

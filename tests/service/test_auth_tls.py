@@ -24,7 +24,7 @@ from anytime_service.client import Client
 from anytime_service.errors import CertificateError
 from anytime_service.server import build_server
 from anytime_service.settings import Settings
-from anytime_service.tls import read_again, tls_context
+from anytime_service.tls import TLSContext, read_again, tls_context
 from anytime_service.wire.forms import JSON
 from service.certificates import Certificate, certificate
 from service.commands import command
@@ -206,7 +206,7 @@ def test_a_pair_that_does_not_fit_leaves_the_one_that_is_at_work(
     assert shaken(context, other)
 
 
-def shaken(context: ssl.SSLContext, shown: Certificate) -> bool:
+def shaken(context: TLSContext, shown: Certificate) -> bool:
     """Whether a client that trusts a certificate alone shakes hands with a context."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -240,3 +240,56 @@ def test_the_command_says_https_and_shows_a_new_certificate_after_a_hangup(
         until(lambda: other.seen_by(service.port))
         with Client(f"https://127.0.0.1:{service.port}", ssl=other.trusted()) as client:
             assert client.predict(VALUES).complete
+
+
+def test_after_a_hangup_clients_are_accepted_by_the_new_file_of_authorities_alone(
+    own: Certificate, other: Certificate, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    small_model().save(tmp_path / "models" / "m.safetensors")
+    kept = certificate(tmp_path, "kept")
+    visitors = {ca: own.trusted() for ca in (kept, other)}
+    for ca, context in visitors.items():
+        client = certificate(tmp_path, f"of-{ca.file.stem}", signed_by=ca)
+        context.load_cert_chain(client.file, client.key)
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(kept.file.read_bytes() + other.file.read_bytes())
+    options = ["--ssl-certfile", own.file, "--ssl-keyfile", own.key, "--ssl-ca-certs", authorities]
+    with command(tmp_path / "models", *options) as (served, service):
+        old = {ca: opened(context, service.port) for ca, context in visitors.items()}
+        assert all(is_answered(connection) for connection in old.values())
+        session = old[other].sock.session  # type: ignore[attr-defined]
+        with opened(visitors[other], service.port, session) as resumed:
+            assert is_answered(resumed)
+            assert resumed.sock.session_reused  # type: ignore[attr-defined]
+        for content in (b"", b"no certificate"):
+            authorities.write_bytes(content)
+            served.process.send_signal(signal.SIGHUP)
+            served.said("the certificate stays as it was: .*has no certificates")
+            assert all(is_served(context, service.port) for context in visitors.values())
+        authorities.write_bytes(kept.file.read_bytes())
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: not is_served(visitors[other], service.port))
+        assert not is_served(visitors[other], service.port, session), "nor by resuming"
+        assert is_served(visitors[kept], service.port)
+        for connection in old.values():
+            with connection:
+                assert is_answered(connection), "connections from before stay"
+
+
+def opened(context: ssl.SSLContext, port: int, session: ssl.SSLSession | None = None) -> Connection:
+    plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+    return Connection(context.wrap_socket(plain, server_hostname="localhost", session=session))
+
+
+def is_answered(connection: Connection) -> bool:
+    return exchanged(connection, "GET /livez")[0] == 200
+
+
+def is_served(context: ssl.SSLContext, port: int, session: ssl.SSLSession | None = None) -> bool:
+    """Whether a new connection is answered: with TLS 1.3 a client learns of a refusal only when it reads."""
+    try:
+        with opened(context, port, session) as connection:
+            return is_answered(connection)
+    except (ssl.SSLError, ConnectionError, IndexError):  # or closed without a word
+        return False

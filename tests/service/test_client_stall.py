@@ -40,7 +40,7 @@ def test_an_answer_that_arrived_while_the_client_was_stopped_is_used(
     for folder in folders:
         folder.mkdir()
         os.mkfifo(folder / "lab")
-    command = ["-m", "service.stalling_client", server.url, kind, str(DEADLINE_MS), str(RUNS), tmp_path]
+    command = ["-m", "service.stalling_client", server.url, kind, str(DEADLINE_MS), str(RUNS), str(tmp_path)]
     with subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -55,7 +55,7 @@ def test_an_answer_that_arrived_while_the_client_was_stopped_is_used(
 
 
 def stalled(child: subprocess.Popen[str], folder: Path, server: Running) -> dict[str, Any]:
-    """Stop a client that waits for the last group; continue it when the server has answered and its deadline is over."""
+    """Stop a client that waits for the last group, and continue it after the answer and the deadline."""
 
     def count(name: str, **labels: str) -> float:
         return server.metric(name, model="brake", **labels)
