@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+import re
+from collections.abc import Awaitable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anytime.answer import Answer
 from anytime_service.clock import now_ms
 
-__all__ = ["LOGGER", "AccessLog", "log_answer", "shown_query"]
+__all__ = ["LOGGER", "AccessLog", "log_answer", "shown_path", "shown_query"]
 
 LOGGER = "anytime_service.access"
 
@@ -21,6 +22,9 @@ _answers = logging.getLogger("anytime_service")
 
 _SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
 """Parameters whose values are shown; those of others may be anything, keys too."""
+
+_SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)
+"""Whoever has the id of a session can read it and end it."""
 
 
 class AccessLog:
@@ -57,6 +61,11 @@ class AccessLog:
             _write(scope, status, done - begun, size)
 
 
+def shown_path(scope: Mapping[str, Any]) -> str:
+    """Return a path for logs and traces: percent-encoded, with `{id}` in place of the id of a session."""
+    return quote(_SESSION.sub(r"\1{id}", scope["path"]), safe="/{}:@!$&'()*+,;=~")
+
+
 def shown_query(query: bytes) -> str:
     """A query as it may be shown."""
     pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
@@ -79,7 +88,7 @@ def log_answer(answer: Answer, late_ms: float | None) -> None:
 
 def _write(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
     method = scope.get("method", "WEBSOCKET")
-    path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+    path = shown_path(scope)
     query = shown_query(scope.get("query_string", b""))
     told: dict[str, Any] = {"method": method, "path": path}
     if query:

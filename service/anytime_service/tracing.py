@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime_service.access import shown_query
+from anytime_service.access import shown_path, shown_query
 from anytime_service.correlation import CURRENT
 from anytime_service.release import release
 
@@ -79,6 +79,8 @@ class Tracing:
         if not told.is_valid or current is None:
             return
         current.span = (self._trace.format_trace_id(told.trace_id), self._trace.format_span_id(told.span_id))
+        if scope["type"] == "http":
+            span.set_attribute("url.path", shown_path(scope))
         if scope.get("query_string"):
             span.set_attribute("url.query", shown_query(scope["query_string"]))
 

@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
-from anytime_service.access import shown_query
+from anytime_service.access import shown_path, shown_query
 from anytime_service.app import create_app
 from anytime_service.correlation import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
 from anytime_service.logs import JsonLines, TextLines, log_config
@@ -282,6 +283,45 @@ def test_an_answer_that_the_groups_of_another_request_bring_is_logged_for_the_on
 )
 def test_queries_are_shown_without_what_may_be_a_secret(query: bytes, shown: str) -> None:
     assert shown_query(query) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/sessions/Zm9v/groups", "/sessions/{id}/groups"),
+        ("/sessions/Zm9v", "/sessions/{id}"),
+        ("/Sessions//Zm9v/groups", "/Sessions//{id}/groups"),
+        ("/v1/sessions/Zm9v/predict", "/v1/sessions/{id}/predict"),
+        ("/sessions", "/sessions"),
+        ("/models/brake/plan", "/models/brake/plan"),
+        ("/caf\xe9\nINFO: forged", "/caf%C3%A9%0AINFO:%20forged"),
+    ],
+)
+def test_paths_are_shown_on_one_line_without_the_ids_of_sessions(path: str, shown: str) -> None:
+    assert shown_path({"path": path}) == shown
+
+
+def test_the_access_log_never_has_the_id_of_a_session() -> None:
+    with logging_service(access_log=True, log_format="json", log_level="debug") as (service, sink):
+        name = service.post_to("/sessions").json()["id"]
+        for path in (f"/sessions/{name}/groups", f"/%73essions/{name}/groups", f"/nowhere/sessions/{name}"):
+            service.post_to(path, VALUES)
+        service.get(f"/sessions/{name}/predict", deadline_ms=0)
+        service.get("/predict", session=name)
+        service.delete(f"/sessions/{name}")
+        service.delete(f"/sessions/{name}")
+        with pytest.raises(InvalidStatus), connect(f"ws://127.0.0.1:{service.port}/sessions/{name}", proxy=None):
+            pass
+        until(lambda: sum("WEBSOCKET" in line for line in sink.getvalue().splitlines()) == 1)
+        told = lines(sink)
+    assert name not in sink.getvalue()
+    paths = [(line["method"], line["path"]) for line in told if "path" in line]
+    assert paths[1:5] == [
+        ("POST", "/sessions/{id}/groups"),
+        ("POST", "/sessions/{id}/groups"),
+        ("POST", "/nowhere/sessions/{id}"),
+        ("GET", "/sessions/{id}/predict"),
+    ]
 
 
 def test_the_levels_of_others_are_never_those_at_which_they_tell_whole_messages() -> None:

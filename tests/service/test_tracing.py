@@ -136,7 +136,10 @@ def test_every_route_has_its_name_and_probes_have_no_spans(service: Running, her
         "GET",
         "predict brake",
     }
-    assert session not in str([span.attributes.get("url.query") for span in here.spans])
+    assert session not in str(here.spans), "who has it can use the session"
+    [groups] = here.named("POST /sessions/{id}/groups")
+    assert groups.attributes["url.path"] == "/sessions/{id}/groups"
+    assert here.named("GET /models/{name}/plan")[0].attributes["url.path"] == "/models/brake/plan"
     assert {span.service for span in here.spans} == {"anytime"}
 
 
