@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from threading import Lock
+from time import monotonic
 from typing import Any
 
 from uvicorn.logging import DefaultFormatter
@@ -18,7 +21,12 @@ from anytime_service.access import LOGGER as ACCESS
 from anytime_service.correlation import CURRENT
 from anytime_service.settings import Settings
 
-__all__ = ["JsonLines", "OnPurpose", "TextLines", "log_config"]
+__all__ = ["LIMITED", "MAX_LINES", "WINDOW_S", "JsonLines", "Limited", "OnPurpose", "TextLines", "log_config"]
+
+MAX_LINES = 10
+"""Warnings and errors that one place in the code may log in `WINDOW_S`: clients can cause any number of them."""
+
+WINDOW_S = 60.0
 
 _OTHERS = {
     "asyncio": "WARNING",
@@ -44,6 +52,62 @@ class OnPurpose(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to keep a record."""
         return record.msg not in _DROPPED and "WebSocket" not in str(record.msg) and not _has_gone(record)
+
+
+@dataclass(slots=True)
+class _Window:
+    """Lines of one place in the code: since when they are counted, how many were dropped, and the first of those."""
+
+    since: float
+    kept: int = 0
+    dropped: int = 0
+    first: logging.LogRecord | None = None
+
+
+class Limited(logging.Filter):
+    """Drops warnings and errors beyond `MAX_LINES` in `WINDOW_S` of each place in the code, and reports how many.
+
+    Memory is bounded by the size of the code.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        self._windows: dict[tuple[str, int], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to keep a record."""
+        if record.levelno < logging.WARNING or hasattr(record, "suppressed"):
+            return True
+        self.report(WINDOW_S)
+        with self._lock:
+            window = self._windows.setdefault((record.pathname, record.lineno), _Window(monotonic()))
+            if window.kept < MAX_LINES:
+                window.kept += 1
+                return True
+            window.dropped += 1
+            window.first = window.first or record
+            return False
+
+    def report(self, age_s: float = 0.0) -> None:
+        """Report the lines dropped in windows that are older than some seconds, and begin new windows."""
+        until = monotonic() - age_s
+        with self._lock:
+            over = [place for place, window in self._windows.items() if window.since <= until]
+            windows = [self._windows.pop(place) for place in over]
+        for window in windows:
+            if window.first is not None:
+                logging.getLogger(window.first.name).log(
+                    window.first.levelno,
+                    "%d more lines like this one were not logged: %s",
+                    window.dropped,
+                    window.first.getMessage(),
+                    extra={"suppressed": window.dropped, "told": {"suppressed": window.dropped}},
+                )
+
+
+LIMITED = Limited()
+"""The limit of this process; its servers share it, as they share the loggers."""
 
 
 class TextLines(DefaultFormatter):
@@ -92,10 +156,15 @@ def log_config(settings: Settings) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"on_purpose": {"()": OnPurpose}},
+        "filters": {"on_purpose": {"()": OnPurpose}, "limited": {"()": lambda: LIMITED}},
         "formatters": {"lines": lines},
         "handlers": {
-            "lines": {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"},
+            "lines": {
+                "class": "logging.StreamHandler",
+                "filters": ["limited"],
+                "formatter": "lines",
+                "stream": "ext://sys.stderr",
+            },
         },
         "loggers": {
             "uvicorn": {**ours, "level": calm},

@@ -31,7 +31,7 @@ from anytime_service.errors import AddressError, CertificateError
 from anytime_service.exchange import LINGER_S
 from anytime_service.handler import Handler
 from anytime_service.held import Held
-from anytime_service.logs import log_config
+from anytime_service.logs import LIMITED, WINDOW_S, log_config
 from anytime_service.reach import address_of, metrics_address_of
 from anytime_service.registry import ModelRegistry
 from anytime_service.rotation import Rotation
@@ -123,13 +123,15 @@ class Server(uvicorn.Server):
         if state is not None:
             await state.sessions.close()
             state.handler.close()
+        LIMITED.report()
 
     async def on_tick(self, counter: int) -> bool:
-        """See ten times a second how late the loop comes round."""
+        """Measure ten times a second how late the loop is, and report the log lines that were dropped."""
         now, last, state = now_ms(), self._ticked_ms, self._state
         self._ticked_ms = now
         if last is not None and state is not None:
             state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
+        LIMITED.report(WINDOW_S)
         leave = await super().on_tick(counter)
         if self._side is not None:
             self._side.stamp(self.server_state.default_headers)

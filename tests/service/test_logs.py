@@ -20,10 +20,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from anytime_service import logs
 from anytime_service.access import shown_path, shown_query
 from anytime_service.app import create_app
 from anytime_service.correlation import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
-from anytime_service.logs import JsonLines, TextLines, log_config
+from anytime_service.logs import MAX_LINES, WINDOW_S, JsonLines, Limited, TextLines, log_config
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.problems import problem_of
 from anytime_service.registry import ModelRegistry
@@ -360,3 +361,42 @@ def test_the_application_may_be_used_without_an_entrance() -> None:
     app = AnytimeAPI(title="bare", version="1")
     assert app.build_middleware_stack() is not None
     assert CURRENT.get() is None
+
+
+def test_a_client_cannot_fill_the_log_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    upgrade = b"GET /livez HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n"
+    with command(tmp_path / "m.safetensors", ANYTIME_LOG_FORMAT="json") as (served, service):
+        for content, count in ((b"nonsense\r\n\r\n", 1000), (upgrade, 100)):
+            for _ in range(count):
+                with service.connect() as connection:
+                    connection.send(content)
+                    assert connection.file.readline().startswith(b"HTTP/1.1 ")
+        served.process.send_signal(signal.SIGTERM)
+        told = [json.loads(line) for line in served.stopped().splitlines()]
+    for words, count in (("Invalid HTTP request received.", 1000), ("Unsupported upgrade request.", 100)):
+        about = [line for line in told if words in line["message"]]
+        assert len(about) == MAX_LINES + 1
+        assert [line["suppressed"] for line in about if "suppressed" in line] == [count - MAX_LINES]
+
+
+def record_of(line: int, level: int = logging.WARNING) -> logging.LogRecord:
+    return logging.LogRecord("limited", level, __file__, line, "a client sent %s", ("nonsense",), None)
+
+
+def test_warnings_are_limited_by_their_place_in_the_code_and_again_let_through_after_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = Limited()
+    assert [limited.filter(record_of(1)) for _ in range(MAX_LINES + 3)] == [True] * MAX_LINES + [False] * 3
+    assert limited.filter(record_of(2)), "another place"
+    assert all(limited.filter(record_of(1, logging.INFO)) for _ in range(100)), "information is not limited"
+    limited.report(WINDOW_S)
+    assert not caplog.records, "the window is not over"
+    monkeypatch.setattr(logs, "WINDOW_S", 0.0)
+    assert limited.filter(record_of(1))
+    limited.report()
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 more lines like this one were not logged: a client sent nonsense"
+    ]
+    assert all(limited.filter(record) for record in caplog.records * 100), "nor are the reports"
