@@ -2,10 +2,10 @@
 #   docker build -t anytime-linear .
 #   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro \
 #       --env ANYTIME_API_KEYS=sha256:$(printf %s "$KEY" | sha256sum | cut -c 1-64) anytime-linear
-# Without keys it listens to itself alone, inside its container. They are given as above, by their digests so that nobody
-# reads them in the container's environment; or one a line in a file that its user (10001) can read:
+# Without keys it does not start. Keys are given as above, by their digests so that nobody reads them in the container's
+# environment; or one a line in a file that its user (10001) can read:
 #       --volume ./keys.txt:/run/secrets/api-keys:ro --env ANYTIME_API_KEYS_FILE=/run/secrets/api-keys
-# ANYTIME_INSECURE=true does without, where something before it checks who asks.
+# ANYTIME_INSECURE=true serves anybody without keys, where a proxy in front checks who asks.
 # What is open is answered before it stops, at once. A port other than 8000 is told by ANYTIME_PORT, which the health
 # check reads too. What is in it, and under which licences: /usr/share/anytime-linear.
 ARG BASE=python:3.12-slim
@@ -39,8 +39,10 @@ COPY service service
 RUN python -m pip --python /opt/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
  && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
 
-# Of plotly only the script for browsers is used, and nothing of what plotly itself uses. The tests of dependencies go.
+# Of plotly and fastapi-offline only scripts and styles for browsers are used, and nothing of what plotly itself uses. The
+# tests of dependencies go.
 RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.min.js -delete \
+ && find /opt/venv/lib -path '*/site-packages/fastapi_offline/*' -type f ! -name 'swagger-ui*' -delete \
  && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals* \
         /opt/venv/share/jupyter /opt/venv/etc \
  && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} +

@@ -55,6 +55,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         title="anytime",
         version="1",
         summary="Linear predictions that are ready whenever the deadline strikes",
+        docs_url=None,  # the console has a page that loads nothing from elsewhere
         redoc_url=None,
         telemetry=OFF if tracing is None else tracing.configuration,
     )

@@ -20,7 +20,6 @@ Need: TypeAlias = Literal["open"] | Right
 NEEDS: Mapping[Need, tuple[str, ...]] = {
     "open": (  # whether the service is well, and the console's files, which have nothing of any model
         "GET /",
-        "GET /console/plotly.min.js",
         "GET /console/{file}",
         "GET /livez",
         "GET /readyz",
@@ -29,7 +28,6 @@ NEEDS: Mapping[Need, tuple[str, ...]] = {
     ),
     "predict": (
         "GET /docs",
-        "GET /docs/oauth2-redirect",
         "GET /models",
         "GET /models/{name}",
         "GET /models/{name}/curve",

@@ -71,7 +71,6 @@ def test_every_route_is_written_down_with_what_it_needs_and_nothing_else_is() ->
     assert all(need_of(*route.split(" ")) == need for need, routes in NEEDS.items() for route in routes)
     assert set(NEEDS["open"]) == {
         "GET /",
-        "GET /console/plotly.min.js",
         "GET /console/{file}",
         "GET /livez",
         "GET /readyz",

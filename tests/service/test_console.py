@@ -64,10 +64,11 @@ def test_the_page_has_no_inline_script_or_style_and_names_no_other_place(service
     assert not re.search(r"<style|\son\w+=|\sstyle=", page)
 
 
-@pytest.mark.parametrize("path", ["/", *(f"/console/{name}" for name in FILES), "/console/plotly.min.js"])
+@pytest.mark.parametrize("path", ["/", "/docs", *(f"/console/{name}" for name in (*FILES, *assets.LIBRARIES))])
 def test_a_file_is_packed_named_by_its_content_and_sent_once(service: Running, path: str) -> None:
-    if path.endswith("plotly.min.js"):
+    if path.removeprefix("/console/") in assets.LIBRARIES:
         pytest.importorskip("plotly", reason="no plotly beside the server")
+        pytest.importorskip("fastapi_offline", reason="no fastapi-offline beside the server")
     packed = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip"})
     plain = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip;q=0, br"})
     assert packed.headers["content-encoding"] == "gzip"
@@ -97,21 +98,22 @@ def test_the_page_and_its_own_files_are_asked_for_again_and_the_library_is_kept(
 
 
 @pytest.fixture
-def without_plotly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(assets, "distribution", missing)
-    assets.plotting_asset.cache_clear()
+    assets.library_asset.cache_clear()
     yield
-    assets.plotting_asset.cache_clear()
+    assets.library_asset.cache_clear()
 
 
-@pytest.mark.usefixtures("without_plotly")
-def test_without_plotly_its_script_is_a_problem_that_says_so(service: Running) -> None:
-    response = service.get("/console/plotly.min.js")
+@pytest.mark.usefixtures("without_libraries")
+@pytest.mark.parametrize("name", assets.LIBRARIES)
+def test_without_its_package_a_library_is_a_problem_that_says_so(service: Running, name: str) -> None:
+    response = service.get(f"/console/{name}")
     assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
-    assert "plotly is not installed" in response.json()["detail"]
+    assert f"{assets.LIBRARIES[name][0]} is not installed" in response.json()["detail"]
 
 
 def test_a_curve_tells_every_prefix_in_training_and_held_out(service: Running) -> None:

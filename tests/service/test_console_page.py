@@ -74,6 +74,20 @@ def test_nothing_is_asked_of_others_and_nothing_is_complained_of(visit: Visit) -
     assert visit.complaints == []
 
 
+def test_the_routes_are_documented_without_a_request_to_another_site(visit: Visit) -> None:
+    visit.page.goto(f"{visit.url}/docs")
+    operation = visit.page.locator("#operations-predictions-predict")
+    operation.get_by_role("button").first.click()
+    operation.get_by_text("What the groups used may cost a row").wait_for()
+    operation.get_by_role("button", name="Try it out").click()
+    operation.locator("textarea").fill('{"groups": {}}')
+    operation.locator("input[placeholder=model]").fill("brake")
+    operation.get_by_role("button", name="Execute").click()
+    operation.locator(".live-responses-table").get_by_text('"prediction"').wait_for()
+    assert visit.origins == {urlsplit(visit.url).netloc}
+    assert visit.complaints == []
+
+
 def test_the_curve_is_drawn_and_told_in_numbers(visit: Visit, console: Running) -> None:
     legend = visit.page.locator("#curve-chart .legendtext")
     expect(legend).to_have_text(["training", "cross-validated", "this answer"])

@@ -18,7 +18,7 @@ from anytime_service.wire.forms import JSON, MSGPACK
 from anytime_service.wire.frames import BeginFrame
 from service.serving import VALUES, Running
 
-ITSELF = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
+ITSELF = {"/docs", "/openapi.json"}
 
 
 def routes(app: AnytimeAPI) -> set[tuple[str, str]]:
@@ -61,8 +61,15 @@ def test_the_hot_route_documents_its_body_parameters_answer_and_problems(app: An
     assert values["type"] == "array"
 
 
-def test_the_documentation_page_is_there(service: Running) -> None:
-    assert service.get("/docs").status_code == 200
+def test_the_documentation_page_loads_nothing_from_elsewhere(service: Running) -> None:
+    page = service.get("/docs")
+    assert page.status_code == 200
+    assert page.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+    assert {"console/swagger-ui-bundle.js", "console/swagger-ui.css", "openapi.json"} <= set(sources)
+    for source in sources:
+        assert "//" not in source
+        assert service.get(f"/{source}").status_code == 200, source
 
 
 def test_every_operation_has_a_name_of_its_own_an_answer_and_its_problems(app: AnytimeAPI) -> None:

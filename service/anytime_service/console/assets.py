@@ -1,6 +1,6 @@
-"""Files of the page: packed once, named by their content, sent as the client can take them.
+"""Files of the pages: compressed once, named by their content, and sent in a form that the client accepts.
 
-Only the packed form is kept. Every browser takes it; what cannot is sent what it unpacks to.
+Only the compressed form is stored. Every browser accepts it; for other clients it is decompressed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-__all__ = ["Asset", "page_assets", "plotting_asset", "send"]
+__all__ = ["LIBRARIES", "Asset", "library_asset", "page_assets", "send"]
 
 STATIC = Path(__file__).with_name("static")
-PLOTTING = "plotly/package_data/plotly.min.js"
+
+LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "plotly.min.js": ("plotly", "plotly/package_data/plotly.min.js"),
+    "swagger-ui-bundle.js": ("fastapi-offline", "fastapi_offline/static/swagger-ui-bundle.js"),
+    "swagger-ui.css": ("fastapi-offline", "fastapi_offline/static/swagger-ui.css"),
+}
+"""Files of other packages: the package of each, and its path there. The packages are never imported."""
 
 MEDIA_TYPES: Mapping[str, str] = {
     ".css": "text/css; charset=utf-8",
@@ -60,10 +66,11 @@ def page_assets() -> Mapping[str, Asset]:
 
 
 @cache
-def plotting_asset() -> Asset | None:
-    """The script that draws, out of plotly's package, which is never imported; None where it is not installed."""
+def library_asset(name: str) -> Asset | None:
+    """Return a file of `LIBRARIES`; None where its package is not installed."""
+    package, file = LIBRARIES[name]
     try:
-        path = Path(str(distribution("plotly").locate_file(PLOTTING)))
+        path = Path(str(distribution(package).locate_file(file)))
     except PackageNotFoundError:
         return None
     return Asset.read(path) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Routes of the page and its files; everything it needs comes from here."""
+"""Routes of the console and of `/docs`, and of their files; nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
-from anytime_service.console.assets import page_assets, plotting_asset, send
+from anytime_service.console.assets import LIBRARIES, library_asset, page_assets, send
 from anytime_service.openapi import problem_responses
 from anytime_service.problems import Problem, problem_response
 
@@ -16,7 +16,7 @@ POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # plotly inserts style sheets of its own
+        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert style sheets of their own
         "img-src 'self' data:",
         "connect-src 'self'",
         "base-uri 'none'",
@@ -46,18 +46,10 @@ def console_page(request: Request) -> Response:
     return send(request, page_assets()["index.html"], PAGE)
 
 
-@router.get(
-    "/console/plotly.min.js",
-    response_class=Response,
-    responses=_documented("The script that draws", "text/javascript") | problem_responses(404),
-)
-def plotting_script(request: Request) -> Response:
-    """Send the script that draws the console's charts."""
-    asset = plotting_asset()
-    if asset is None:
-        detail = "plotly is not installed beside the server; the console shows tables only"
-        return problem_response(Problem("about:blank", "Not Found", 404, detail))
-    return send(request, asset, LIBRARY)
+@router.get("/docs", response_class=Response, include_in_schema=False)
+def docs_page(request: Request) -> Response:
+    """Show the routes of the service."""
+    return send(request, page_assets()["docs.html"], PAGE)
 
 
 @router.get(
@@ -66,8 +58,14 @@ def plotting_script(request: Request) -> Response:
     responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404, 422),
 )
 def console_file(request: Request, file: str) -> Response:
-    """Send a file of the console."""
+    """Send a file of the console or of `/docs`."""
+    if file in LIBRARIES:
+        library = library_asset(file)
+        if library is None:
+            detail = f"{LIBRARIES[file][0]} is not installed next to the server; pip install 'anytime-linear[serve]'"
+            return problem_response(Problem("about:blank", "Not Found", 404, detail))
+        return send(request, library, LIBRARY)
     asset = page_assets().get(file)
     if asset is None:
         raise HTTPException(404)
-    return send(request, asset, PAGE if file == "index.html" else OWN)
+    return send(request, asset, PAGE if file.endswith(".html") else OWN)
