@@ -1,9 +1,9 @@
-"""Commands of the service, which the library's command line takes in; light, so that `--help` needs no server."""
+"""Commands of the service, which the library's command line includes; light, so that `--help` needs no server."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,8 +22,21 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="8000")] = None,
     uds: Annotated[Path | None, typer.Option(help="Unix socket to listen on instead.", show_default=False)] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen where others can ask, though there are no keys.")
+        bool,
+        typer.Option("--insecure", help="Serve anybody where other machines reach the address and there is no key."),
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port for /metrics and the probes alone.", show_default="main port"),
+    ] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(case_sensitive=False, help="Least severe level to log.", show_default="info"),
+    ] = None,
+    session_store: Annotated[
+        str | None,
+        typer.Option(help="Where sessions live: memory, or the URL of a Redis.", show_default="memory"),
+    ] = None,
     ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate to encrypt by.", show_default=False)] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,
     ssl_keyfile_password: Annotated[
@@ -48,6 +61,9 @@ def serve(
         port=port,
         uds=uds,
         insecure=insecure or None,
+        metrics_port=metrics_port,
+        log_level=log_level,
+        session_store=session_store,
         ssl_certfile=ssl_certfile,
         ssl_keyfile=ssl_keyfile,
         ssl_keyfile_password=ssl_keyfile_password,

@@ -13,7 +13,7 @@ AnytimeError
 ├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
 ├── BodyTooLargeError       a body above the limit
 ├── ContentTypeError        a body in a form that is not read here
-├── KeysError               at the start: keys that cannot be read
+├── KeysError               at the start: keys that are missing or cannot be read
 ├── CertificateError        at the start: a certificate that cannot be used
 ├── KeyNeededError          a request without a key that holds
 ├── RightError              a request for more than its key allows
@@ -127,7 +127,7 @@ class ContentTypeError(AnytimeError):
 
 
 class KeysError(AnytimeError):
-    """Keys that cannot be read; no message has a key in it."""
+    """Keys that are missing or cannot be read; no message contains a key."""
 
 
 class CertificateError(AnytimeError):

@@ -208,6 +208,8 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     ------
     AddressError
         The address is taken, is not this machine's, or may not be used.
+    KeysError
+        Other machines reach the address, and there is no key; see `reach.address_of`.
     """
     place = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
     try:
@@ -225,7 +227,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
-    """Listen where metrics and probes are to be asked for, if that is a port of their own; raises as `bind` does."""
+    """Listen on the port of metrics and probes, if they have one; raise AddressError as `bind` does."""
     if settings.metrics_port is None:
         yield None
         return

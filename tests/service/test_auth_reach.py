@@ -1,4 +1,4 @@
-"""How far a server is heard that cannot tell who asks: no further than its own machine, unless it is told so."""
+"""Where a server without keys listens: on addresses of its own machine, unless it is set to be insecure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from anytime.cli.main import main
+from anytime.errors import AnytimeError
 from anytime_service import cli
+from anytime_service.errors import KeysError
 from anytime_service.server import bind
 from anytime_service.settings import Settings
 from service.doors import PREDICTING, bearer, keyed
@@ -35,14 +38,23 @@ def has_ipv6() -> bool:
         return False
 
 
-@pytest.mark.parametrize(("host", "heard"), [("0.0.0.0", "127.0.0.1"), ("::", "::1")])
-def test_without_a_key_only_this_machine_is_served_and_the_log_says_how_to_mend_it(host: str, heard: str) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_without_a_key_an_address_that_others_reach_is_an_error_that_says_how_to_fix_it(host: str) -> None:
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 on this machine")
-    where, (warning,) = heard_at(host=host)
-    assert where == heard
-    for words in ("NO KEY", heard, host, "ANYTIME_API_KEYS", "--insecure"):
-        assert words in warning
+    with pytest.raises(KeysError) as refused:
+        heard_at(host=host)
+    for words in (f"host is {host!r}", "no key", "ANYTIME_API_KEYS", "--insecure"):
+        assert words in str(refused.value)
+
+
+def test_a_server_without_a_key_does_not_start_where_others_reach_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    monkeypatch.setenv("ANYTIME_HOST", "0.0.0.0")
+    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: host is '0.0.0.0', which other machines reach")
 
 
 def test_with_a_key_or_told_to_every_address_is_served(tmp_path: Path) -> None:
@@ -56,8 +68,8 @@ def test_a_name_is_what_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *rest, **more: real(known.get(host, host), *rest, **more))
     assert heard_at(host="here") == ("127.0.0.7", [])
-    where, warnings = heard_at(host="localhost")
-    assert (where, len(warnings)) == ("127.0.0.1", 1)
+    with pytest.raises(KeysError, match=r"host is 'localhost' \(0\.0\.0\.0\)"):
+        heard_at(host="localhost")
     assert heard_at(host="localhost", api_keys=KEY) == ("0.0.0.0", [])
 
 
@@ -81,10 +93,6 @@ def status(service: Running, **headers: str) -> int:
 
 
 def test_from_elsewhere_there_is_no_service_without_a_key() -> None:
-    with keyed(api_keys=(), host="0.0.0.0") as service:
-        with pytest.raises(httpx.ConnectError):
-            status(service)
-        assert service.get("/models").status_code == 200
     with keyed(host="0.0.0.0") as service:
         assert status(service) == 401
         assert status(service, **bearer(PREDICTING)) == 200
@@ -103,6 +111,7 @@ def test_flags_of_the_command_are_settings(tmp_path: Path, monkeypatch: pytest.M
     app.command()(cli.serve)
     names = ("certfile", "keyfile", "keyfile-password", "ca-certs")
     told = [word for name in names for word in (f"--ssl-{name}", name)]
+    told += ["--metrics-port", "9090", "--log-level", "DEBUG", "--session-store", "redis://here:6379/0"]
     assert CliRunner().invoke(app, [str(tmp_path), "--insecure", *told]).exit_code == 0
     assert CliRunner().invoke(app, [str(tmp_path)], env={"ANYTIME_INSECURE": "true"}).exit_code == 0
     assert CliRunner().invoke(app, [str(tmp_path)]).exit_code == 0
@@ -116,3 +125,9 @@ def test_flags_of_the_command_are_settings(tmp_path: Path, monkeypatch: pytest.M
     assert first.ssl_keyfile_password.get_secret_value() == "keyfile-password"
     assert [each.insecure for each in (first, second, third)] == [True, True, False]
     assert third.ssl_certfile is None
+    assert (first.metrics_port, first.log_level, first.session_store) == (9090, "debug", "redis://here:6379/0")
+    assert (third.metrics_port, third.log_level, third.session_store) == (None, "info", "memory")
+    for wrong in (["--log-level", "loud"], ["--metrics-port", "99999"]):
+        assert CliRunner().invoke(app, [str(tmp_path), *wrong]).exit_code == 2
+    with pytest.raises(AnytimeError, match="ANYTIME_SESSION_STORE"):
+        cli.serve([tmp_path], session_store="mysql://here")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import typer
 
-from anytime_service import cli
+from anytime.cli.main import main
 from anytime_service.app import create_app
 from anytime_service.errors import AddressError
 from anytime_service.problems import MEDIA_TYPE
@@ -59,6 +58,13 @@ def test_the_address_is_that_of_the_service_unless_another_is_set() -> None:
         assert side is None
 
 
+def test_metrics_have_no_key_and_listen_exactly_where_they_are_set_to(tmp_path: Path) -> None:
+    for told in ({"metrics_host": "0.0.0.0"}, {"host": "0.0.0.0", "uds": tmp_path / "s"}):
+        with bind_side(Settings(metrics_port=0, **told)) as side:
+            assert side is not None
+            assert side.getsockname()[0] == "0.0.0.0"
+
+
 def test_a_metrics_port_in_use_is_one_line_and_exit_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,11 +72,9 @@ def test_a_metrics_port_in_use_is_one_line_and_exit_1(
     with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("ANYTIME_METRICS_PORT", str(port))
-        with pytest.raises(typer.Exit) as stopped:
-            cli.serve([tmp_path], port=0)
+        assert main(["serve", str(tmp_path), "--port", "0"]) == 1
         with pytest.raises(AddressError), bind_side(Settings(metrics_port=port)):
             pass
-    assert stopped.value.exit_code == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert f"cannot listen on 127.0.0.1:{port} for metrics: address already in use" in told

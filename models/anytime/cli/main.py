@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, OSError):
             where = f": {error.filename!r}" if error.filename else ""
-            return _failed(f"{(error.strerror or str(error)).lower()}{where}", 1)
+            return _failed(f"{error.strerror.lower()}{where}" if error.strerror else str(error), 1)
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(f"internal error: {what}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
     if code == INTERRUPTED:
