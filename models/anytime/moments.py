@@ -116,16 +116,25 @@ class Moments:
             )
         if rows == 0 or weight <= ROUNDING * a.weight:
             return replace(Moments.empty(self.features, self.responses, self.fill), rows=rows)
-        delta = b.mean - a.mean
-        change = np.outer(delta * (a.weight * b.weight / weight), delta)
+        delta, gone = b.mean - a.mean, b.weight / weight
+        change = np.outer(delta * (a.weight * gone), delta)
         scatter = a.scatter - b.scatter - change
         cancelled = np.diagonal(a.scatter) + np.diagonal(b.scatter) + np.diagonal(change)
         spread = np.diagonal(scatter)
-        if (spread < -CANCELLED * cancelled).any():
+        # The spread of a constant column is that of the rounding of its means, and of the fills that moved them.
+        size = np.abs(a.mean) + np.abs(b.mean)
+        size[: self.features] += np.abs(self.fill - other.fill)
+
+        def rounding(share: float) -> Float:
+            return share * cancelled + a.weight * gone * share * size * (2 * np.abs(delta) + share * size)
+
+        if (spread < -rounding(CANCELLED)).any():
             raise TableError("rows that are not among those counted cannot be taken away")
-        zero = spread <= ROUNDING * cancelled
+        zero = spread <= rounding(ROUNDING)
         scatter[zero] = scatter[:, zero] = 0.0
-        left = replace(a, rows=rows, weight=weight, mean=a.mean - delta * (b.weight / weight), scatter=scatter)
+        mean = a.mean - delta * gone
+        mean[np.abs(mean) <= ROUNDING * size * (1 + gone)] = 0.0
+        left = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
         return left._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:

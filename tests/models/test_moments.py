@@ -218,6 +218,23 @@ def test_a_gap_that_was_taken_away_leaves_no_trace() -> None:
     np.testing.assert_allclose(rest.scatter, moments_of(X, y).scatter, atol=1e-10)
 
 
+@pytest.mark.parametrize("constant", [-5.3, 0.0, 1e6])
+@pytest.mark.parametrize("missing", [False, True], ids=["known", "missing"])
+def test_a_column_that_is_constant_in_the_rows_that_remain_can_be_subtracted_from(
+    constant: float, missing: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        X, Y, w = rng.normal(size=(12, 2)) + 5.0, rng.normal(size=(12, 1)), rng.uniform(0.1, 3.0, 12)
+        X[:9, 0] = np.nan if missing else constant
+        parts = [direct(X[a : a + 3], Y[a : a + 3], w[a : a + 3], np.array([constant, 0.0])) for a in range(0, 12, 3)]
+        rest = reduce(Moments.without, parts[:0:-1], Moments.merged(parts))
+        expected = parts[0].with_indicators(rest.missing)
+        assert rest.scatter[0].tolist() == [0.0] * len(rest.mean)
+        np.testing.assert_allclose(rest.mean, expected.mean, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(rest.scatter, expected.scatter, atol=1e-8)
+
+
 def test_rows_that_are_not_there_cannot_be_taken_away() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
