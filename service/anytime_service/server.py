@@ -48,7 +48,10 @@ TICK_MS = 100.0
 """How often uvicorn calls `on_tick`."""
 
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while the loop waits: packing spans takes 20 ms. Untold it is 5 ms."""
+"""How long another thread may keep the interpreter while the event loop waits for it; Python's default is 5 ms.
+
+Reloading a model and packing spans take tens of milliseconds of Python.
+"""
 
 _log = logging.getLogger("anytime_service")
 
@@ -81,6 +84,18 @@ class Server(uvicorn.Server):
         self._side_socket = side
         self._side: SidePort | None = None
         self._ticked_ms: float | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to stop; meanwhile other threads give up the interpreter soon."""
+        before = sys.getswitchinterval()
+        lowers = before > SWITCH_S  # or another server of this process has lowered it, and restores it
+        if lowers:
+            sys.setswitchinterval(SWITCH_S)
+        try:
+            await super().serve(sockets)
+        finally:
+            if lowers:
+                sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Look for the sessions' store, and listen."""
@@ -270,8 +285,6 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
-        if tracing is not None:
-            sys.setswitchinterval(SWITCH_S)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         if tracing is not None:

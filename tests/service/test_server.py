@@ -20,11 +20,14 @@ from typer.testing import CliRunner
 import anytime_service
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, ArtifactError
+from anytime.model import AnytimeModel
 from anytime_service import cli
+from anytime_service.app import create_app
 from anytime_service.errors import AddressError, RegistryError
-from anytime_service.server import bind
+from anytime_service.registry import ModelRegistry
+from anytime_service.server import SWITCH_S, bind
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, small_model
+from service.serving import BASE_RATE, VALUES, Running, running, small_model
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "error"}
 
@@ -174,3 +177,12 @@ def test_exports_are_sorted_and_there() -> None:
     assert all(hasattr(anytime_service, name) for name in anytime_service.__all__)
     with pytest.raises(AttributeError):
         _ = anytime_service.nothing
+
+
+def test_other_threads_give_up_the_interpreter_soon_while_a_server_runs(model: AnytimeModel) -> None:
+    settings = Settings(port=0)
+    app = create_app(ModelRegistry.of([model]), settings)
+    before = sys.getswitchinterval()
+    with running(app, settings), running(app, settings):
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    assert sys.getswitchinterval() == pytest.approx(before)
