@@ -75,7 +75,8 @@ class Histogram(BaseModel):
         last = len(self.bounds)
         inside = np.minimum(k, last - 1)
         low, width = self._lows[inside], self._widths[inside]
-        within = low + width * _inverse(u, self._slope * width)
+        # Rounding must not lead out of the bucket.
+        within = np.clip(low + width * _inverse(u, self._slope * width), low, np.array(self.bounds)[inside])
         tail = self.bounds[-1] - self._excess * np.log1p(-np.minimum(u, 1 - 1e-12))
         return np.where(k == last, tail, within)
 

@@ -106,6 +106,15 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], q: f
     assert histogram.mean == pytest.approx(np.mean(values))
 
 
+def test_rounding_does_not_lead_a_quantile_out_of_its_bucket() -> None:
+    rng = np.random.default_rng(0)
+    for total in rng.uniform(290.0, 310.0, 1000):  # near the sum at which values are spread evenly, 300
+        histogram = Histogram(bounds=(10.0, 20.0), counts=(0, 20, 0), sum=float(total))
+        found = histogram.quantiles(np.array([0.0, 1e-15, 1e-9, 1.0 - 1e-9, 1.0]))
+        assert found.min() >= 10.0
+        assert found.max() <= 20.0
+
+
 @pytest.mark.parametrize(
     ("told", "why"),
     [
