@@ -56,6 +56,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_advice",
         "_bodies",
         "_bytes",
         "_close",
@@ -65,6 +66,7 @@ class Exchange:
         "_limit",
         "_linger",
         "_lingered",
+        "_most",
         "_receive",
         "_send",
         "_sending",
@@ -91,7 +93,8 @@ class Exchange:
         self.rest: Callable[[bytes], None] | None = None
         self._receive = receive
         self._send = send
-        self._limit = limit
+        self._limit = self._most = limit
+        self._advice = "send fewer rows or groups at once"
         self._held = held
         self._kept = 0
         self._bodies = bodies
@@ -102,6 +105,11 @@ class Exchange:
         self._sending: list[asyncio.Task[None]] = []
         self._linger: asyncio.TimerHandle | None = None
         self._lingered = False
+
+    def limit_to(self, limit: int, advice: str) -> None:
+        """Limit this body to fewer bytes than others; `advice` is what the refusal says to do."""
+        if limit < self._limit:
+            self._most, self._advice = limit, advice
 
     def may_be_interrupted(self) -> None:
         """Say that a timer may send the response; called by the task that reads the request."""
@@ -209,8 +217,8 @@ class Exchange:
                 self._linger.cancel()
 
     def _check_size(self) -> None:
-        if self._bytes > self._limit:
-            raise BodyTooLargeError(f"the body has more than {self._limit} bytes, which is as many as are taken")
+        if self._bytes > self._most:
+            raise BodyTooLargeError(f"the body has more than {self._most} bytes, which is the limit; {self._advice}")
 
     async def _next(self) -> bytes:
         try:

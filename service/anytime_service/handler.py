@@ -57,6 +57,8 @@ class Handler:
         self.session_laps = SessionLaps(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[Live] = set()
+        self.converting = asyncio.Lock()
+        """Held while a long body or message is converted: one at a time, so that together they do not hold the loop."""
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = Held(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)

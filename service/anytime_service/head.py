@@ -20,9 +20,19 @@ from anytime.errors import suggestion
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.live import Ask
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK, Form
+from anytime_service.wire.forms import JSON, MSGPACK, PACK, Form
 
-__all__ = ["ASKING", "PARAMETERS", "Head", "body_form", "headers_of", "read_head", "reply_form"]
+__all__ = [
+    "ASKING",
+    "PARAMETERS",
+    "Head",
+    "body_form",
+    "body_limit",
+    "check_length",
+    "headers_of",
+    "read_head",
+    "reply_form",
+]
 
 ASKING = ("budget", "deadline_ms", "overload", "policy", "ranking")
 """Parameters of every request for a prediction."""
@@ -76,12 +86,15 @@ class Head:
     session: str | None = None
 
 
-def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS) -> Head:
+def read_head(
+    scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS, *, whole: bool = True
+) -> Head:
     """Read and check the head of a request for a prediction.
 
     Parameters
     ----------
     parameters : those that there may be.
+    whole : whether all of a body that is not lines has its form; False where only a part of it may be JSON.
 
     Raises
     ------
@@ -94,7 +107,10 @@ def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PA
     """
     query = _query(scope["query_string"], parameters)
     headers = headers_of(scope)
-    form, kind = body_form(headers, settings.max_body_bytes)
+    form, kind = body_form(headers)
+    lines = kind in _LINES
+    most, advice = body_limit(form, settings, lines=lines or not whole)
+    check_length(headers, most, advice)
     policy = query.get("policy", "prefix")
     if policy not in get_args(Policy):
         raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
@@ -110,7 +126,7 @@ def read_head(scope: Scope, settings: Settings, parameters: tuple[str, ...] = PA
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
         overload=cast(Overload, overload),
     )
-    return Head(ask, form, kind in _LINES, reply_form(headers, form), query.get("session"))
+    return Head(ask, form, lines, reply_form(headers, form), query.get("session"))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
@@ -118,8 +134,8 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return {_READ[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
 
 
-def body_form(headers: Mapping[str, str], max_bytes: int) -> tuple[Form, str]:
-    """Form of the body, and its media type; raises as `read_head` does."""
+def body_form(headers: Mapping[str, str]) -> tuple[Form, str]:
+    """Return the form of the body, and its media type; raises as `read_head` does."""
     told = headers.get("content-type", "")
     kind = told if told in _FORMS else told.partition(";")[0].strip().lower()
     if kind not in _FORMS:
@@ -128,10 +144,21 @@ def body_form(headers: Mapping[str, str], max_bytes: int) -> tuple[Form, str]:
     coding = headers.get("content-encoding", "")
     if coding and coding.strip().lower() not in ("", "identity"):
         raise ContentTypeError(f"the body is encoded as {coding[:100]!r}; send it as it is")
-    length = headers.get("content-length", "")
-    if length.isdigit() and (len(length) > 18 or int(length) > max_bytes):
-        raise BodyTooLargeError(f"the body has {length} bytes; expected at most {max_bytes}")
     return _FORMS[kind], kind
+
+
+def body_limit(form: Form, settings: Settings, *, lines: bool = False) -> tuple[int, str]:
+    """Return the most bytes that a body may have, and what to do about more; each of several lines has a limit too."""
+    if form is JSON and not lines and settings.max_json_bytes < settings.max_body_bytes:
+        return settings.max_json_bytes, PACK
+    return settings.max_body_bytes, "send fewer rows or groups at once"
+
+
+def check_length(headers: Mapping[str, str], most: int, advice: str) -> None:
+    """Check the length that the head announces; raises BodyTooLargeError."""
+    length = headers.get("content-length", "")
+    if length.isdigit() and (len(length) > 18 or int(length) > most):
+        raise BodyTooLargeError(f"the body has {length[:100]} bytes; expected at most {most}; {advice}")
 
 
 def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:

@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1, description="Largest request body; a larger one is refused."
     )
+    max_json_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1,
+        description="Largest JSON body, line or message; and of MessagePack, where values are lists and not packed.",
+    )
     max_rows: int = Field(default=10_000, ge=1, description="Most rows that one prediction may have.")
     max_held_bytes: int = Field(
         default=1024 * 1024 * 1024,

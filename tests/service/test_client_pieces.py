@@ -38,8 +38,8 @@ def test_one_address_names_both_the_routes_and_the_stream(url: str, http: str, s
 
 def test_the_frames_are_those_that_the_server_reads() -> None:
     begin = Begin(3, "m", 2, 1.5, 20.0, "arrived", updates=True, ranking=True)
-    assert read_frame(MSGPACK, encode_frame(begin)) == BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
-    assert read_frame(MSGPACK, encode_frame(Begin(0))) == BeginFrame(0)
+    assert read_frame(MSGPACK, encode_frame(begin), 1_000) == BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
+    assert read_frame(MSGPACK, encode_frame(Begin(0)), 1_000) == BeginFrame(0)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)

@@ -19,6 +19,7 @@ from anytime_service.live import Ask, Live
 from anytime_service.transports.replies import problem_reply
 from anytime_service.wire.forms import JSON
 from anytime_service.wire.inferences import check_outputs, encode_inference, infer_problem
+from anytime_service.wire.long_values import AT_ONCE, Pauses
 from anytime_service.wire.tensors import InferParameters, InferRequest, Tensor, overload_of, read_infer, tensors_of
 
 __all__ = ["BINARY", "JSON_BYTES", "Inference", "refusal"]
@@ -78,19 +79,19 @@ class Inference:
             self._kept += chunk
             self._exchange.keeps(len(self._kept))
             if self._json_bytes is not None:
-                self._advance(self._json_bytes)
+                await self._advance(self._json_bytes)
         if self._exchange.ended and not self._live.answered:
-            self._end()
+            await self._end()
 
-    def _advance(self, json_bytes: int) -> None:
+    async def _advance(self, json_bytes: int) -> None:
         if self._request is None and len(self._kept) >= json_bytes:
-            self._begin(self._cut(json_bytes))
+            await self._begin_in_turn(self._cut(json_bytes))
         if self._request is not None:
             self._take()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         if self._json_bytes is None:
-            self._begin(self._cut(len(self._kept)))
+            await self._begin_in_turn(self._cut(len(self._kept)))
             self._take()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._kept)} bytes; {JSON_BYTES} tells {self._json_bytes}")
@@ -101,17 +102,31 @@ class Inference:
                 )
             self._live.end()
 
-    def _begin(self, content: bytes) -> None:
-        """Ask anew, as the JSON says; whatever is wrong with it is told whatever it asks for."""
+    async def _begin_in_turn(self, content: bytes) -> None:
+        """Begin anew, as the JSON says; long JSON waits until no other is converted."""
+        if len(content) > AT_ONCE:
+            async with self._handler.converting:
+                await self._begin(content)
+        else:
+            await self._begin(content)
+
+    async def _begin(self, content: bytes) -> None:
+        """Begin anew, as the JSON says; whatever is wrong with it is an error whatever it asks for."""
+        pauses = Pauses()
         if not self._admitted and overload_of(content) != "prior":
             self._handler.shed("refused")
             raise self._handler.overloaded()
+        await pauses.pause()
         request, settings = read_infer(content), self._handler.settings
+        await pauses.pause()
         tensors = tensors_of(self._model, request, settings.max_rows)
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         ask = _asked(self._ask, request, tensors)
-        self._arrays = {tensor.group: tensor.from_json() for tensor in tensors if tensor.size is None}
+        arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        if self._live.answered:  # the deadline in the head expired while long JSON was converted
+            return
+        self._arrays = arrays
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
         self._places = {tensor.group: tensor.place for tensor in tensors}
         self._request = request

@@ -15,7 +15,7 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import ContentTypeError, FieldError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.handler import Handler
-from anytime_service.head import ASKING, headers_of, read_head
+from anytime_service.head import ASKING, check_length, headers_of, read_head
 from anytime_service.live import Ask
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.settings import Settings
@@ -106,17 +106,22 @@ class Infer(_Endpoint):
     async def answer(self, scope: Scope, exchange: Exchange, stack: ExitStack) -> None:
         """Predict from the inputs that are there."""
         begun = now_ms()
-        ask = _asked_by_head(scope, self.handler.settings)
+        lengths = _lengths(headers_of(scope))
+        ask = _asked_by_head(scope, self.handler.settings, lengths[0])
+        if lengths[0] is None or lengths[0] > self.handler.settings.max_json_bytes:
+            exchange.limit_to(self.handler.settings.max_json_bytes, _ADVICE)
         exchange.may_be_interrupted()
         admitted = decided(scope)[0]
         if admitted is None:
             admitted = self.handler.admission.admits(begun)
-        lengths = _lengths(headers_of(scope))
         account = self.handler.accounts.of(scope)
         inference = Inference(self.handler, exchange, ask, begun, lengths, account, admitted=admitted)
         stack.callback(inference.drop)
         await inference.read()
 
+
+_ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
+"""What to do about JSON that is too large."""
 
 _MODEL = "/v2/models/{name}"
 _VERSION = f"{_MODEL}/versions/{{version}}"
@@ -147,13 +152,17 @@ def _model_name(scope: Scope) -> str:
     return f"{told['name']}@{told['version']}" if "version" in told else told["name"]
 
 
-def _asked_by_head(scope: Scope, settings: Settings) -> Ask:
-    told = headers_of(scope).get("content-type", "")
+def _asked_by_head(scope: Scope, settings: Settings, json_bytes: int | None) -> Ask:
+    headers = headers_of(scope)
+    told = headers.get("content-type", "")
     if told.partition(";")[0].strip().lower() not in ("", JSON.media_type, BINARY):
         raise ContentTypeError(f"the body is {told[:100]!r}; expected {JSON.media_type}, or {BINARY} with {JSON_BYTES}")
     # The type has been looked at: elsewhere bytes are no form that is read.
-    headers = [each for each in scope["headers"] if each[0] != b"content-type"]
-    head = read_head({**scope, "headers": headers}, settings, (*ASKING, "rows"))
+    others = [each for each in scope["headers"] if each[0] != b"content-type"]
+    head = read_head({**scope, "headers": others}, settings, (*ASKING, "rows"), whole=False)
+    most = settings.max_json_bytes
+    if json_bytes is None or json_bytes > most:
+        check_length(headers, most, _ADVICE)
     return replace(head.ask, model=_model_name(scope))
 
 

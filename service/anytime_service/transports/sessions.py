@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,14 +13,23 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError
 from anytime_service.exchange import Exchange, Reply
 from anytime_service.handler import Handler
-from anytime_service.head import ASKING, Head, body_form, headers_of, read_head, reply_form
+from anytime_service.head import ASKING, Head, body_form, body_limit, check_length, headers_of, read_head, reply_form
 from anytime_service.live import Live
 from anytime_service.openapi import SESSION_OPERATIONS
-from anytime_service.sessions.store import Session, SessionStore
+from anytime_service.sessions.store import OpenSession, Session, SessionStore
 from anytime_service.shedding import decided
 from anytime_service.transports.replies import answering, problem_reply
-from anytime_service.wire.bodies import SessionCreated, SessionRequest, SessionTook, arrays, read_groups, read_session
-from anytime_service.wire.forms import JSON
+from anytime_service.wire.bodies import (
+    Arrays,
+    SessionCreated,
+    SessionRequest,
+    SessionTook,
+    arrays,
+    read_groups,
+    read_session,
+)
+from anytime_service.wire.forms import JSON, Form
+from anytime_service.wire.long_values import AT_ONCE
 
 __all__ = ["CreateSession", "DeleteSession", "PredictNamedSession", "PredictSession", "SessionGroups"]
 
@@ -48,6 +58,14 @@ class _Route:
                 if live is not None:
                     live.drop()
 
+    def limited(self, headers: Mapping[str, str], exchange: Exchange) -> Form:
+        """Limit the body to what its form may have; return the form."""
+        form, _ = body_form(headers)
+        most, advice = body_limit(form, self.handler.settings)
+        check_length(headers, most, advice)
+        exchange.limit_to(most, advice)
+        return form
+
     async def answer(self, scope: Scope, exchange: Exchange) -> Live | None:
         """Reply, or open the prediction that will."""
         raise NotImplementedError
@@ -61,7 +79,7 @@ class CreateSession(_Route):
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
         """Begin a session."""
         headers = headers_of(scope)
-        form, _ = body_form(headers, self.handler.settings.max_body_bytes)
+        form = self.limited(headers, exchange)
         content = await exchange.whole()
         request = read_session(form, content) if content.strip() else SessionRequest()
         most = self.handler.settings.max_rows
@@ -86,19 +104,30 @@ class SessionGroups(_Route):
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
         """Take groups."""
         headers = headers_of(scope)
-        form, _ = body_form(headers, self.handler.settings.max_body_bytes)
+        form = self.limited(headers, exchange)
         content = await exchange.whole()
         if not exchange.ended:
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        groups = read_groups(form, content)
-        prefix, replaced = await session.take(arrays(form, session.model, groups, self.handler.settings.max_rows))
+        if len(content) > AT_ONCE:
+            async with self.handler.converting:
+                groups = await self._read(form, content, session)
+        else:
+            groups = await self._read(form, content, session)
+        prefix, replaced = await session.take(groups)
         took = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
         signals, again = self.handler.signals.of(session.model), bool(took.replaced)
         self.handler.session_laps.came(name, signals, tuple(groups), exchange.ended_ms, again=again)
+
+    async def _read(self, form: Form, content: bytes, session: OpenSession) -> Arrays:
+        settings = self.handler.settings
+        groups = read_groups(form, content, settings.max_json_bytes)
+        if len(content) > AT_ONCE:
+            await asyncio.sleep(0)
+        return await arrays(form, session.model, groups, settings.max_rows)
 
 
 class PredictSession(_Route):

@@ -27,7 +27,18 @@ from anytime_service.slicing import ABORT, CHARGE
 from anytime_service.transports.replies import problem_reply, refuse_handshake
 from anytime_service.wire.answers import encode_reply
 from anytime_service.wire.forms import JSON, MSGPACK, Form
-from anytime_service.wire.frames import BeginFrame, EndFrame, ErrorFrame, Frame, GroupFrame, peek, read_frame
+from anytime_service.wire.frames import (
+    BeginFrame,
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    GroupFrame,
+    LongGroupFrame,
+    array_of_long,
+    peek,
+    read_frame,
+)
+from anytime_service.wire.long_values import AT_ONCE
 from anytime_service.wire.refusals import Refusals
 from anytime_service.wire.values import array_of
 
@@ -148,10 +159,11 @@ class _Connection:
                 if self.dismissed:  # what was read before the connection closed counts no more
                     continue
                 text = message.get("text")
-                if text is not None:
-                    self.take(JSON, text)
+                form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
+                if len(content) > AT_ONCE:
+                    await self.take_long(form, content)
                 else:
-                    self.take(MSGPACK, message["bytes"])
+                    self.take(form, content)
                 count += 1
                 if count % AT_A_TIME == 0:  # messages at hand are received without waiting
                     await asyncio.sleep(0)
@@ -179,28 +191,55 @@ class _Connection:
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
-            frame = read_frame(form, content)
-            if isinstance(frame, BeginFrame):
-                self._begin(form, frame, begun)
-            elif frame.id in self.refused:
-                pass  # its client did not know of the refusal when it sent this
-            elif isinstance(frame, EndFrame):
-                self._end(frame)
-            else:
-                self._group(frame)
-        except AnytimeError as error:
-            if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-                self._remember_refused(frame.id)
-            if frame is None:
-                kind, name = peek(form, content)
-                if name in self.refused and kind != "begin":
-                    return
-            else:
-                name = frame.id
-            self._tell_error(form, name, error)
+            frame = read_frame(form, content, self.handler.settings.max_json_bytes)
+            self._handle(form, frame, begun)
         except Exception as error:
-            _log.exception("a message failed")
+            self._refuse(form, content, frame, error)
+
+    async def take_long(self, form: Form, content: bytes | str) -> None:
+        """Handle one long message as `take` does; its values are converted with turns for others in between."""
+        begun = self.used_ms = now_ms()
+        frame: Frame | None = None
+        try:
+            async with self.handler.converting:
+                frame = read_frame(form, content, self.handler.settings.max_json_bytes)
+                await asyncio.sleep(0)
+                live = self.open.get(frame.id) if isinstance(frame, LongGroupFrame) else None
+                if isinstance(frame, LongGroupFrame) and live is not None:
+                    array = await array_of_long(form, live.model, frame, self.handler.settings.max_rows)
+                    if self.open.get(frame.id) is live and not self.dismissed:
+                        live.group(frame.group, array, frame.took_ms)
+                        return
+            if not self.dismissed:
+                self._handle(form, frame, begun)  # also groups of what has been answered meanwhile
+        except Exception as error:
+            self._refuse(form, content, frame, error)
+
+    def _handle(self, form: Form, frame: Frame, begun: float) -> None:
+        if isinstance(frame, BeginFrame):
+            self._begin(form, frame, begun)
+        elif frame.id in self.refused:
+            pass  # its client did not know of the refusal when it sent this
+        elif isinstance(frame, EndFrame):
+            self._end(frame)
+        else:
+            self._group(frame)
+
+    def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
+        """Answer a message by an error."""
+        if not isinstance(error, AnytimeError):
+            _log.error("a message failed", exc_info=error)
             self._tell_error(form, None if frame is None else frame.id, error)
+            return
+        if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
+            self._remember_refused(frame.id)
+        if frame is None:
+            kind, name = peek(form, content)
+            if name in self.refused and kind != "begin":
+                return
+        else:
+            name = frame.id
+        self._tell_error(form, name, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
         name = frame.id

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from anytime.model import AnytimeModel
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.wire.forms import JSON, MSGPACK, Form, located, of_group, read
+from anytime_service.wire.forms import JSON, MSGPACK, Decoder, Form, located, of_group, read, too_large
+from anytime_service.wire.long_values import Pauses, is_long, long_array_of, malformed
 from anytime_service.wire.values import Packed, Values, array_of
 
 __all__ = [
     "Arrays",
     "GroupLine",
+    "LongLine",
+    "PackedRequest",
     "PredictRequest",
+    "RawGroups",
     "SessionCreated",
     "SessionRequest",
     "SessionTook",
@@ -24,12 +28,14 @@ __all__ = [
     "arrays",
     "read_groups",
     "read_line",
+    "read_long_line",
     "read_request",
     "read_session",
     "read_took",
 ]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+RawGroups: TypeAlias = Mapping[str, msgspec.Raw] | Mapping[str, Packed]
 
 # Values are decoded group by group, so that an error names its group.
 _RawValues = Annotated[
@@ -45,6 +51,13 @@ class PredictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     groups: dict[str, _RawValues]
+    rows: int | None = None
+
+
+class PackedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A large body of a prediction: all its values are packed."""
+
+    groups: dict[str, Packed]
     rows: int | None = None
 
 
@@ -80,6 +93,14 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
+class LongLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A long line, its values not decoded yet."""
+
+    group: str
+    values: msgspec.Raw
+    took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
 class TookLine(msgspec.Struct, frozen=True):
     """What a line that comes too late still tells; its values are passed over."""
 
@@ -107,25 +128,40 @@ _SESSION: dict[str, Any] = {
     JSON.name: msgspec.json.Decoder(SessionRequest),
     MSGPACK.name: msgspec.msgpack.Decoder(SessionRequest),
 }
+_PACKED_REQUEST: Any = msgspec.msgpack.Decoder(PackedRequest)
+_PACKED_GROUPS: Any = msgspec.msgpack.Decoder(dict[str, Packed])
 _LINE = msgspec.json.Decoder(GroupLine)
+_LONG_LINE = msgspec.json.Decoder(LongLine)
 _TOOK = msgspec.json.Decoder(TookLine)
 _NAME = msgspec.json.Decoder(_NamedLine)
 
 
-def read_request(form: Form, content: bytes) -> PredictRequest:
+def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest | PackedRequest:
     """Read the body of a prediction, its values not yet.
+
+    Parameters
+    ----------
+    max_lists : bytes above which all values have to be packed.
 
     Raises
     ------
     MalformedBodyError
         The body is not of this form, or not of this shape; the message names the place.
+    BodyTooLargeError
+        It has values as lists and is larger than such a body may be.
     """
+    if len(content) > max_lists:
+        large: PackedRequest = _read_packed(form, _PACKED_REQUEST, content, max_lists)
+        return large
     request: PredictRequest = read(form, _REQUEST[form.name], content)
     return request
 
 
-def read_groups(form: Form, content: bytes) -> dict[str, msgspec.Raw]:
-    """Read a body that is groups by name, their values not yet; raises as `read_request`."""
+def read_groups(form: Form, content: bytes, max_lists: int) -> RawGroups:
+    """Read a body that is groups by name, their values not yet; arguments and errors as of `read_request`."""
+    if len(content) > max_lists:
+        large: dict[str, Packed] = _read_packed(form, _PACKED_GROUPS, content, max_lists)
+        return large
     groups: dict[str, msgspec.Raw] = read(form, _GROUPS[form.name], content)
     return groups
 
@@ -137,16 +173,25 @@ def read_session(form: Form, content: bytes) -> SessionRequest:
 
 
 def read_line(line: bytes, number: int) -> GroupLine:
-    """Read one line of a streamed body, `number` counted from 1; raises as `read_request`."""
-    what = f"line {number}"
-    try:
-        read_so_far: GroupLine = read(JSON, _LINE, line, what)
-    except MalformedBodyError as error:
-        if error.field is None:
-            raise  # it begins with what it is about
-        named = of_group(error, _group_of(line))
-        raise MalformedBodyError(f"{what}: {named}", named.field) from error
+    """Read one line of a streamed body, `number` counted from 1; raises MalformedBodyError."""
+    read_so_far: GroupLine = _read_line(_LINE, line, number)
     return read_so_far
+
+
+async def read_long_line(
+    line: bytes, number: int, model: AnytimeModel, max_rows: int
+) -> tuple[LongLine, np.ndarray[Any, Any]]:
+    """Read a long line and convert its values, with turns for others; raises MalformedBodyError or FieldError."""
+    pauses = Pauses()
+    long: LongLine = _read_line(_LONG_LINE, line, number)
+    await pauses.pause()
+    try:
+        if is_long(JSON, memoryview(long.values)):
+            return long, await long_array_of(JSON, model, long.group, bytes(long.values), max_rows, pauses)
+        return long, array_of(model, long.group, _VALUES[JSON.name].decode(long.values), None, max_rows)
+    except msgspec.ValidationError as error:
+        wrong = malformed(error, long.group)
+        raise MalformedBodyError(f"line {number}: {wrong}", wrong.field) from error
 
 
 def read_took(line: bytes) -> TookLine | None:
@@ -157,15 +202,43 @@ def read_took(line: bytes) -> TookLine | None:
         return None
 
 
-def arrays(form: Form, model: AnytimeModel, groups: Mapping[str, msgspec.Raw], max_rows: int) -> Arrays:
-    """Values of groups as arrays, by name.
+async def arrays(form: Form, model: AnytimeModel, groups: RawGroups, max_rows: int) -> Arrays:
+    """Convert the values of groups to arrays, by name; waits only where there are so many that it takes long.
 
     Raises
     ------
     FieldError
         Values are not numbers in one of the forms; the error's field names the group and the place.
     """
-    return {name: _array(form, model, name, raw, max_rows) for name, raw in groups.items()}
+    pauses = Pauses()
+    found: Arrays = {}
+    for name, raw in groups.items():
+        found[name] = await _array(form, model, name, raw, max_rows, pauses)
+        await pauses.pause()
+    return found
+
+
+def _read_packed(form: Form, decoder: Decoder, content: bytes, max_lists: int) -> Any:
+    """Read a body whose values are packed, and stop at the first that are not."""
+    if form is JSON:
+        raise too_large(f"the JSON body has {len(content)} bytes", max_lists)
+    try:
+        return read(form, decoder, content)
+    except MalformedBodyError as error:
+        if "got `array`" not in str(error):
+            raise
+        raise too_large(f"the body has values as lists and {len(content)} bytes", max_lists) from error
+
+
+def _read_line(decoder: Decoder, line: bytes, number: int) -> Any:
+    what = f"line {number}"
+    try:
+        return read(JSON, decoder, line, what)
+    except MalformedBodyError as error:
+        if error.field is None:
+            raise  # it begins with what it is about
+        named = of_group(error, _group_of(line))
+        raise MalformedBodyError(f"{what}: {named}", named.field) from error
 
 
 def _group_of(line: bytes) -> str | None:
@@ -176,9 +249,13 @@ def _group_of(line: bytes) -> str | None:
     return named.group
 
 
-def _array(form: Form, model: AnytimeModel, name: str, raw: msgspec.Raw, max_rows: int) -> np.ndarray[Any, Any]:
+async def _array(
+    form: Form, model: AnytimeModel, name: str, raw: msgspec.Raw | Packed, max_rows: int, pauses: Pauses
+) -> np.ndarray[Any, Any]:
     try:
-        values = _VALUES[form.name].decode(raw)
+        if not isinstance(raw, Packed) and is_long(form, memoryview(raw)):
+            return await long_array_of(form, model, name, bytes(raw), max_rows, pauses)
+        values = raw if isinstance(raw, Packed) else _VALUES[form.name].decode(raw)
     except msgspec.ValidationError as error:
         message, place = located(error)
         field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"

@@ -9,9 +9,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from anytime_service.errors import MalformedBodyError
+from anytime_service.errors import BodyTooLargeError, MalformedBodyError
 
-__all__ = ["JSON", "MSGPACK", "Decoder", "Form", "located", "of_group", "read"]
+__all__ = ["JSON", "MSGPACK", "PACK", "Decoder", "Form", "located", "of_group", "read", "too_large"]
+
+
+PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
+"""What to do about lists of values that are too large."""
 
 
 class Decoder(Protocol):
@@ -53,6 +57,11 @@ def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the bo
         raise MalformedBodyError(
             f"{what} is nested too deeply; values are lists of numbers, or lists of such lists"
         ) from error
+
+
+def too_large(what: str, most: int) -> BodyTooLargeError:
+    """Return the error for lists of values that are too large; packed values may be larger."""
+    return BodyTooLargeError(f"{what}; expected at most {most}; {PACK}")
 
 
 def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError:

@@ -17,8 +17,9 @@ import numpy as np
 from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
 from anytime.model import AnytimeModel
-from anytime_service.errors import FieldError
-from anytime_service.wire.forms import JSON, read
+from anytime_service.errors import FieldError, MalformedBodyError
+from anytime_service.wire.forms import JSON, located, read
+from anytime_service.wire.long_values import Pauses, is_long, long_array
 from anytime_service.wire.values import Values
 
 __all__ = [
@@ -78,7 +79,10 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: list[_Size]
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DATATYPES)})]
     parameters: InferInputParameters | None = None
-    data: Values | None = None
+    # Decoded when the rest has been checked, and piece by piece where it is long.
+    data: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))] = msgspec.field(
+        default_factory=lambda: msgspec.Raw(b"null")
+    )
 
 
 class InferOutputParameters(_Parameters, frozen=True):
@@ -139,6 +143,7 @@ class _Parametrised(msgspec.Struct, frozen=True):
     parameters: _Overload | None = None
 
 
+_DATA = msgspec.json.Decoder(Values)
 _REQUEST = msgspec.json.Decoder(InferRequest)
 _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
@@ -184,7 +189,7 @@ class Tensor:
     rows: int
     features: int
     size: int | None
-    data: Values | None
+    data: msgspec.Raw
 
     def from_bytes(self, content: bytes) -> np.ndarray[Any, Any]:
         """Values from the bytes after the JSON, (rows, features), NaN where one is missing.
@@ -202,17 +207,26 @@ class Tensor:
         array[np.isnan(array)] = np.nan  # bytes may spell a NaN that complains when it is computed with
         return array
 
-    def from_json(self) -> np.ndarray[Any, Any]:
-        """Values from the JSON, (rows, features), NaN where one is missing.
+    async def from_json(self, pauses: Pauses) -> np.ndarray[Any, Any]:
+        """Return the values from the JSON, (rows, features), NaN where one is missing; waits only if they are long.
 
         Raises
         ------
+        MalformedBodyError
+            They are not numbers.
         FieldError
             They are not as many as the shape says, or not of the datatype.
         """
         shape = (self.rows, self.features)
         try:
-            array = np.array(self.data, dtype=np.float64)
+            if is_long(JSON, memoryview(self.data)):
+                array = await long_array(JSON, bytes(self.data), self.features, pauses)
+            else:
+                array = np.array(_DATA.decode(self.data), dtype=np.float64)
+        except msgspec.ValidationError as error:
+            message, place = located(error)
+            where = f"{self.place}.data{place}"
+            raise MalformedBodyError(f"{where}: {message}", where) from error
         except ValueError as error:
             raise FieldError(
                 f"{self.place}.data", f"{self.place}.data is ragged; expected {_numbers(shape)}"
@@ -273,7 +287,7 @@ def _tensor(model: AnytimeModel, place: str, told: InferInput, max_rows: int) ->
 
 def _size(place: str, told: InferInput, expected: int) -> int | None:
     size = None if told.parameters is None else told.parameters.binary_data_size
-    if (size is None) == (told.data is None):
+    if (size is None) == (memoryview(told.data)[:5].tobytes() == b"null"):
         got = "no data" if size is None else "both data and a binary_data_size"
         raise FieldError(
             f"{place}.data", f"{place} has {got}; expected data, or a binary_data_size and bytes after the JSON"

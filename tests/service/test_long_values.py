@@ -1,0 +1,308 @@
+"""Long lists of values: the same numbers and the same errors as short ones, and others are served in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime_service.app import create_app
+from anytime_service.errors import FieldError
+from anytime_service.registry import ModelRegistry
+from anytime_service.settings import Settings
+from anytime_service.wire import long_values
+from anytime_service.wire.forms import JSON, MSGPACK, Form
+from anytime_service.wire.long_values import AT_ONCE, Pauses, UnevenRowsError, long_array, long_array_of
+from service.loops import run
+from service.serving import Running, expected, packed, running, small_model, timeless, until
+
+MODEL = small_model()
+ROWS = 4_000
+LARGE = {name: np.round(np.random.default_rng(1).normal(size=(ROWS, 2)), 12) for name in ("hog",)}
+LISTS = {"hog": LARGE["hog"].tolist()}
+LIMIT = 200_000
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have lists of more than 24 bytes cut."""
+    monkeypatch.setattr(long_values, "AT_ONCE", 24)
+
+
+def converted(form: Form, values: Any, width: int, content: bytes | None = None) -> Any:
+    return run(long_array(form, form.encode(values) if content is None else content, width, Pauses()))
+
+
+numbers = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False, width=32)
+)
+tables = st.integers(1, 6).flatmap(
+    lambda width: st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=1, max_size=30)
+)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_pieces_have_the_numbers_of_the_whole(form: Form) -> None:
+    @given(tables, st.booleans())
+    def check(table: list[list[Any]], flat: bool) -> None:
+        values = table[0] if flat else table
+        finite = form.encode(values)
+        whole = np.array(values, dtype=np.float64)
+        np.testing.assert_array_equal(converted(form, values, len(table[0])), whole)
+        if form is JSON:
+            spaced = json.dumps(msgspec.json.decode(finite), indent=3).encode()
+            np.testing.assert_array_equal(converted(form, values, len(table[0]), spaced), whole)
+
+    check()
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_an_error_names_its_place_in_the_whole_list(form: Form) -> None:
+    table: list[list[Any]] = [[float(row), 2.5] for row in range(50)]
+    for row in (0, 7, 49):
+        table[row][1] = "two"
+        with pytest.raises(msgspec.ValidationError, match=rf"at `\$\[{row}\]\[1\]`"):
+            converted(form, table, 2)
+        table[row][1] = 2.5
+    flat: list[Any] = [0.5] * 50
+    flat[33] = {"x": [1, 2]}
+    with pytest.raises(msgspec.ValidationError, match=r"at `\$\[33\]`"):
+        converted(form, flat, 50)
+    for other in ({"a": 1}, "text " * 20, 12345678901234567890123456789.0):
+        with pytest.raises(msgspec.ValidationError):
+            converted(form, other, 1)
+    with pytest.raises(msgspec.ValidationError, match="expected numbers"):
+        converted(JSON, ["a], [b" * 20, "c"], 1)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "table",
+    [
+        [[1.0, 2.0]] * 20 + [[1.0]],
+        [[1.0]] + [[1.0, 2.0]] * 20,
+        [[1.0, 2.0]] * 20 + [1.0],
+        [[1.0] * 200],
+        [[1.0, 2.0]] * 3 + [[1.0] * 200],
+    ],
+    ids=["the last is shorter", "the first is shorter", "the last is a number", "one is long", "the last is long"],
+)
+def test_rows_of_different_lengths_are_refused(form: Form, table: Any) -> None:
+    with pytest.raises(UnevenRowsError):
+        converted(form, table, 2)
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_too_many_rows_are_refused_before_any_is_decoded(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_values, "_LISTS", {})
+    content = form.encode([[0.5]] * 5_000)
+    with pytest.raises(FieldError, match="there are 5000 rows; expected at most 4999") as error:
+        run(long_array_of(form, MODEL, "speed", content, 4_999, Pauses()))
+    assert error.value.field == "rows"
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_the_loop_has_its_turn_while_a_long_list_is_converted(form: Form) -> None:
+    async def main() -> None:
+        content = form.encode([[0, 1] * 50] * 4_000)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        await long_array(form, content, 100, Pauses())
+        counting.cancel()
+        assert turns >= 10, "400,000 numbers take 50 ms at the least, and half a millisecond is a turn's"
+
+    run(main())
+
+
+@contextmanager
+def alone() -> Iterator[Running]:
+    settings = Settings(port=0, max_json_bytes=LIMIT, max_body_bytes=1_000_000)
+    with running(create_app(ModelRegistry.of([MODEL]), settings), settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with alone() as service:
+        yield service
+
+
+def posted(service: Running, path: str, content: bytes, kind: str = JSON.media_type) -> httpx.Response:
+    return httpx.post(
+        service.url + path, content=content, headers={"content-type": kind, "accept": JSON.media_type}, timeout=30
+    )
+
+
+def session_of(service: Running) -> str:
+    return f"/sessions/{service.post_to('/sessions').json()['id']}"
+
+
+def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> None:
+    told = expected(MODEL, LARGE, rows=None)
+    body = json.dumps({"groups": LISTS}).encode()
+    assert AT_ONCE < len(body) < LIMIT
+    assert timeless(posted(service, "/predict", body).json()) == told
+    packing = MSGPACK.encode({"groups": LISTS})
+    assert timeless(posted(service, "/predict", packing, MSGPACK.media_type).json()) == told
+    line = json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()
+    assert timeless(posted(service, "/predict", line + b"\n", "application/x-ndjson").json()) == told
+    path = session_of(service)
+    assert posted(service, f"{path}/groups", json.dumps(LISTS).encode()).status_code == 200
+    assert timeless(service.get(f"{path}/predict").json()) == told
+    for data in (LISTS["hog"], LARGE["hog"].ravel().tolist()):
+        tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": data}
+        replied = service.post_to("/v2/models/brake/infer", {"inputs": [tensor]}).json()
+        assert replied["outputs"][0]["data"] == told["prediction"]
+    for form in (JSON, MSGPACK):
+        with service.stream(form) as stream:
+            stream.say("begin", 1)
+            stream.groups(1, LISTS)
+            stream.say("end", 1)
+            assert timeless(stream.answer(1)) == told
+
+
+TOO_LARGE = {"hog": (LARGE["hog"].tolist() * 3)[:9_000]}
+
+
+def refused(response: httpx.Response, advice: str = "send MessagePack with packed values") -> None:
+    problem = response.json()
+    assert (response.status_code, problem["type"]) == (413, "urn:anytime:problem:body-too-large")
+    assert str(LIMIT) in problem["detail"]
+    assert advice in problem["detail"]
+
+
+def test_lists_above_their_limit_are_refused_and_packed_values_are_not(service: Running) -> None:
+    body, packing = json.dumps({"groups": TOO_LARGE}).encode(), MSGPACK.encode({"groups": TOO_LARGE})
+    wide = {"hog": np.ones((9_000, 2))}
+    told = expected(MODEL, wide, rows=None)
+    bytes_of = {"groups": {"hog": packed(wide["hog"])}}
+    packing = MSGPACK.encode({"groups": {"hog": TOO_LARGE["hog"] * 2}})
+    assert min(len(body), len(packing)) > LIMIT
+    refused(posted(service, "/predict", body))
+    refused(httpx.post(f"{service.url}/predict", content=iter([body[:LIMIT], body[LIMIT:]]), timeout=30))  # no length
+    refused(posted(service, "/predict", packing, MSGPACK.media_type))
+    large = MSGPACK.encode({"groups": {"hog": packed(np.ones((20_000, 2)))}})
+    assert len(large) > LIMIT
+    assert "expected at most 10000" in posted(service, "/predict", large, MSGPACK.media_type).json()["detail"]
+    assert timeless(posted(service, "/predict", MSGPACK.encode(bytes_of), MSGPACK.media_type).json()) == told
+    path = session_of(service)
+    refused(posted(service, f"{path}/groups", json.dumps(TOO_LARGE).encode()))
+    refused(posted(service, f"{path}/groups", MSGPACK.encode({"hog": TOO_LARGE["hog"] * 2}), MSGPACK.media_type))
+    refused(posted(service, "/sessions", b" " * (LIMIT + 1)))
+    line = json.dumps({"group": "hog", "values": TOO_LARGE["hog"]}).encode()
+    for end in (b"\n", b""):
+        refused(posted(service, "/predict", line + end, "application/x-ndjson"))
+    tensor = {"name": "hog", "shape": [9_000, 2], "datatype": "FP64", "data": TOO_LARGE["hog"]}
+    refused(
+        posted(service, "/v2/models/brake/infer", json.dumps({"inputs": [tensor]}).encode()), "bytes after the JSON"
+    )
+    announced = {"Inference-Header-Content-Length": str(LIMIT + 1)}
+    content = b" " * (LIMIT + 1)
+    refused(
+        httpx.post(f"{service.url}/v2/models/brake/infer", content=content, headers=announced), "bytes after the JSON"
+    )
+    many = [json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()] * 3
+    assert sum(map(len, many)) > LIMIT, "lines have the limit each, not together"
+    assert posted(service, "/predict", b"\n".join(many), "application/x-ndjson").json()["replaced"] == ["hog"]
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_a_message_above_the_limit_is_refused_by_its_id_and_the_prediction_goes_on(
+    service: Running, form: Form
+) -> None:
+    with service.stream(form) as stream:
+        stream.say("begin", "p")
+        stream.groups("p", {"hog": TOO_LARGE["hog"] * 2})
+        problem = stream.problem()
+        assert (problem["id"], problem["status"]) == ("p", 413)
+        assert "send MessagePack with packed values" in problem["detail"]
+        if form is MSGPACK:
+            stream.groups("p", {"hog": packed(np.ones((9_000, 2))), "speed": packed(np.ones((9_000, 1)), "f4")})
+            stream.say("end", "p")
+            assert stream.answer("p")["prefix"] == 2
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(service: Running, form: Form) -> None:
+    wrong = [list(row) for row in LISTS["hog"]]
+    wrong[3_000][1] = "two"
+    uneven = [*LISTS["hog"], [1.0]]
+    with service.stream(form) as stream:
+        stream.say("begin", 1)
+        cases: list[tuple[Any, int, str]] = [
+            (wrong, 400, "groups.hog[3000][1]"),
+            (uneven, 422, "groups.hog"),
+            ([[0, 0]] * 12_000, 422, "rows"),
+        ]
+        for values, status, field in cases:
+            stream.groups(1, {"hog": values})
+            problem = stream.problem()
+            assert (problem["id"], problem["status"], problem["field"]) == (1, status, field), problem
+        stream.say("group", 1, group="none", values=LISTS["hog"])
+        assert "there is no group 'none'" in stream.problem()["detail"]
+        if form is MSGPACK:
+            stream.say("group", 1, group="hog", values=LISTS["hog"], dtype="f8")
+            assert stream.problem()["field"] == "dtype"
+        stream.say("end", 1)
+        assert stream.answer(1)["groups"] == []
+    if form is JSON:
+        body = {"groups": {"hog": wrong}}
+        problem = posted(service, "/predict", json.dumps(body).encode()).json()
+        assert (problem["status"], problem["field"]) == (422, "groups.hog[3000][1]")
+        line = json.dumps({"group": "hog", "values": wrong}).encode()
+        problem = posted(service, "/predict", b"\n" + line, "application/x-ndjson").json()
+        assert (problem["status"], problem["field"]) == (400, "groups.hog[3000][1]")
+        assert problem["detail"].startswith("line 2: ")
+        tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": wrong}
+        problem = service.post_to("/v2/models/brake/infer", {"inputs": [tensor]}).json()
+        assert (problem["status"], problem["field"]) == (400, "inputs[0].data[3000][1]")
+
+
+@pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
+def test_a_deadline_that_expires_while_long_values_are_converted_is_answered_in_time(
+    late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(self: Pauses) -> None:
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Pauses, "pause", slow)
+    with alone() as service:
+        if late == "stream":
+            with service.stream() as stream:
+                stream.say("begin", 1, deadline_ms=50)
+                stream.groups(1, LISTS)
+                answer = stream.answer(1)
+                stream.say("begin", 2, deadline_ms=0)
+                assert stream.answer(2)["reason"] == "deadline", "what came too late was no error"
+        elif late == "lines":
+            line = json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()
+            answer = posted(service, "/predict?deadline_ms=50", line, "application/x-ndjson").json()
+        elif late == "/predict":
+            answer = posted(service, "/predict?deadline_ms=50", json.dumps({"groups": LISTS}).encode()).json()
+        else:
+            tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": LISTS["hog"]}
+            reply = service.post_to(f"{late}?deadline_ms=50", {"inputs": [tensor]}).json()
+            answer = {**reply["parameters"], "groups": json.loads(reply["parameters"]["groups"])}
+        assert (answer["reason"], list(answer["groups"])) == ("deadline", [])
+        assert answer["elapsed_ms"] < 5_000
+        until(lambda: service.metric("anytime_held_bytes") == 0)
+        assert service.metric("anytime_open_predictions") == 0
