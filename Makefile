@@ -5,17 +5,26 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
+.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# The tests share the cores; those of the service want them for themselves, as deadlines are in them, but for these.
+# In two halves: tests that share the cores, and those of the service, which have deadlines and run alone, except PATIENT. A failure in the
+# first half does not stop the second. Pytest exits with 5 where ARGS selects nothing; that is a failure only if both halves do.
 PATIENT := $(addprefix tests/service/test_,auth_console.py console_page.py demo_extractors.py drill_judges.py drill_tools.py)
 test: .venv/ready
+	@trap 'exit 130' INT; \
+	said() { case $$1 in 0) echo passed;; 5) echo "ran no tests";; *) echo "FAILED (exit code $$1)";; esac; }; \
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
-	    $(filter-out tests/service/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(PATIENT) $(ARGS)
-	$(BIN)/pytest tests/service $(addprefix --ignore=,$(PATIENT)) $(ARGS)
+	    $(filter-out tests/service/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(PATIENT) $(ARGS); shared=$$?; \
+	$(BIN)/pytest tests/service $(addprefix --ignore=,$(PATIENT)) $(ARGS); alone=$$?; \
+	echo "make test: tests that share the cores $$(said $$shared); tests of the service that run alone $$(said $$alone)"; \
+	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
+
+# The numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
+test-kernels: .venv/ready
+	$(BIN)/python tests/kernels.py $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -20,10 +20,17 @@ from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows
 from models.problems import any_groups, grouped, messy_table
 
-__all__ = ["KINDS", "METHODS", "Case", "cases", "clean", "coefficients", "order_of", "responses"]
+__all__ = ["KINDS", "METHODS", "OPTIMUM", "Case", "cases", "clean", "coefficients", "order_of", "responses"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson")
+
+OPTIMUM = 1e-5
+"""Tolerance of coefficients, as a share of 1 and the largest.
+
+`anytime.newton` stops when the next step promises 1e-14 of the loss. Coefficients are the root of that, 1e-7, from the
+optimum, divided by the root of the least curvature. That is no rounding, and is the same under every kernel.
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ def paper_objective(
 def literal_group_lasso(
     X: Float, Y: Float, slices: Sequence[slice], weights: Sequence[float], lam: float, steps: int = 20_000
 ) -> Float:
-    """A gradient step on the squares, then each group shrunk, again and again, until nothing moves by 1e-13."""
+    """Take gradient steps on the squares and shrink each group, until no coefficient moves by 1e-13 of the largest."""
     length = 1.0 / (2.0 * float(np.linalg.norm(X, 2)) ** 2)
     w = np.zeros((X.shape[1], Y.shape[1]))
     for _ in range(steps):
@@ -31,7 +31,7 @@ def literal_group_lasso(
             norm = np.linalg.norm(moved[columns])
             if norm > 0:
                 moved[columns] *= max(1.0 - length * lam * c / float(norm), 0.0)
-        if np.abs(moved - w).max() <= 1e-13:
+        if np.abs(moved - w).max() <= 1e-13 * max(1.0, np.abs(w).max()):
             return moved
         w = moved
     raise AssertionError("proximal gradients have not come to rest")

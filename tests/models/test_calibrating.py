@@ -367,7 +367,7 @@ def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str
         ends = np.stack([told - half, told + half], axis=-1)
         ends = np.maximum(ends, 0.0) if name == "count" else ends
         expected = ends if name == "vector" else ends[:, 0]
-        assert np.array([answer.interval for answer in answers]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert np.array([answer.interval for answer in answers]) == pytest.approx(expected, rel=1e-9, abs=1e-7)
         assert {answer.prediction_set for answer in answers} == {None}
 
 

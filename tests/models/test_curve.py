@@ -49,7 +49,7 @@ def curves(draw: st.DrawFn) -> tuple[Float, Float]:
     ],
 )
 def test_timeliness_is_the_area_up_to_the_stop_by_hand(stop: float, shape: Shape, area: float) -> None:
-    assert timeliness(COSTS, F, stop, 0.5, shape) == pytest.approx(area / (stop * 0.5), rel=1e-14)
+    assert timeliness(COSTS, F, stop, 0.5, shape) == pytest.approx(area / (stop * 0.5), rel=1e-12)
 
 
 def test_timeliness_is_the_trapezoid_unless_asked_otherwise() -> None:

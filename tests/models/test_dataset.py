@@ -414,7 +414,7 @@ def test_moments_are_those_of_the_rows(tmp_path: Path) -> None:
     Z = np.where(np.isnan(Z), np.average(Z[~np.isnan(Z[:, 2]), 2], weights=values["w"][~np.isnan(Z[:, 2])]), Z)
     centred = Z - np.average(Z, axis=0, weights=values["w"])
     filled = found.imputed()
-    np.testing.assert_allclose(filled.mean, np.average(Z, axis=0, weights=values["w"]), rtol=1e-12)
+    np.testing.assert_allclose(filled.mean, np.average(Z, axis=0, weights=values["w"]), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(filled.scatter, (centred.T * values["w"]) @ centred, rtol=1e-9, atol=1e-8)
 
 

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 
+from anytime import generalised as generalised_module
 from anytime import slab_design as design_module
 from anytime import slabs as slabs_module
 from anytime.accumulate import Block, fold_moments_of, moments_of
@@ -18,13 +19,14 @@ from anytime.errors import TableError
 from anytime.families import FAMILIES, deviances
 from anytime.generalised import Observed
 from anytime.gram import Gram
+from anytime.newton import EXACT
 from anytime.options import Options
 from anytime.sequencing import likelihood
 from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from anytime.training import Fit, fit
 from models import literal
-from models.likelihood_problems import KINDS, METHODS, Case, clean, coefficients, order_of
+from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, clean, coefficients, order_of
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, means
 
@@ -247,6 +249,12 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
 # Folds.
 
 
+@pytest.fixture
+def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit folds as exactly as models, so that what they measure can be compared to many digits."""
+    monkeypatch.setattr(generalised_module, "ROUGH", EXACT)
+
+
 def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int, alpha: float) -> float:
     """Mean deviance on a fold of the literal optimum on the others, standardised by themselves."""
     out = folds == fold
@@ -262,6 +270,7 @@ def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int
     return float(np.average(deviances(FAMILIES[case.family], eta, case.Y[out]), weights=w[out]))
 
 
+@pytest.mark.usefixtures("exact_folds")
 @pytest.mark.parametrize("alpha", [1e-4, 0.1])
 @pytest.mark.parametrize("family", KINDS)
 def test_errors_are_the_deviances_of_explicit_subsets_standardised_by_themselves(family: Family, alpha: float) -> None:
@@ -275,9 +284,10 @@ def test_errors_are_the_deviances_of_explicit_subsets_standardised_by_themselves
     shares = np.bincount(folds, weights=case.weights)
     for prefix in range(len(found.errors)):
         errors = [explicit_errors(case, folds, fold, found, prefix, alpha) for fold in range(3)]
-        assert found.errors[prefix] == pytest.approx(np.average(errors, weights=shares), rel=1e-4)
+        assert found.errors[prefix] == pytest.approx(np.average(errors, weights=shares), rel=OPTIMUM)
 
 
+@pytest.mark.usefixtures("exact_folds")
 @pytest.mark.parametrize("family", KINDS)
 def test_what_is_missing_in_a_fold_is_imputed_by_the_mean_of_the_others(family: Family) -> None:
     case = clean(family, 0.8, 3, rows=90)
@@ -294,9 +304,22 @@ def test_what_is_missing_in_a_fold_is_imputed_by_the_mean_of_the_others(family: 
             mean = np.nanmean(X[folds != fold], axis=0)
             filled = Case(family, np.where(gaps, mean, whole), case.Y, None, case.groups, case.alpha)
             errors.append(explicit_errors(filled, folds, fold, found, prefix, 1e-3))
-        assert found.errors[prefix] == pytest.approx(np.mean(errors), rel=1e-3)  # the fits of folds are rough
+        assert found.errors[prefix] == pytest.approx(np.mean(errors), rel=OPTIMUM)
 
 
+@pytest.mark.parametrize("family", KINDS)
+def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = weighted(family)
+    folds = np.arange(300) % 3
+    rough = fitted(case, cut(case, 300, folds), folds)
+    monkeypatch.setattr(generalised_module, "ROUGH", EXACT)
+    exact = fitted(case, cut(case, 300, folds), folds)
+    assert rough.errors is not None
+    np.testing.assert_allclose(rough.errors, exact.errors, rtol=1e-2)  # they stop 1e-6 of the loss above its minimum
+    assert (rough.errors != exact.errors).any()
+
+
+@pytest.mark.usefixtures("exact_folds")
 @pytest.mark.parametrize("family", KINDS)
 def test_the_penalty_of_each_prefix_has_the_least_deviance_of_the_grid(family: Family) -> None:
     case = clean(family, 0.2, 8, rows=60)
@@ -308,9 +331,9 @@ def test_the_penalty_of_each_prefix_has_the_least_deviance_of_the_grid(family: F
         curve = [
             np.mean([explicit_errors(case, folds, fold, found, prefix, alpha) for fold in range(3)]) for alpha in grid
         ]
-        assert found.errors[prefix] == pytest.approx(min(curve), rel=1e-3)
+        assert found.errors[prefix] == pytest.approx(min(curve), rel=OPTIMUM)
         own = curve[list(grid).index(float(found.alphas[prefix]))]
-        assert own == pytest.approx(min(curve), rel=1e-3)
+        assert own == pytest.approx(min(curve), rel=OPTIMUM)
 
 
 # Where second derivatives would be too large.
@@ -331,7 +354,7 @@ def test_under_boehnings_bound_every_prefix_is_exact_and_the_order_is_sound(
     problem = case.rows()
     for prefix, end in enumerate(bounded.sequence.ends):
         columns = bounded.sequence.columns[:end].tolist()
-        np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), atol=1e-6)
+        np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), rtol=0, atol=OPTIMUM)
         F = bounded.curve.explained_variance[prefix]
         assert pytest.approx(problem.explained_variance(columns), abs=1e-9) == F
 
@@ -365,7 +388,7 @@ def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_fami
     problem = case.rows()
     for prefix, end in enumerate(bounded.sequence.ends):
         columns = bounded.sequence.columns[:end].tolist()
-        np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), atol=1e-6)
+        np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), rtol=0, atol=OPTIMUM)
     assert sorted(g for adds in order_of(bounded) for g in adds) == list(range(len(case.groups)))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.judge import check_every_step
-from models.likelihood_problems import KINDS, METHODS, Case, cases, coefficients
+from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, cases, coefficients
 from models.literal import Method
 from models.literal_likelihood import Family
 from models.properties import quick
@@ -33,7 +33,7 @@ def test_every_step_and_every_prefix_is_the_literal_one(family: Family, method: 
         for prefix, end in enumerate(fitted.sequence.ends):
             wanted = problem.coefficients(fitted.sequence.columns[:end].tolist())
             np.testing.assert_allclose(
-                coefficients(fitted, prefix), wanted, rtol=0, atol=1e-6 * (1 + np.abs(wanted).max())
+                coefficients(fitted, prefix), wanted, rtol=0, atol=OPTIMUM * (1 + np.abs(wanted).max())
             )
 
     check()

