@@ -15,7 +15,6 @@ from anytime.criteria import CRITERIA
 from anytime.gram import Gram
 from anytime.sweep import PANEL, Sweep
 
-
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
