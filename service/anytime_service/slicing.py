@@ -20,6 +20,7 @@ from websockets.http11 import Request
 from anytime_service.clock import now_ms
 from anytime_service.closing import closing_in_time
 from anytime_service.connections import Connections
+from anytime_service.errors import OverloadedError
 from anytime_service.guarded_websocket import GuardedWebSocketProtocol
 from anytime_service.handshakes import Handshakes
 from anytime_service.held import Held
@@ -37,6 +38,9 @@ CHARGE = "anytime_service.charge"
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
 QUICK_MS = 0.2
+
+MAX_PIPELINED = 128
+"""Requests that may wait on one connection for the response to the one before."""
 
 
 class _Backlog:
@@ -219,11 +223,12 @@ class _HeldFlow(FlowControl):
 
 
 class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
-    """Our protocol for HTTP, fed in slices."""
+    """Our protocol for HTTP, fed in slices; requests of one slice wait in `pipeline`, and are answered before the next."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pieces = 0
+        self._stopped = False
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -231,10 +236,25 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         super().connection_made(transport)
         self.flow = _HeldFlow(transport, self._settle)
 
+    def data_received(self, data: bytes) -> None:
+        """Take what has been read, after the requests that wait."""
+        if self.pipeline:
+            self._keep(data)
+        else:
+            super().data_received(data)
+
     def on_message_begin(self) -> None:
         """Count a request."""
         self._pieces += 1
         super().on_message_begin()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
+
+    def on_response_complete(self) -> None:
+        """Continue with what was received after the request, unless other requests wait."""
+        super().on_response_complete()
+        if self._stopped and not self.transport.is_closing():
+            self._settle()
 
     def on_body(self, body: bytes) -> None:
         """Count a piece of a body."""
@@ -260,16 +280,17 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         return self._pieces
 
     def _is_free(self) -> bool:
+        return self._reads() and not self.pipeline
+
+    def _reads(self) -> bool:
         # The body of a request is read even then: its client may read nothing before it has sent everything.
-        return not (self.flow.read_paused or (self.flow.write_paused and self.awaiting))
+        return not (self.flow.read_paused or self._resting or (self.flow.write_paused and self.awaiting))
 
     def _settle(self) -> None:
-        free = self._is_free()
-        if self._backlog or self._resting or not free:
-            self.transport.pause_reading()
-        if self._resting or not free:
+        self._stopped = bool(self._backlog) or not self._reads()
+        if not self._stopped:
+            self.transport.resume_reading()  # even while requests wait: their client may close
             return
-        if self._backlog:
+        self.transport.pause_reading()
+        if self._backlog and self._is_free():
             self._ask()
-        else:
-            self.transport.resume_reading()

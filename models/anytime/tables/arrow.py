@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -105,8 +107,11 @@ class ArrowTable(FileTable):
         pa = required("pyarrow")
         try:
             yield
-        except MemoryError:  # also an ArrowException, and nothing is wrong with the file
-            raise
+        except MemoryError as error:  # also an ArrowException
+            size = re.search(r"size (\d+)", str(error))
+            if size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+                raise
+            raise self._complaint(error) from error  # no batch of a table is larger than the machine's memory
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._complaint(error) from error
 

@@ -89,7 +89,7 @@ def test_a_missing_cost_file_is_one_line_before_any_work(desk: Path, capsys: Cap
     for name in ("set1.train.txt", "set1.test.txt"):
         (desk / name).write_text("1 qid:1 1:0.5\n")
     assert main(["reproduce", "table-2", "--yahoo", str(desk), "--yahoo-costs", "nofile"]) == 2
-    assert "no such file or directory; expected a number" in capsys.readouterr().err
+    assert "cannot read the cost file 'nofile': no such file or directory" in capsys.readouterr().err
 
 
 def test_a_quick_look_at_everything_without_real_data(capsys: Capture) -> None:
