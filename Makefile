@@ -10,8 +10,8 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# In two halves: tests that share the cores, and those of the service, which have deadlines and run alone, except PATIENT. A failure in the
-# first half does not stop the second. Pytest exits with 5 where ARGS selects nothing; that is a failure only if both halves do.
+# In two halves: tests that share the cores; and those of the service, which have deadlines and run alone, except PATIENT.
+# The second half runs even if the first fails. Pytest exits with 5 where ARGS selects no test, an error only in both.
 PATIENT := $(addprefix tests/service/test_,auth_console.py console_page.py demo_extractors.py drill_judges.py drill_tools.py)
 test: .venv/ready
 	@trap 'exit 130' INT; \
