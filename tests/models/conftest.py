@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from threadpoolctl import threadpool_limits
 
 @pytest.fixture(scope="module")
 def one_blas_thread() -> Iterator[None]:
-    """Small products only: threads would spend their time waiting for each other."""
-    with threadpool_limits(1):
+    """Limit BLAS to one thread: these products are small, and threads would wait for each other.
+
+    `make test-kernels` sets another number.
+    """
+    with threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1)):
         yield
