@@ -159,7 +159,7 @@ class LikelihoodRows:
         return loss + self.alpha / 2 * float(np.sum(theta[1:] ** 2))
 
     def _minimum(self, columns: Sequence[int]) -> Minimum:
-        """Newton's method from nothing; a step that raises the objective is halved."""
+        """Minimise by Newton's method from zero; halve a step that raises the objective."""
         Z = self._design(columns)
         ridge = np.array([0.0, *[self.alpha] * len(columns)])[:, np.newaxis]
         theta = np.zeros((Z.shape[1], self.Y.shape[1]))
@@ -169,7 +169,7 @@ class LikelihoodRows:
             gradient = ridge * theta - Z.T @ (self.w[:, np.newaxis] * (self.Y - means(self.family, eta)))
             step = -(_inverse(self._hessian(columns, eta)) @ gradient.ravel()).reshape(theta.shape)
             promised = -float(np.sum(gradient * step))
-            if promised <= 1e-24 * (1 + abs(value)):
+            if promised <= 1e-20 * (1 + abs(value)):  # rounding leaves 1e-25; the last step squares the rest
                 return Minimum(theta + step, value)
             while not self._objective(columns, theta + step) <= value + 1e-14 * (1 + abs(value)):
                 step /= 2
