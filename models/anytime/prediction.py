@@ -139,8 +139,13 @@ class Prediction:
         self._nulls[group] = nulls
 
     def prepare(self, budget: float | None = None) -> None:
-        """Compute the scores of the prefix at hand, so that many rows need no product when the deadline strikes."""
-        self._prefix_scores(min(self.prefix, self.model.affordable(budget)))
+        """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
+
+        The base rate is not computed: it needs no product, and memory for each row of a prediction without values.
+        """
+        prefix = min(self.prefix, self.model.affordable(budget))
+        if self.model.prefixes.ends[prefix]:
+            self._prefix_scores(prefix)
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Groups that the policy "arrived" uses: all; with a budget, in sequence order while the joint cost fits."""

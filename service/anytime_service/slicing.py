@@ -223,7 +223,7 @@ class _HeldFlow(FlowControl):
 
 
 class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
-    """Our protocol for HTTP, fed in slices; requests of one slice wait in `pipeline`, and are answered before the next."""
+    """Our protocol for HTTP, fed in slices; the requests of one slice are answered before the next is read."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

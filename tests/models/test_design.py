@@ -315,6 +315,7 @@ def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, mo
     monkeypatch.setattr(generalised_module, "ROUGH", EXACT)
     exact = fitted(case, cut(case, 300, folds), folds)
     assert rough.errors is not None
+    assert exact.errors is not None
     np.testing.assert_allclose(rough.errors, exact.errors, rtol=1e-2)  # they stop 1e-6 of the loss above its minimum
     assert (rough.errors != exact.errors).any()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from time import sleep
 import httpx
 import pytest
 from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from anytime_service.app import create_app
 from anytime_service.connections import SIDE_CONNECTIONS
 from anytime_service.handler import Handler
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
+from anytime_service.slicing import MAX_PIPELINED
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connected, heard, push, replies
 from service.raw_stream import HANDSHAKE, read_frame, text
@@ -144,6 +147,21 @@ def test_a_client_that_does_not_read_what_it_is_told_at_once_is_not_read_either(
         if query:
             assert held > 65_536, "unread replies count as held"
         until(lambda: handler.held.bytes == 0, within_s=10)  # its connection has been closed
+
+
+def test_requests_that_wait_behind_another_are_few_however_many_are_sent(service: Running) -> None:
+    """Each waiting request takes some kilobytes, and a megabyte of requests has thirty thousand."""
+    flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
+    with connected(service.port) as sock:
+        sock.setblocking(False)
+        most = 0
+        for _ in range(40):
+            with suppress(BlockingIOError):
+                flood = flood[sock.send(flood) :]
+            with suppress(BlockingIOError):
+                sock.recv(1 << 20)
+            most = max(most, sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()))
+    assert 0 < most <= 2 * MAX_PIPELINED
 
 
 def test_a_websocket_does_not_inherit_the_timeout_of_an_earlier_reply(service: Running) -> None:

@@ -49,7 +49,7 @@ SUBPROTOCOL = "anytime.v1"
 MOST_OPEN = 1024
 """Predictions that may be open on one connection."""
 
-REMEMBERED = 4096
+REMEMBERED = 1024
 """Answered ids that a connection remembers, and as many refused ones, so that it knows groups that come too late."""
 
 REMEMBERED_MS = 10_000.0
