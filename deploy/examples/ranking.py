@@ -180,7 +180,8 @@ def train(path: Path) -> None:
     model = regressor.fit(X, np.concatenate([query_of(number).relevance for number in range(TRAINED_ON)])).save(path)
     print(f"{'step':<12}{'ms, up to it':>14}{'explained':>11}")
     for step in model.manifest.steps:
-        print(f"{step.group:<12}{step.cumulative_cost:>14.2f}{step.r2:>11.3f}")
+        r2 = "-" if step.r2 is None else f"{step.r2:.3f}"
+        print(f"{step.group:<12}{step.cumulative_cost:>14.2f}{r2:>11}")
 
 
 def ndcg(relevance: Numbers, order: Iterable[int], first: int = 10) -> float:
