@@ -48,9 +48,13 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     assert bound.get_label() == f"no set of {sets} of this cost explains more, less the penalty (certified)"
     # Where nothing but the prefixes was certified, what a dearer one cannot exceed holds.
     assert bound.get_drawstyle() == "steps-pre"
-    r2 = np.array([0.0, *(step.r2 for step in model.manifest.steps)])
-    assert (bound.get_ydata() >= r2 - 1e-9).all()  # the tolerance of a certificate
-    assert bound.get_ydata()[-1] == pytest.approx(r2[-1])
+    # The bound is on F, which includes the penalty; R² may exceed it, and so F is drawn too.
+    F = np.array([0.0, *(step.explained_variance for step in model.manifest.steps)])
+    (penalised,) = (line for line in axis.lines if line.get_label() == "R² less the penalty")
+    np.testing.assert_allclose(penalised.get_ydata(), 2 * F / 2)
+    assert (bound.get_ydata() >= F - 1e-12).all()
+    assert bound.get_ydata()[-1] == pytest.approx(F[-1])
+    assert axis.lines[0].get_ydata()[-1] == model.manifest.steps[-1].r2 > F[-1]
     assert bound.get_xdata().tolist() == model.costs.tolist()
     # Told apart without colour.
     assert (bound.get_linestyle(), bound.get_color()) == ("--", "0.45")
