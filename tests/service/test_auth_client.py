@@ -100,6 +100,7 @@ def test_a_key_that_goes_while_a_run_is_under_way_is_not_hidden_by_its_last_upda
         Client(service.url, api_key=PREDICTING) as client,
     ):
         assert client.run(EXTRACTORS, None, deadline_ms=0).prediction == BASE_RATE
+        assert client.predict(VALUES).complete, "connected before the key goes"
         answer = client.run(EXTRACTORS | {"hog": rotate}, None, deadline_ms=1_900)
         assert answer.reason == "draining", "what was open is answered with what had come"
         with pytest.raises(ProblemError, match="does not hold"):
