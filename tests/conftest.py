@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,3 +67,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data sets beside the project (../shared/data)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread: these products are small, and threads would wait for each other.
+
+    `make test-kernels` sets another number.
+    """
+    with threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1)):
+        yield

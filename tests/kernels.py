@@ -37,7 +37,7 @@ NOT_NUMERICAL = (
     "models/test_cli.py models/test_cluster.py models/test_costs_commands.py models/test_groups.py "
     "models/test_plotting.py models/test_profiling.py models/test_runner.py models/test_scraping.py "
     "models/test_tables.py "
-    "models/experiments/test_reproduce.py models/experiments/test_running.py models/experiments/test_timeliness.py"
+    "reproduction/test_reproduce.py reproduction/test_running.py reproduction/test_timeliness.py"
 )
 """Tests of commands, processes and files, and those that take minutes."""
 

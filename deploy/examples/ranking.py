@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 from own_server import serving
 
-from anytime.answer import Answer
-from anytime.threads import single_blas_thread
+from anytime._linalg import single_blas_thread
+from anytime.inference.answer import Answer
 from anytime_service.client import AsyncClient
 
 Numbers = NDArray[Any]

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from own_server import serving
 from scipy import ndimage
 
-from anytime.answer import Answer
-from anytime.threads import single_blas_thread
+from anytime._linalg import single_blas_thread
+from anytime.inference.answer import Answer
 from anytime_service.client import Client
 
 Numbers = NDArray[Any]

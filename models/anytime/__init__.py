@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from anytime.answer import Answer, Expected
-from anytime.artifact import load, save
 from anytime.errors import (
     AnytimeError,
     ArtifactError,
@@ -16,9 +14,11 @@ from anytime.errors import (
     ValuesError,
 )
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
-from anytime.runner import Runner
+from anytime.inference.answer import Answer
+from anytime.inference.loaded import LoadedModel, load
+from anytime.inference.prediction import Prediction
+from anytime.inference.runner import Runner
+from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor
@@ -27,7 +27,6 @@ __all__ = [
     "Answer",
     "AnytimeClassifier",
     "AnytimeError",
-    "AnytimeModel",
     "AnytimeRegressor",
     "ArtifactError",
     "Expected",
@@ -35,6 +34,8 @@ __all__ = [
     "FeatureGroup",
     "FeatureGroups",
     "GroupsError",
+    "LoadedModel",
+    "Model",
     "Prediction",
     "Runner",
     "TableError",
@@ -42,7 +43,6 @@ __all__ = [
     "ValuesError",
     "load",
     "load_groups",
-    "save",
 ]
 
 

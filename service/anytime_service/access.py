@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
 
 __all__ = ["LOGGER", "AccessLog", "log_answer", "shown_path", "shown_query"]

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from anytime.calibration import Calibration
 from anytime.errors import suggestion
 from anytime.groups import FeatureGroup
-from anytime.manifest import Certificate, FamilyName, Guarantee, Label, Link, Redundant, StepRecord, Stopped, Task
-from anytime.model import AnytimeModel
+from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
+from anytime.model.model import Model
+from anytime.types import FamilyName, Label, Link, Task
 from anytime_service.errors import FieldError
 
 __all__ = ["ModelCard", "ModelSummary", "Plan", "PlannedStep", "card", "plan", "summary"]
@@ -94,7 +94,7 @@ class Plan(_View):
     steps: tuple[PlannedStep, ...]
 
 
-def card(model: AnytimeModel) -> ModelCard:
+def card(model: Model) -> ModelCard:
     """Tell of a model in one line."""
     return ModelCard(
         name=model.name,
@@ -107,7 +107,7 @@ def card(model: AnytimeModel) -> ModelCard:
     )
 
 
-def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
+def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     """Tell a model's manifest in short, and which versions of it are here."""
     manifest = model.manifest
     return ModelSummary(
@@ -136,7 +136,7 @@ def summary(model: AnytimeModel, versions: Iterable[str]) -> ModelSummary:
     )
 
 
-def plan(model: AnytimeModel, budget: float | None, have: Iterable[str]) -> Plan:
+def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
     """Plan what to compute next of a model's sequence, given the groups at hand.
 
     Parameters
@@ -182,11 +182,11 @@ def plan(model: AnytimeModel, budget: float | None, have: Iterable[str]) -> Plan
     )
 
 
-def _cost(model: AnytimeModel, groups: Iterable[str]) -> float:
+def _cost(model: Model, groups: Iterable[str]) -> float:
     return float(sum(model.groups.costs[model.groups.positions[name]] for name in groups))
 
 
-def _paid(model: AnytimeModel, have: Iterable[str]) -> set[str]:
+def _paid(model: Model, have: Iterable[str]) -> set[str]:
     groups = model.groups
     paid: set[str] = set()
     for name in have:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BeforeValidator, Field
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.handler import Handler
 from anytime_service.openapi import problem_responses
@@ -60,7 +60,7 @@ async def reload_model(name: str, request: Request) -> ModelCard:
     return card(handler.registry.get(name))
 
 
-def _split(model: AnytimeModel, have: list[str]) -> list[str]:
+def _split(model: Model, have: list[str]) -> list[str]:
     """Names of groups; one that has a comma in it is taken whole."""
     split: list[str] = []
     for text in have:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from anytime.prediction import Prediction
+from anytime.inference.prediction import Prediction
 from anytime_service.accounts import Account, Accounts
 from anytime_service.admission import Admission
 from anytime_service.clock import now_ms
@@ -114,7 +114,7 @@ class Handler:
                 raise self.overloaded()
         model = shared.model if shared is not None else self.registry.get(ask.model)
         if shared is not None and not admitted:
-            shared = model.open(shared.rows)  # of as many rows, without what has come
+            shared = Prediction(model, shared.rows)  # of as many rows, without what has come
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")

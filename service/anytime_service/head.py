@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope
 
-from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
+from anytime.types import Overload, Policy
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.live import Ask
 from anytime_service.settings import Settings

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from anytime.answer import Answer, Overload, Policy
-from anytime.arrived import ArrivedModel
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.inference.subsets import ArrivedModel
+from anytime.model.model import Model
+from anytime.types import Overload, Policy
 from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.deadlines import SLACK_MS, Alarm
@@ -87,7 +88,7 @@ class Live:
         """Called when nobody waits any more."""
 
     @property
-    def model(self) -> AnytimeModel:
+    def model(self) -> Model:
         """The model that answers; a prediction keeps the one it began with."""
         return self.opened.model
 

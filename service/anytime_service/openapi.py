@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.answer import Answer, Overload, Policy
+from anytime.inference.answer import Answer
+from anytime.types import Overload, Policy
 from anytime_service.problems import MEDIA_TYPE, Problem
 from anytime_service.rights import need_of
 from anytime_service.wire.bodies import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook

@@ -41,11 +41,12 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, get_args
 
-from anytime.answer import Answer, Policy, Reason
-from anytime.arrived import ArrivedModel
 from anytime.errors import ValuesError
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import ArrivedModel
+from anytime.model.model import Model
+from anytime.types import Policy, Reason
 from anytime_service.errors import FieldError, OutOfTurnError
 
 __all__ = ["OVERLOADED", "TRANSITIONS", "OpenPrediction", "State"]
@@ -94,7 +95,7 @@ class OpenPrediction:
     shared : where groups are collected when others share them; this prediction then only hears of them, by `took`.
     """
 
-    def __init__(self, model: AnytimeModel, shared: Prediction | None = None) -> None:
+    def __init__(self, model: Model, shared: Prediction | None = None) -> None:
         self.model = model
         self.state = State.NEW
         self.deadline_at: float | None = None
@@ -176,7 +177,7 @@ class OpenPrediction:
             raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
         if ranking and len(model.prefixes.intercept) > 1:
             raise FieldError("ranking", f"model {model.name!r} gives several scores a row, so rows have no one order")
-        prediction = self._shared or model.open(rows)
+        prediction = self._shared or Prediction(model, rows)
         allowed = model.affordable(budget)
         # Where the policy "arrived" falls back to "prefix", it waits for no more than that.
         by_prefix = policy == "prefix" or not model.arrives
@@ -309,5 +310,5 @@ class OpenPrediction:
             solve=self._optimum,
         )
 
-    def _optimum(self, _model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
+    def _optimum(self, _model: Model, groups: frozenset[str]) -> ArrivedModel | None:
         return self._solved.get(groups)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from anytime.artifact import load
 from anytime.errors import AnytimeError, listed, suggestion
-from anytime.model import AnytimeModel
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
 __all__ = ["SUFFIX", "ModelRegistry", "load_registry", "reloaded"]
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 class _File:
     """A model and the state of its file when it was read."""
 
-    model: AnytimeModel
+    model: Model
     state: tuple[int, int, int]
 
 
@@ -39,7 +40,7 @@ class ModelRegistry:
     paths : where they came from; empty for models that were at hand.
     """
 
-    models: Mapping[str, tuple[AnytimeModel, ...]]
+    models: Mapping[str, tuple[Model, ...]]
     paths: tuple[Path, ...] = ()
     files: Mapping[Path, _File] = field(default_factory=dict, repr=False)
 
@@ -47,7 +48,7 @@ class ModelRegistry:
         object.__setattr__(self, "models", MappingProxyType(dict(self.models)))
 
     @classmethod
-    def of(cls, models: Iterable[AnytimeModel]) -> ModelRegistry:
+    def of(cls, models: Iterable[Model]) -> ModelRegistry:
         """Registry of models at hand.
 
         Raises
@@ -60,15 +61,15 @@ class ModelRegistry:
     def __len__(self) -> int:
         return len(self.models)
 
-    def __iter__(self) -> Iterator[AnytimeModel]:
+    def __iter__(self) -> Iterator[Model]:
         """Go through the newest version of each model."""
         return (versions[0] for versions in self.models.values())
 
-    def every(self) -> Iterator[AnytimeModel]:
+    def every(self) -> Iterator[Model]:
         """Go through every version of each model."""
         return (model for versions in self.models.values() for model in versions)
 
-    def get(self, name: str | None = None) -> AnytimeModel:
+    def get(self, name: str | None = None) -> Model:
         """Find a model by `name`, its newest version, or by `name@version`; the only one when no name is given.
 
         Raises
@@ -88,7 +89,7 @@ class ModelRegistry:
             raise FieldError("model", f"several models are here; name one of {listed(self.models)}")
         return next(iter(self))
 
-    def _version(self, told: str) -> AnytimeModel:
+    def _version(self, told: str) -> Model:
         name, at, version = told.rpartition("@")
         if not at or name not in self.models:
             raise UnknownModelError(f"there is no model {told[:200]!r}; {suggestion(told[:200], list(self.models))}")
@@ -179,7 +180,7 @@ def _read(file: Path, before: _File | None) -> _File:
     return _File(_warmed(model), state)
 
 
-def _check_successor(file: Path, old: AnytimeModel, new: AnytimeModel) -> None:
+def _check_successor(file: Path, old: Model, new: Model) -> None:
     """Check that what clients send for the old model is not taken for something else: a file copied over another.
 
     Groups may come and go from one training to the next; what a name stands for may not change.
@@ -197,14 +198,14 @@ def _check_successor(file: Path, old: AnytimeModel, new: AnytimeModel) -> None:
         raise RegistryError(f"{str(file)!r} holds a model {new.name!r} that has none of the groups of before; {remedy}")
 
 
-def _warmed(model: AnytimeModel) -> AnytimeModel:
+def _warmed(model: Model) -> Model:
     """Answer once, so that nobody waits for what is computed once."""
-    model.open().answer(policy="arrived")
+    Prediction(model).answer(policy="arrived")
     return model
 
 
-def _by_name(models: Iterable[AnytimeModel]) -> dict[str, tuple[AnytimeModel, ...]]:
-    versions: dict[str, dict[str, AnytimeModel]] = {}
+def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:
+    versions: dict[str, dict[str, Model]] = {}
     for model in models:
         same = versions.setdefault(model.name, {})
         if model.version in same and not model.version:

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 from scipy.special import ndtri
 
-from anytime.arrays import Float
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
+from anytime.types import Float
 from anytime_service.control import Registry
 from anytime_service.openapi import problem_responses
 
@@ -54,7 +54,7 @@ def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
     return sample(registry.get(name), seed)
 
 
-def sample(model: AnytimeModel, seed: int) -> Sample:
+def sample(model: Model, seed: int) -> Sample:
     """Draw a row from a normal distribution by the correlations that the model knows, or else feature by feature.
 
     A column whose variance is m(1 - m) for a mean m within (0, 1) is taken for zeros and ones, and is 1 as often.
@@ -82,7 +82,7 @@ def sample(model: AnytimeModel, seed: int) -> Sample:
     return Sample(model=model.name, version=model.version, seed=seed, correlated=known, groups=values)
 
 
-def _correlations(model: AnytimeModel) -> Float | None:
+def _correlations(model: Model) -> Float | None:
     """Correlations (D, D) of the features in training; None where the model does not know them.
 
     At the base rate of a likelihood all rows have one curvature, so that its second derivatives are a multiple of them.

@@ -22,8 +22,8 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed
-from anytime.threads import single_blas_thread
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.connections import SIDE_CONNECTIONS, Connections, room_for

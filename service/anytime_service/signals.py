@@ -13,9 +13,10 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Info, ProcessCollector
 from prometheus_client.metrics_core import InfoMetricFamily
 
-from anytime.answer import Answer, Reason
-from anytime.lateness import LatenessRecord
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.inference.deadline import LatenessRecord
+from anytime.model.model import Model
+from anytime.types import Reason
 from anytime_service.errors import UnknownModelError
 from anytime_service.exposition import Exposition
 from anytime_service.families import Counters, Gauges, Histograms, Tally
@@ -90,7 +91,7 @@ class Signals:
         GCCollector(registry=here)
         self.exposition = Exposition(here, [ProcessCollector(registry=None)])
 
-    def of(self, model: AnytimeModel) -> ModelSignals:
+    def of(self, model: Model) -> ModelSignals:
         """Measures of one model; its versions share them."""
         found = self._models.get(model.name)
         if found is None:
@@ -110,7 +111,7 @@ class Signals:
             raise
         self.reloads.labels("ok").inc()
 
-    def serves(self, models: Iterable[AnytimeModel]) -> None:
+    def serves(self, models: Iterable[Model]) -> None:
         """Hear which models are served now, in every version."""
         served = list(models)
         self._served.models = [(model.name, model.version) for model in served]

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
 
-from anytime.arrived import ArrivedModel, arrived_at_hand, arrived_model
-from anytime.model import AnytimeModel
+from anytime.inference.subsets import ArrivedModel, arrived_at_hand, arrived_model
+from anytime.model.model import Model
 
 __all__ = ["AT_ONCE", "MOST_WAITING", "TELLING", "Solver"]
 
@@ -44,10 +44,10 @@ class Solver:
     def __init__(self, max_ms: float) -> None:
         self._max_ms = max_ms
         self._ms_per_cube = 3e-8  # for D^3, until one has been measured
-        self._waiting: dict[tuple[AnytimeModel, frozenset[str]], list[Tell]] = {}
+        self._waiting: dict[tuple[Model, frozenset[str]], list[Tell]] = {}
         self._thread = ThreadPoolExecutor(1, "anytime-solver")
 
-    def at_once(self, model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel | None:
+    def at_once(self, model: Model, groups: frozenset[str]) -> ArrivedModel | None:
         """Optimum of a set that is at hand, or small enough to be solved on the spot; else None."""
         try:
             found = arrived_at_hand(model, groups)
@@ -58,7 +58,7 @@ class Solver:
             return None
         return found
 
-    def find(self, model: AnytimeModel, groups: frozenset[str], tell: Tell) -> None:
+    def find(self, model: Model, groups: frozenset[str], tell: Tell) -> None:
         """Find the optimum of a set: `tell` is called with it, now or later from the loop, or with None if refused."""
         found = self.at_once(model, groups)
         columns = _columns(model, groups)
@@ -80,7 +80,7 @@ class Solver:
 
     def _done(
         self,
-        model: AnytimeModel,
+        model: Model,
         groups: frozenset[str],
         columns: int,
         solving: asyncio.Future[tuple[ArrivedModel, float]],
@@ -101,10 +101,10 @@ class Solver:
             tell(found)
 
 
-def _columns(model: AnytimeModel, groups: frozenset[str]) -> int:
+def _columns(model: Model, groups: frozenset[str]) -> int:
     return sum(model.places[name].stop - model.places[name].start for name in groups)
 
 
-def _timed(model: AnytimeModel, groups: frozenset[str]) -> tuple[ArrivedModel, float]:
+def _timed(model: Model, groups: frozenset[str]) -> tuple[ArrivedModel, float]:
     begin = perf_counter()
     return arrived_model(model, groups), (perf_counter() - begin) * 1000.0

@@ -14,8 +14,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from anytime.answer import Answer
 from anytime.errors import AnytimeError
+from anytime.inference.answer import Answer
 from anytime_service.access import shown_path, shown_query
 from anytime_service.correlation import CURRENT
 from anytime_service.release import release
@@ -108,7 +108,7 @@ class Tracing:
         """Make the span of a prediction whose answer has left."""
         now_ns = time.time_ns()
         told: dict[str, str | int | float | bool] = {
-            "anytime.model": answer.model,
+            "anytime.model.model": answer.model,
             "anytime.version": answer.version,
             "anytime.prefix": answer.prefix,
             "anytime.steps": answer.steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.access import log_answer
 from anytime_service.correlation import CURRENT, on_behalf_of
 from anytime_service.laps import Laps

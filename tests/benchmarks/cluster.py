@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from distributed import Client, LocalCluster
 
-from anytime.cluster import Cluster
-from anytime.dataset import Dataset
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey_target
 from anytime.groups import load_groups
-from anytime.moments import Moments
-from anytime.options import Options
-from anytime.tables import open_table
-from anytime.targets import settle_target, survey_target
-from anytime.training import fit
+from anytime.moments.moments import Moments
+from anytime.training.dask import Cluster
+from anytime.training.fit import fit
+from anytime.training.options import Options
 from benchmarks.large import write
 
 FOLDS = 5
@@ -61,7 +61,7 @@ def _ready() -> None:
     """Import what tasks need, which takes as long as some of them."""
     import pyarrow.parquet  # noqa: F401, PLC0415
 
-    import anytime.cluster.parts  # noqa: F401, PLC0415
+    import anytime.training.dask.rows  # noqa: F401, PLC0415
 
 
 def killed(client: Client) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.answer import Policy
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
+from anytime.types import Policy
 from benchmarks.load.aio import stream_by_aiohttp
 from benchmarks.load.asked import Asked, faults, planned
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
@@ -91,7 +91,7 @@ class Soak:
     share : how much of the full load, 0 to 1.
     """
 
-    def __init__(self, model: AnytimeModel, child: Child, share: float) -> None:
+    def __init__(self, model: Model, child: Child, share: float) -> None:
         self.model, self.child, self.share = model, child, share
         self.rng = np.random.default_rng(3)
         self.results: list[Result] = []

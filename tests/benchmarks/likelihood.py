@@ -23,9 +23,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from anytime import AnytimeClassifier, load_groups
-from anytime.arrays import Float, Index
 from anytime.groups import FeatureGroups
-from anytime.manifest import FamilyName
+from anytime.types import FamilyName, Float, Index
 
 THREADS = 2
 

@@ -33,14 +33,12 @@ from sklearn.model_selection import train_test_split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.answer import Answer
-from anytime.arrays import Float
-from anytime.artifact import load
-from anytime.groups import load_groups
-from anytime.groups_files import write_groups
-from anytime.inputs import ModuleInputs
-from anytime.plotting import blank_figure, write_figure
-from anytime.profiling import profile
+from anytime.costs.profiling import ModuleInputs, profile
+from anytime.evaluation.plots import blank_figure, write_figure
+from anytime.groups import load_groups, write_groups
+from anytime.inference.answer import Answer
+from anytime.inference.loaded import load
+from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
 from benchmarks.load.pipeline import Pipeline

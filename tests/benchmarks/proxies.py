@@ -26,7 +26,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 from benchmarks.load.models import saved_model, values_of
 from deploy.proxied import PROXIES, proxied
@@ -103,7 +103,7 @@ class StreamedPost:
 class Inference:
     """The Open Inference Protocol with binary tensors, a connection a prediction."""
 
-    def __init__(self, running: Running, values: Values, model: AnytimeModel) -> None:
+    def __init__(self, running: Running, values: Values, model: Model) -> None:
         self._running = running
         last = {name: [0.0] * WIDTH for name in model.places if name not in values}  # promised, and never sent
         content, headers = binary({name: [v] for name, v in {**values, **last}.items()})
@@ -186,7 +186,7 @@ class Measured(NamedTuple):
     groups: list[int]
 
 
-def clients(running: Running, model: AnytimeModel) -> dict[str, Callable[[], Client]]:
+def clients(running: Running, model: Model) -> dict[str, Callable[[], Client]]:
     """What makes a client of each binding."""
     rng = np.random.default_rng(3)
     values = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
@@ -200,7 +200,7 @@ def clients(running: Running, model: AnytimeModel) -> dict[str, Callable[[], Cli
     }
 
 
-def measure(ways: Mapping[str, Running], model: AnytimeModel, count: int) -> dict[str, dict[str, Measured]]:
+def measure(ways: Mapping[str, Running], model: Model, count: int) -> dict[str, dict[str, Measured]]:
     """Ask by every way in turns, one binding after the other."""
     makers = {way: clients(running, model) for way, running in ways.items()}
     bindings = next(iter(makers.values()))

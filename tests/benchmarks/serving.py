@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, Child, server, settle
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
@@ -69,7 +69,7 @@ def spread(clients: Sequence[WebSocketClient], frames: Sequence[Sequence[bytes]]
 class Stream:
     """The load over WebSocket: the same frames to the service and to an echo."""
 
-    def __init__(self, model: AnytimeModel, service: Child, floors: Child, *, packed: bool = False) -> None:
+    def __init__(self, model: Model, service: Child, floors: Child, *, packed: bool = False) -> None:
         self.model, self.service, self.floors, self.packed = model, service, floors, packed
         self.names = list(model.places)[:SENT]
         self.rng = np.random.default_rng(1)
@@ -202,7 +202,7 @@ class Requests:
                     client.send(request)
 
 
-def websocket(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
     """Messages of one row, in text."""
     stream = Stream(model, service, floors)
     found: list[Measure] = []
@@ -215,7 +215,7 @@ def websocket(model: AnytimeModel, service: Child, floors: Child, rounds: int) -
     return found
 
 
-def packed(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+def packed(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
     """Messages of many rows, packed."""
     stream = Stream(model, service, floors, packed=True)
     ours, echo = in_turns(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
@@ -223,7 +223,7 @@ def packed(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> l
     return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", ours, echo, 2.0)]
 
 
-def http(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> list[Measure]:
+def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
     """Requests of one row, in JSON."""
     rng = np.random.default_rng(2)
     names = list(model.places)[:SENT]
@@ -244,7 +244,7 @@ def http(model: AnytimeModel, service: Child, floors: Child, rounds: int) -> lis
     return found
 
 
-def peers(model: AnytimeModel, service: Child, folder: Path, rounds: int) -> list[Measure]:
+def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measure]:
     """A model server that others use, with a trivial model; the ratio is what it takes beside ours."""
     rng = np.random.default_rng(2)
     groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}

@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, SERVER_CORE, Child, server, settle
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
@@ -55,7 +55,7 @@ def shared(path: Path, url: str) -> Iterator[Child]:
         yield child
 
 
-def costs(model: AnytimeModel, redis: Child, memory: Child, rounds: int) -> list[Measure]:
+def costs(model: Model, redis: Child, memory: Child, rounds: int) -> list[Measure]:
     """Posting a group to a session, and asking one that has every group."""
     rng = np.random.default_rng(2)
     names = list(model.places)
@@ -76,7 +76,7 @@ def costs(model: AnytimeModel, redis: Child, memory: Child, rounds: int) -> list
     ]
 
 
-def delays(model: AnytimeModel, posting: Child, waiting: Child, count: int) -> list[tuple[float, float]]:
+def delays(model: Model, posting: Child, waiting: Child, count: int) -> list[tuple[float, float]]:
     """Milliseconds from sending the last group, and from its reply, to the answer that waited elsewhere."""
     rng = np.random.default_rng(3)
     names = list(model.places)

@@ -18,15 +18,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytime.accumulate import fold_moments_of, moments_of
-from anytime.arrays import Float
 from anytime.folds import FoldStream
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
-from anytime.manifest import Method
-from anytime.options import Options
-from anytime.sequencing import sequence
-from anytime.training import fit
+from anytime.moments.accumulate import fold_moments_of, moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import sequence
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.types import Float, Method
 
 THREADS = 2
 

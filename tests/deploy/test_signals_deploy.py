@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from anytime.answer import Reason
+from anytime.types import Reason
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings

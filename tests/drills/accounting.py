@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from anytime.inference.prediction import Prediction
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
 from drills.attacks.sequences import Played, player
@@ -93,7 +95,7 @@ class Target:
 
     command: Command
     running: Running
-    model: AnytimeModel
+    model: Model
     headers: Mapping[str, str]
     attacker: Played
     bound_mib: float = float("inf")
@@ -109,7 +111,7 @@ class Target:
         assert side is not None
         group = self.model.manifest.groups.groups[0]
         values = [0.5] * len(group.features)
-        prediction = self.model.open(1)
+        prediction = Prediction(self.model, 1)
         prediction.add(group.name, values)
         expected = json.loads(json.dumps(prediction.answer().prediction))
         body = json.dumps({"groups": {group.name: values}}).encode()

@@ -14,9 +14,9 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from anytime.answer import Answer
 from anytime.errors import AnytimeError
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.model.model import Model
 from anytime_service.client import AsyncClient, Client, ProblemError
 from drills.calls import Call, Told, inputs
 from drills.machine import pause
@@ -53,7 +53,7 @@ class Slow:
         return self._values[group]
 
 
-def extractors(model: AnytimeModel) -> dict[str, Any]:
+def extractors(model: Model) -> dict[str, Any]:
     """One for each group."""
     return {group: lambda x, group=group: x.compute(group) for group in model.places}
 
@@ -63,7 +63,7 @@ class _Kind:
 
     kind = ""
 
-    def __init__(self, name: str, model: AnytimeModel, deadlines_ms: Sequence[float]) -> None:
+    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float]) -> None:
         self.name, self.model, self.deadlines_ms = name, model, deadlines_ms
 
     def deadline_ms(self, number: int) -> float:
@@ -102,7 +102,7 @@ class Run(_Sdk):
 
     kind = "run"
 
-    def __init__(self, name: str, model: AnytimeModel, deadlines_ms: Sequence[float], port: int) -> None:
+    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
         super().__init__(name, model, deadlines_ms)
         self.client = AsyncClient(f"http://127.0.0.1:{port}")
         self.extractors = extractors(model)
@@ -127,7 +127,7 @@ class Predict(_Sdk):
 
     kind = "predict"
 
-    def __init__(self, name: str, model: AnytimeModel, deadlines_ms: Sequence[float], port: int) -> None:
+    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
         super().__init__(name, model, deadlines_ms)
         self.client = AsyncClient(f"http://127.0.0.1:{port}")
 
@@ -151,7 +151,7 @@ class ThreadedRun(_Sdk):
 
     kind = "run"
 
-    def __init__(self, name: str, model: AnytimeModel, deadlines_ms: Sequence[float], port: int) -> None:
+    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
         super().__init__(name, model, deadlines_ms)
         self.client = Client(f"http://127.0.0.1:{port}")
         self.extractors = extractors(model)
@@ -184,7 +184,7 @@ class _Plain(_Kind):
     """
 
     def __init__(
-        self, name: str, model: AnytimeModel, deadlines_ms: Sequence[float], ports: Sequence[int], first: int
+        self, name: str, model: Model, deadlines_ms: Sequence[float], ports: Sequence[int], first: int
     ) -> None:
         super().__init__(name, model, deadlines_ms)
         self.ports, self.at = ports, first % len(ports)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.models import values_of
 
 __all__ = ["OVERLOADED", "Call", "Told", "inputs", "read_calls"]
@@ -77,7 +77,7 @@ class Call(msgspec.Struct, frozen=True):
         return (self.came - self.begun) * 1000.0 - (self.deadline_ms or 0.0)
 
 
-def inputs(model: AnytimeModel, number: int) -> dict[str, list[float]]:
+def inputs(model: Model, number: int) -> dict[str, list[float]]:
     """Values of every group for one call; other calls have others, so that no answer passes for another's.
 
     Models of the same groups have the same, in whatever order they compute them.

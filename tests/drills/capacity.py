@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import Child
 from benchmarks.load.engine import Load
 from benchmarks.load.frames import WebSocketClient, text
@@ -41,7 +41,7 @@ class Capacity:
 class _Closed:
     """Clients that begin a prediction for every answer: all groups at once and the end, in text."""
 
-    def __init__(self, model: AnytimeModel, load: Load, port: int) -> None:
+    def __init__(self, model: Model, load: Load, port: int) -> None:
         rng = np.random.default_rng(5)
         self._groups = [json.dumps({"group": name, "values": values_of(model, name, rng)})[1:] for name in model.places]
         self._ids = itertools.count()
@@ -75,7 +75,7 @@ class _Closed:
             client.sock.send(b"".join(self._whole() for _ in range(came)))
 
 
-def saturate(model: AnytimeModel, child: Child, length_s: float) -> Capacity:
+def saturate(model: Model, child: Child, length_s: float) -> Capacity:
     """Find out how many predictions a second a server answers when there are always more; bounded by the windows."""
     load = Load()
     closed = _Closed(model, load, child.port)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, settle
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, Attacker, attacker, many_files
@@ -140,7 +140,7 @@ def tried(folder: Path, chosen: Sequence[int], length_s: float) -> Iterator[Tria
         yield trial
 
 
-def others(trial: Trial, calls: Sequence[Call], model: AnytimeModel, stalls: Stalls, full: str | None) -> None:
+def others(trial: Trial, calls: Sequence[Call], model: Model, stalls: Stalls, full: str | None) -> None:
     """Judge how others fared; of how late they were answered, what the machine stood still is taken off.
 
     Parameters

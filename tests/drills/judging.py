@@ -14,7 +14,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from drills.calls import Call, Told, inputs
 
 __all__ = [
@@ -76,7 +77,7 @@ def outcome(call: Call) -> Outcome:
 class Served:
     """A version of a model, and when it may answer: calls that came after `since` and began before `until`."""
 
-    model: AnytimeModel
+    model: Model
     since: float = -math.inf
     until: float = math.inf
 
@@ -111,12 +112,12 @@ class Oracle:
             return f"groups {sorted(set(told.groups) - set(call.sent))} that were never sent"
         return self._unlike(served.model, call, told)
 
-    def _unlike(self, model: AnytimeModel, call: Call, told: Told) -> str | None:
+    def _unlike(self, model: Model, call: Call, told: Told) -> str | None:
         values = inputs(model, call.number)
         owed = told.groups
         if outcome(call) is Outcome.SERVER and (call.taken or told.reason == "end"):
             owed = call.sent  # nothing of it can have been late
-        prediction = model.open(1)
+        prediction = Prediction(model, 1)
         for group in owed:
             prediction.add(group, values[group])
         expected = prediction.answer(policy="arrived" if told.policy == "arrived" else "prefix")

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, Child, server, settle
 from benchmarks.load.models import saved_model
 from drills.capacity import saturate
@@ -71,7 +71,7 @@ def main() -> None:
     sys.exit(1 if broken else 0)
 
 
-def found_rate(model: AnytimeModel, child: Child, length_s: float) -> float:
+def found_rate(model: Model, child: Child, length_s: float) -> float:
     """Find out at which rate the mix keeps the server's core 70% busy, and say how.
 
     What a prediction costs depends on the rate: a server that is asked rarely wakes for every message.

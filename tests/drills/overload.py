@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, Child, server
 from benchmarks.load.frames import post
 from benchmarks.load.models import saved_model, values_of
@@ -179,7 +179,7 @@ def _tell(offered: str, slot: Slot, peak: float) -> None:
     print("".join(cells) + ("  the load was late itself" if slot.slip_ms > SLIP_MS else ""), flush=True)
 
 
-def drills(model: AnytimeModel) -> dict[str, Drill]:
+def drills(model: Model) -> dict[str, Drill]:
     """Every way to ask."""
     rng = np.random.default_rng(4)
     names = list(model.places)[:SENT]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from drills.disk import Disk
 from drills.house import House, ask, wait_for
 from drills.judging import Served
@@ -63,8 +63,8 @@ class Stage:
     relay: Relay
     disk: Disk
     scratch: Path
-    good: AnytimeModel
-    next_good: AnytimeModel
+    good: Model
+    next_good: Model
     clock: Clock | None = None
     served: list[Served] = field(default_factory=list)
     lost: dict[int, tuple[float, float]] = field(default_factory=dict)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime.answer import Policy
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
+from anytime.types import Policy
 from benchmarks.deadlines import seen
 from benchmarks.load.asked import Asked, faults, planned
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
@@ -97,7 +97,7 @@ class Steady:
     found : what was wrong, in words, and how often; "stalled" is the machine's.
     """
 
-    def __init__(self, model: AnytimeModel, child: Child, rate: float) -> None:
+    def __init__(self, model: Model, child: Child, rate: float) -> None:
         self.samples: list[Sample] = []
         self.left_ms, self.left_bare_ms, self.came_bare_ms = array("d"), array("d"), array("d")
         self.came_ms = {name: array("d") for name in MIX}

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from anytime.artifact import save
 from benchmarks.load.child import CLIENT_CORE
 from benchmarks.load.models import saved_model
 from drills.house import ask, wait_for
@@ -183,7 +182,7 @@ class CorruptModel(Strike):
 
     def mend(self, stage: Stage) -> None:
         begun = time.perf_counter()
-        new = save(stage.next_good, stage.house.model)
+        new = stage.next_good.save(stage.house.model)
         last = len(stage.house.replicas) - 1
         for number, port in enumerate(stage.house.ports):
             if number == last:

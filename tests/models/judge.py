@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from anytime.groups import FeatureGroups
-from anytime.sequencing import Sequence as LearnedSequence
+from anytime.selection import Sequence as LearnedSequence
 from models import literal
 from models.literal import Method, Problem, columns_of, cost_of, literal_step, unpaid
 

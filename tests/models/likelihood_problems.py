@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from anytime.accumulate import Block, moments_of
-from anytime.arrays import Float
-from anytime.generalised import Observed
 from anytime.groups import FeatureGroups
-from anytime.options import Options
-from anytime.targets import Target
-from anytime.training import Fit, fit
+from anytime.moments.accumulate import Block, moments_of
+from anytime.target import Target
+from anytime.training.fit import Fit, fit
+from anytime.training.likelihood import Observed
+from anytime.training.options import Options
+from anytime.types import Float
 from models import literal
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows
@@ -28,8 +28,8 @@ KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson")
 OPTIMUM = 1e-5
 """Tolerance of coefficients, as a share of 1 and the largest.
 
-`anytime.newton` stops when the next step promises 1e-14 of the loss. Coefficients are the root of that, 1e-7, from the
-optimum, divided by the root of the least curvature. That is no rounding, and is the same under every kernel.
+`anytime.glm.newton` stops when the next step promises 1e-14 of the loss. Coefficients are the root of that, 1e-7, from
+the optimum, divided by the root of the least curvature. That is no rounding, and is the same under every kernel.
 """
 
 

@@ -18,8 +18,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from anytime.arrays import Float
 from anytime.groups import FeatureGroups
+from anytime.types import Float
 
 __all__ = [
     "Candidate",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytime.arrays import Float
+from anytime.types import Float
 
 __all__ = ["literal_group_lasso", "paper_objective", "violation"]
 

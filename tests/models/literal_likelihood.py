@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
-from anytime.arrays import Float
+from anytime.types import Float
 
 __all__ = ["Family", "LikelihoodRows", "Minimum", "hessians", "losses", "means"]
 

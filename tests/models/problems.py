@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.types import Float
 
 __all__ = ["SmallTable", "any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]
 

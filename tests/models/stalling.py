@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import anytime
-from anytime.runner import Runner
-from anytime.workers import Worker
+from anytime.inference.runner import Runner
+from anytime.inference.workers import Worker
 
 
 def piped(group: str, folder: Path) -> list[float]:

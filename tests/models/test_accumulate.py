@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from anytime.accumulate import Block, accumulate, fold_moments_of, moments_of
-from anytime.arrays import Float, Index
 from anytime.errors import TableError
-from anytime.gram import Gram
-from anytime.moments import Moments
+from anytime.moments.accumulate import Block, accumulate, fold_moments_of, moments_of
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.types import Float, Index
 from models.properties import quick
 
 

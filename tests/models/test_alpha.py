@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import Block, accumulate, fold_moments_of
-from anytime.alpha import GRID, choose, nested_errors
-from anytime.arrays import Float, Index
-from anytime.cross_validation import Errors, prefix_errors, split
 from anytime.errors import TrainingError
 from anytime.folds import FoldStream
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
-from anytime.moments import Moments
-from anytime.options import Options
-from anytime.sequencing import Sequence, sequence
-from anytime.training import Fit, fit
+from anytime.moments.accumulate import Block, accumulate, fold_moments_of
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.selection import Sequence, sequence
+from anytime.training.cross_validation import Errors, prefix_errors, split
+from anytime.training.fit import Fit, fit
+from anytime.training.options import Options
+from anytime.training.penalty import GRID, choose, nested_errors
+from anytime.types import Float, Index
 from models import literal
 from models.properties import quick
 

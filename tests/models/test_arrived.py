@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime import arrived
-from anytime.arrays import Float
-from anytime.arrived import arrived_model
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.model import AnytimeModel
+from anytime.inference import subsets as arrived
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import arrived_model
+from anytime.model.model import Model
+from anytime.types import Float
 
 ALPHA = 0.03
 GROUPS: dict[str, Any] = {
@@ -45,7 +46,7 @@ def rows() -> tuple[Float, Float, Float]:
     return X, Y, rng.choice([0.0, 1.0, 2.5], size=120)
 
 
-def trained(alpha: float | str = ALPHA) -> AnytimeModel:
+def trained(alpha: float | str = ALPHA) -> Model:
     X, Y, weights = rows()
     return AnytimeRegressor(GROUPS, alpha=alpha).fit(X, Y, sample_weight=weights).model_  # type: ignore[arg-type]
 
@@ -55,8 +56,8 @@ CHOSEN = trained("cv")
 X_NEW = np.random.default_rng(8).normal(size=(3, 8)) * 4
 
 
-def answered(model: AnytimeModel, names: Any, **options: Any) -> Any:
-    prediction = model.open(len(X_NEW))
+def answered(model: Model, names: Any, **options: Any) -> Any:
+    prediction = Prediction(model, len(X_NEW))
     for name in names:
         prediction.add(name, X_NEW[:, SLICES[name]])
     return prediction.answer(policy=options.pop("policy", "arrived"), **options)
@@ -94,7 +95,7 @@ def test_any_set_is_answered_by_ridge_regression_on_it_from_the_rows(names: tupl
 
 
 @pytest.mark.parametrize("model", [MODEL, CHOSEN], ids=["alpha", "cv"])
-def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(model: AnytimeModel) -> None:
+def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(model: Model) -> None:
     for needed in model.needed:
         here, there = answered(model, needed), answered(model, needed, policy="prefix")
         assert here.prediction == there.prediction
@@ -163,7 +164,7 @@ def test_classes_are_answered_too() -> None:
 
 
 def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     prediction.add("c", [None, 1.0, None])
     assert prediction.answer().imputed == ()
     assert prediction.answer(policy="arrived").imputed == ("c0", "c2")
@@ -206,7 +207,7 @@ def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) 
 # Likelihoods: one Newton step from the nearest prefix.
 
 
-def likely(family: str, alpha: float | str = ALPHA) -> AnytimeModel:
+def likely(family: str, alpha: float | str = ALPHA) -> Model:
     X, Y, weights = rows()
     signal = (Y[:, 0] - Y[:, 0].mean()) / Y[:, 0].std()
     noisy = signal + 0.8 * np.random.default_rng(1).normal(size=len(X))
@@ -230,7 +231,7 @@ def literal_responses(family: str) -> Float:
     return second
 
 
-def newton_step(model: AnytimeModel, names: tuple[str, ...]) -> Float:
+def newton_step(model: Model, names: tuple[str, ...]) -> Float:
     """Scores of X_NEW after one explicit Newton step from the prefix nearest to a set, on the rows."""
     X, _, w = rows()
     y, family = literal_responses(model.manifest.family), model.manifest.family

@@ -18,28 +18,30 @@ from safetensors.numpy import save as serialise
 from scipy.stats import betabinom
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from anytime.answer import Answer
-from anytime.arrays import Float
-from anytime.artifact import load
-from anytime.calibrating import calibrate, calibrated, measured
-from anytime.calibration import (
-    Calibration,
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.errors import AnytimeError, ArtifactError, TableError, TrainingError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation.calibrate import calibrate, calibrated, measured
+from anytime.evaluation.evaluate import evaluate
+from anytime.evaluation.held_out import held_out
+from anytime.inference.answer import Answer
+from anytime.inference.conformal import (
     conformal_level,
     conformal_rank,
     conformal_threshold,
+    conformity_scores,
     expected_calibration_error,
+    told_of,
 )
-from anytime.conformity import conformity_scores, told_of
-from anytime.dataset import Dataset, held_out
-from anytime.errors import AnytimeError, ArtifactError, TableError, TrainingError
-from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation import evaluate
-from anytime.manifest import FORMAT
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
-from anytime.probabilities import class_codes, class_probabilities, expected_responses
-from anytime.resequencing import resequence
-from anytime.tables import open_table
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.model.manifest import FORMAT, Calibration
+from anytime.model.model import Model
+from anytime.model.probabilities import class_probabilities, expected_responses
+from anytime.target import class_codes
+from anytime.training.resequencing import resequence
+from anytime.types import Float
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
@@ -50,7 +52,7 @@ GOLDEN = Path(__file__).parent / "golden"
 class Problem:
     """A model trained on a part of a real table, and the other rows, in no order."""
 
-    model: AnytimeModel
+    model: Model
     targets: list[str]
     others: pd.DataFrame
     continuous: bool = False
@@ -60,7 +62,7 @@ class Problem:
         self.others[part].to_parquet(folder / name)
         return open_table(folder / name)
 
-    def calibrated(self, folder: Path, part: slice, coverage: float = 0.9) -> AnytimeModel:
+    def calibrated(self, folder: Path, part: slice, coverage: float = 0.9) -> Model:
         return calibrate(self.model, self.table(folder, part), coverage)
 
     def values(self, part: slice) -> Float:
@@ -130,9 +132,9 @@ problems = pytest.mark.parametrize("name", PROBLEMS)
 HELD, NEW = slice(0, 130), slice(130, None)
 
 
-def opened(model: AnytimeModel, X: Float, prefix: int) -> Prediction:
+def opened(model: Model, X: Float, prefix: int) -> Prediction:
     """A prediction about one row (D,) or several (rows, D), with the groups of a prefix."""
-    prediction = model.open(1 if X.ndim == 1 else len(X))
+    prediction = Prediction(model, 1 if X.ndim == 1 else len(X))
     for name in model.computed[prefix]:
         prediction.add(name, X[..., model.groups.slices[model.groups.positions[name]]])
     return prediction
@@ -152,7 +154,7 @@ def covers(answer: Answer, truth: Any) -> bool:
     return bool(((ends[:, 0] <= truth) & (truth <= ends[:, 1])).all())
 
 
-def the_calibration(model: AnytimeModel) -> Calibration:
+def the_calibration(model: Model) -> Calibration:
     assert model.manifest.calibration is not None
     return model.manifest.calibration
 
@@ -430,7 +432,7 @@ def test_a_model_that_is_not_calibrated_says_nothing(name: str) -> None:
     assert (answer.interval, answer.prediction_set) == (None, None)
 
 
-def arrived_names(model: AnytimeModel) -> list[str]:
+def arrived_names(model: Model) -> list[str]:
     """Groups that are no prefix: the second without the first."""
     return [name for name in model.computed[2] if name not in model.computed[1]]
 
@@ -446,7 +448,7 @@ def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_oth
         one, other = prediction.answer(), prediction.answer(policy="arrived")
         assert other.policy == "arrived"
         assert (other.interval, other.prediction_set) == (one.interval, one.prediction_set)
-    prediction = model.open()
+    prediction = Prediction(model)
     for group in arrived_names(model):
         prediction.add(group, x[model.groups.slices[model.groups.positions[group]]])
     answer = prediction.answer(policy="arrived")
@@ -549,9 +551,9 @@ def test_a_classification_cannot_be_calibrated_as_a_regression(tmp_path: Path) -
         load(path)
 
 
-def test_a_model_of_an_older_format_is_calibrated_in_the_format_of_today(tmp_path: Path) -> None:
+def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
     old = load(GOLDEN / "model-format-1.safetensors")
-    assert old.manifest.format == 1
+    assert old.manifest.calibration is None
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(30, 4)), columns=["a0", "a1", "b0", "y"])
     frame.to_csv(tmp_path / "held.csv", index=False)

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
-from anytime.arrays import Bool, Float, Index
-from anytime.calibration import (
+from anytime.errors import TrainingError
+from anytime.inference.conformal import (
     ROUNDING,
-    Calibration,
     class_members,
     class_scores,
     conformal_level,
@@ -32,7 +31,8 @@ from anytime.calibration import (
     residual_intervals,
     residual_scores,
 )
-from anytime.errors import TrainingError
+from anytime.model.manifest import Calibration
+from anytime.types import Bool, Float, Index
 from models.properties import quick
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")

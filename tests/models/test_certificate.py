@@ -13,21 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.arrays import Bool, Float
-from anytime.certificate import CertifiedPrefix, certify
-from anytime.certificate.completion import filled, improved
-from anytime.certificate.problem import COST_TOLERANCE, Problem
-from anytime.certificate.relaxation import Split, first_split, priced, relax
-from anytime.certificate.search import Search
-from anytime.dataset import Dataset
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.gram import Gram
+from anytime.evaluation.certificate import CertifiedPrefix, certify
+from anytime.evaluation.certificate.problem import COST_TOLERANCE, Problem
+from anytime.evaluation.certificate.relaxation import Split, first_split, priced, relax
+from anytime.evaluation.certificate.search import Search, filled, improved
 from anytime.groups import FeatureGroups, load_groups
-from anytime.guarantee import subset_values
-from anytime.manifest import Method
-from anytime.sequencing import sequence
-from anytime.tables import open_table
-from anytime.targets import Target
+from anytime.moments.gram import Gram
+from anytime.selection import sequence
+from anytime.target import Target
+from anytime.training.guarantee import subset_values
+from anytime.types import Bool, Float, Method
 from models import literal
 from models.problems import SmallTable, any_groups, grouped, messy_table, plain_groups
 from models.properties import quick

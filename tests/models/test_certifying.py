@@ -10,19 +10,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.artifact import load
-from anytime.certifying import certified
 from anytime.errors import TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation.certify import certified
 from anytime.groups import FeatureGroups
-from anytime.manifest import FORMAT, Certificate
-from anytime.model import AnytimeModel
-from anytime.options import Options
-from anytime.provenance import provenance
-from anytime.resequencing import resequence
-from anytime.targets import Target
-from anytime.training import fit
+from anytime.inference.loaded import load
+from anytime.model.manifest import FORMAT, Certificate
+from anytime.model.model import Model
+from anytime.moments.accumulate import moments_of
+from anytime.target import Target
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.training.provenance import provenance
+from anytime.training.resequencing import resequence
 from models import literal
 from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.problems import any_groups, grouped, messy_table
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 def trained(
     groups: FeatureGroups, seed: int = 0, alpha: float = 1e-2, epsilon: float | None = None
-) -> tuple[AnytimeModel, Rows]:
+) -> tuple[Model, Rows]:
     """A model by omp, which the best sets may well beat, and its rows."""
     rng = np.random.default_rng(seed)
     X = messy_table(rng, 50, len(groups.features), ("fresh", "copy", "sum", "constant"), 0.2, 0.0)

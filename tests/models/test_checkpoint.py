@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import container
-from anytime.checkpoint import KIND, Checkpoint
+from anytime import _files as container
 from anytime.cli.main import main
-from anytime.dataset import Dataset
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey_target
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
-from anytime.moments import Moments
-from anytime.tables import open_table
-from anytime.targets import settle_target, survey_target
+from anytime.moments.checkpoint import KIND, Checkpoint
+from anytime.moments.moments import Moments
 
 ROWS = 40_000
 CONTENT = {
@@ -30,7 +30,7 @@ CONTENT = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty blocks, so that some are done when a pass stops."""
-    monkeypatch.setattr("anytime.dataset.BLOCK_VALUES", 1)
+    monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 1)
 
 
 @pytest.fixture(params=[".parquet", ".csv"])
@@ -105,7 +105,7 @@ def read(path: Path) -> str:
     """The record of a checkpoint."""
     content = path.read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return str(header["__metadata__"]["anytime.checkpoint"])
+    return str(header["__metadata__"]["anytime.moments.checkpoint"])
 
 
 def test_it_is_written_now_and_then_only(table: Path, tmp_path: Path) -> None:

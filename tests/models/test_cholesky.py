@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime.arrays import Float
-from anytime.cholesky import factorise
+from anytime._linalg import factorise
+from anytime.types import Float
 
 quick = partial(settings, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)

@@ -18,12 +18,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from anytime.artifact import load
-from anytime.calibrating import calibrate
 from anytime.cli.main import main
-from anytime.evaluation import evaluate
-from anytime.manifest import Certificate, Stopped
-from anytime.tables import open_table
+from anytime.data.formats import open_table
+from anytime.evaluation.calibrate import calibrate
+from anytime.evaluation.evaluate import evaluate
+from anytime.inference.loaded import load
+from anytime.model.manifest import Certificate, Stopped
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
 Capture = pytest.CaptureFixture[str]
@@ -782,7 +782,7 @@ def test_a_wrong_test_table_is_found_before_the_training(
     def fit(*_: Any) -> None:
         raise AssertionError("the training began")
 
-    monkeypatch.setattr("anytime.training.fit", fit)
+    monkeypatch.setattr("anytime.cli.train.fit", fit)
     other_test_columns()
     assert main([*TRAIN, "--test", "test.csv"]) == 2
     assert main([*TRAIN, "--calibrate", "test.csv"]) == 2
@@ -799,7 +799,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
     trained()
     capsys.readouterr()
-    monkeypatch.setattr("anytime.artifact.load", fail)
+    monkeypatch.setattr("anytime.cli.show.load", fail)
     assert main(["show", "m.safetensors"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -814,7 +814,7 @@ def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: py
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("anytime.training.fit", fail)
+    monkeypatch.setattr("anytime.cli.train.fit", fail)
     assert main(TRAIN) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: out of memory")
     assert not Path("m.safetensors").exists()
@@ -869,7 +869,7 @@ def test_an_interruption_says_so_without_a_traceback(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anytime.training.fit", interrupt)
+    monkeypatch.setattr("anytime.cli.train.fit", interrupt)
     assert main(TRAIN) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "error: stopped"
     assert not Path("m.safetensors").exists()

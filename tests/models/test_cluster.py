@@ -14,25 +14,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime.artifact import load
 from anytime.cli.main import main
-from anytime.cluster import Cluster
-from anytime.cluster.cluster_design import ClusterDesign
-from anytime.cluster.parts import Span, spans
-from anytime.dataset import Dataset
-from anytime.dealing import Deal
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.data.formats.arrow import ArrowTable
+from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError, TrainingError
-from anytime.families import FAMILIES
-from anytime.generalised import Observed
-from anytime.gram import Gram
+from anytime.folds import Deal
+from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups, load_groups
-from anytime.manifest import FamilyName
-from anytime.moments import Moments
-from anytime.options import Options
-from anytime.tables import open_table
-from anytime.tables.arrow import ArrowTable
-from anytime.targets import settle_target, survey_target
-from anytime.training import fit
+from anytime.inference.loaded import load
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.training.dask import Cluster
+from anytime.training.dask.design import ClusterDesign
+from anytime.training.dask.rows import Span, spans
+from anytime.training.fit import fit
+from anytime.training.likelihood import Observed
+from anytime.training.options import Options
+from anytime.types import FamilyName
 
 dask = pytest.importorskip("dask", reason="no Dask (pip install 'anytime-linear[dask]')")
 distributed = pytest.importorskip("distributed", reason="no Dask (pip install 'anytime-linear[dask]')")
@@ -287,7 +287,7 @@ def test_options_that_do_not_go_together(
         said = capsys.readouterr().err.strip()
         assert words in said
         assert "Traceback" not in said
-    monkeypatch.setattr("anytime.cluster.cluster.CONNECT_S", 0.5)
+    monkeypatch.setattr("anytime.training.dask.cluster.CONNECT_S", 0.5)
     assert main([*command, "--backend", "dask", "--scheduler", "tcp://localhost:1"]) == 1
     assert "no Dask scheduler answers at 'tcp://localhost:1'" in capsys.readouterr().err
 

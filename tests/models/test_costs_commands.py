@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime.artifact import load
 from anytime.cli.main import main
-from anytime.distributions import CostDistributions, Samples
-from anytime.drift import drift
+from anytime.costs.distributions import CostDistributions, Samples
+from anytime.costs.drift import drift
 from anytime.groups import load_groups
+from anytime.inference.loaded import load
 
 Capture = pytest.CaptureFixture[str]
 
@@ -290,7 +290,7 @@ def test_no_failure_of_check_has_the_exit_code_of_drift(
     assert code("none.txt") == 2
     Path("metrics.txt").write_text(metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40))
     for error in (MemoryError(), OSError(errno.EIO, "Input/output error"), ZeroDivisionError("a surprise")):
-        monkeypatch.setattr("anytime.drift.resequence", Mock(side_effect=error))
+        monkeypatch.setattr("anytime.costs.drift.resequence", Mock(side_effect=error))
         assert code("metrics.txt") == 1
 
 

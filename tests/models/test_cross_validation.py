@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import fold_moments_of
-from anytime.arrays import Float, Index
-from anytime.cross_validation import Errors, Fold, prefix_errors, split
 from anytime.errors import TrainingError
+from anytime.moments.accumulate import fold_moments_of
+from anytime.training.cross_validation import Errors, Fold, prefix_errors, split
+from anytime.types import Float, Index
 from models import literal
 from models.properties import quick
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytime import curvature
-from anytime.curvature import Curvatures
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.model import AnytimeModel
+from anytime.glm import quadratic as curvature
+from anytime.glm.quadratic import Curvatures
+from anytime.model.model import Model
 
 ALPHA = 0.02
 GROUPS = {
@@ -20,7 +20,7 @@ GROUPS = {
 }
 
 
-def trained(family: str) -> AnytimeModel:
+def trained(family: str) -> Model:
     rng = np.random.default_rng(5)
     X = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) + 2.0
     eta = (X - X.mean(axis=0)) @ rng.normal(size=6) * 0.2
@@ -30,16 +30,16 @@ def trained(family: str) -> AnytimeModel:
 
 
 @pytest.fixture(params=["binomial", "poisson"])
-def model(request: pytest.FixtureRequest) -> AnytimeModel:
+def model(request: pytest.FixtureRequest) -> Model:
     return trained(request.param)
 
 
-def kept_by(model: AnytimeModel) -> Curvatures:
+def kept_by(model: Model) -> Curvatures:
     assert model.curvatures is not None
     return model.curvatures
 
 
-def test_some_columns_are_a_part_of_all_columns(model: AnytimeModel) -> None:
+def test_some_columns_are_a_part_of_all_columns(model: Model) -> None:
     kept = kept_by(model)
     for columns in (np.arange(6), np.array([4]), np.array([5, 0, 3]), np.empty(0, dtype=np.intp)):
         rows = np.concatenate([[0], columns + 1])
@@ -51,7 +51,7 @@ def test_some_columns_are_a_part_of_all_columns(model: AnytimeModel) -> None:
             np.testing.assert_array_equal(part.newton(np.arange(len(columns)), ALPHA), whole.newton(columns, ALPHA))
 
 
-def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: AnytimeModel) -> None:
+def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model) -> None:
     kept, models = kept_by(model), model.prefixes
     assert kept.prefixes.tolist() == [0, 1, 2, 3]
     for prefix in kept.prefixes:
@@ -61,7 +61,7 @@ def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Anyti
         np.testing.assert_allclose(theta[1:] / models.scale[columns, np.newaxis], models.coef(prefix), atol=1e-6)
 
 
-def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: AnytimeModel) -> None:
+def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: Model) -> None:
     H = kept_by(model).at(0).H
     np.testing.assert_allclose(H[0, 1:], 0.0, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(H)[1:], H[0, 0])

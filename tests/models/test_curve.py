@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime.arrays import Float
-from anytime.curve import PLATEAU_LEVELS, Shape, plateau_level, stopping_cost, timeliness
-from anytime.sequencing import oracle_order
+from anytime.model.curve import PLATEAU_LEVELS, Shape, plateau_level, stopping_cost, timeliness
+from anytime.selection import oracle_order
+from anytime.types import Float
 from models import literal
 
 quick = partial(settings, deadline=None, derandomize=True, max_examples=100)

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from anytime.dataset import Dataset
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey_target
 from anytime.errors import GroupsError, TableError
 from anytime.groups import load_groups
-from anytime.moments import Moments
-from anytime.tables import open_table
-from anytime.targets import Target, settle_target, survey_target
+from anytime.moments.moments import Moments
+from anytime.target import Target
 
 N = 12
 GROUPS = load_groups(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anytime.arrays import Float
-from anytime.dealing import Deal, Tally
+from anytime.folds import Deal, Tally
+from anytime.types import Float
 
 quick = partial(settings, deadline=None, derandomize=True, max_examples=60)
 KINDS = ("rows", "classes", "queries")

@@ -9,22 +9,21 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 
-from anytime import generalised as generalised_module
-from anytime import slab_design as design_module
-from anytime import slabs as slabs_module
-from anytime.accumulate import Block, fold_moments_of, moments_of
-from anytime.arrays import Float, Index
-from anytime.curvature import Curvature
 from anytime.errors import TableError
-from anytime.families import FAMILIES, deviances
-from anytime.generalised import Observed
-from anytime.gram import Gram
-from anytime.newton import EXACT
-from anytime.options import Options
-from anytime.sequencing import likelihood
-from anytime.slab_design import SlabDesign
-from anytime.slabs import slabs_of
-from anytime.training import Fit, fit
+from anytime.glm import row_blocks as design_module
+from anytime.glm import row_blocks as slabs_module
+from anytime.glm import search as likelihood
+from anytime.glm.families import FAMILIES, deviances
+from anytime.glm.newton import EXACT
+from anytime.glm.quadratic import Curvature
+from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.moments.accumulate import Block, fold_moments_of, moments_of
+from anytime.moments.gram import Gram
+from anytime.training import likelihood as generalised_module
+from anytime.training.fit import Fit, fit
+from anytime.training.likelihood import Observed
+from anytime.training.options import Options
+from anytime.types import Float, Index
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, clean, coefficients, order_of
 from models.literal import Method

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from anytime.distributions import CostDistributions, Samples, checked_quantile, milliseconds, priced
+from anytime.costs.distributions import CostDistributions, Histogram, Samples, checked_quantile, milliseconds, priced
 from anytime.errors import GroupsError
-from anytime.groups import FeatureGroups, load_groups
-from anytime.groups_files import check_file, write_groups
-from anytime.histogram import Histogram
+from anytime.groups import FeatureGroups, check_file, load_groups, write_groups
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime.accumulate import Block, moments_of
-from anytime.curve import timeliness
-from anytime.drift import drift
+from anytime.costs.drift import drift
 from anytime.errors import GroupsError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.generalised import Observed
 from anytime.groups import FeatureGroups, load_groups
-from anytime.model import AnytimeModel
-from anytime.resequencing import Changes, Retrained, resequence
-from anytime.targets import Target
+from anytime.model.curve import timeliness
+from anytime.model.model import Model
+from anytime.moments.accumulate import Block, moments_of
+from anytime.target import Target
+from anytime.training.likelihood import Observed
+from anytime.training.resequencing import Changes, Retrained, resequence
 
 NAMES = ("a", "b", "c", "d")
 
@@ -41,7 +41,7 @@ def table() -> tuple[np.ndarray, np.ndarray]:
     return X, X @ [1.0, 1.5, 1.2, 2.5] + rng.normal(size=400)
 
 
-def model(**options: Any) -> AnytimeModel:
+def model(**options: Any) -> Model:
     return AnytimeRegressor(groups(), alpha=1e-3, **options).fit(*table()).model_
 
 
@@ -85,7 +85,7 @@ def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_c
     assert found.moving.at(0.5) == anew.expected(1).r2
 
 
-def literal_order(trained: AnytimeModel, new: FeatureGroups) -> list[tuple[str, ...]]:
+def literal_order(trained: Model, new: FeatureGroups) -> list[tuple[str, ...]]:
     """The steps by gain for the new costs, one after the other of those that may be taken."""
     left = list(trained.manifest.steps)
     F = np.diff([0.0, *(step.explained_variance for step in left)]).tolist()

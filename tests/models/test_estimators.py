@@ -22,8 +22,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.arrays import Float
 from anytime.errors import GroupsError, TableError, TrainingError, ValuesError
+from anytime.inference.prediction import Prediction
+from anytime.types import Float
 
 Estimator = AnytimeRegressor | AnytimeClassifier
 
@@ -486,7 +487,7 @@ def test_a_saved_regressor_predicts_as_it_did(tmp_path: Path, responses: int) ->
     assert (model.name, model.version) == ("detector", saved.version)
     rows = X[:10]
     for k, stage in enumerate(estimator.staged_predict(rows)):
-        prediction = model.open(rows=10)
+        prediction = Prediction(model, rows=10)
         for group in model.groups.groups:
             prediction.add(group.name, rows[:, [FEATURES.index(f) for f in group.features]])
         answer = prediction.answer(budget=float(model.costs[k]))
@@ -513,7 +514,7 @@ def test_labels_of_any_kind_survive_training_and_saving(
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
     assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(told).tolist()]
-    prediction = model.open(rows=len(X))
+    prediction = Prediction(model, rows=len(X))
     for group in model.groups.groups:
         prediction.add(group.name, X[:, [FEATURES.index(f) for f in group.features]])
     answer = prediction.answer()

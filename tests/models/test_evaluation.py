@@ -12,21 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score, r2_score
 
-from anytime.arrays import Float
-from anytime.artifact import load
 from anytime.cli.main import main
-from anytime.curve import plateau_level, stopping_cost, timeliness
-from anytime.dataset import Dataset
+from anytime.data.dataset import Dataset
+from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError
-from anytime.evaluation import Evaluation, evaluate, ndcg
+from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
-from anytime.model import AnytimeModel
-from anytime.options import Options
-from anytime.prefixes import PrefixModels
-from anytime.provenance import provenance
-from anytime.tables import open_table
-from anytime.targets import settle_target, survey_target
-from anytime.training import fit
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.model.curve import plateau_level, stopping_cost, timeliness
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.training.provenance import provenance
+from anytime.types import Float
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {
@@ -57,9 +58,7 @@ def rows(seed: int, count: int = 300) -> pd.DataFrame:
 TRAIN, TEST = rows(0), rows(1, 150)
 
 
-def trained(
-    folder: Path, targets: list[str], *, query: str | None = None, task: Any = "auto"
-) -> tuple[AnytimeModel, Path]:
+def trained(folder: Path, targets: list[str], *, query: str | None = None, task: Any = "auto") -> tuple[Model, Path]:
     """A model and the table to test it on."""
     TRAIN.to_parquet(folder / "train.parquet")
     TEST.to_parquet(folder / "test.parquet")
@@ -70,7 +69,7 @@ def trained(
     return fitted.model("m", target, provenance(fitted, "train"), query=query), folder / "test.parquet"
 
 
-def evaluated(folder: Path, targets: list[str], **options: Any) -> tuple[AnytimeModel, Evaluation, Float]:
+def evaluated(folder: Path, targets: list[str], **options: Any) -> tuple[Model, Evaluation, Float]:
     """A model, its evaluation, and the scores (steps + 1, rows, P) of the test rows."""
     model, test = trained(folder, targets, **options)
     X = TEST[FEATURES].to_numpy()
@@ -181,7 +180,7 @@ def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
         return predict_all(prefixes, X)
 
     monkeypatch.setattr(PrefixModels, "predict_all", noted)
-    monkeypatch.setattr("anytime.dataset.BLOCK_VALUES", 120)
+    monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 120)
     found = evaluate(model, open_table(test))
     assert max(sizes) == 120 // ((model.steps + 1) * 3)
     np.testing.assert_array_equal(found.accuracy, whole.accuracy)
@@ -189,7 +188,7 @@ def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
 
 def test_accuracy_counts_what_predictions_answer(tmp_path: Path) -> None:
     model, found, _ = evaluated(tmp_path, ["level"])
-    prediction = model.open(len(TEST))
+    prediction = Prediction(model, len(TEST))
     for group in model.groups.groups:
         prediction.add(group.name, TEST[list(group.features)].to_numpy())
     assert found.accuracy is not None

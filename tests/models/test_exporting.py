@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from anytime import AnytimeClassifier, AnytimeModel, AnytimeRegressor
-from anytime.answer import Answer
-from anytime.arrays import Float
+from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
-from anytime.exporting import c_source, document
 from anytime.groups import load_groups
-from anytime.resequencing import Changes, resequence
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
+from anytime.model.export import c_source, document
+from anytime.training.resequencing import Changes, resequence
+from anytime.types import Float
 from system import program
 
 SOURCES = Path(__file__).parent / "exported"
@@ -47,7 +48,7 @@ def table(rows: int = 150) -> Float:
     return np.random.default_rng(0).normal(size=(rows, 10)) * np.geomspace(0.1, 100, 10) + 5.0
 
 
-def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") -> AnytimeModel:
+def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") -> Model:
     """A model of each rule by which scores become what is told."""
     X = table()
     rng = np.random.default_rng(1)
@@ -64,12 +65,12 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
         "softmax": ("multinomial", classes),
         "log": ("poisson", counts),
     }[task]
-    model: AnytimeModel = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
+    model: Model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
 
 
 @pytest.fixture(params=TASKS)
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> AnytimeModel:
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     return trained(request.param).save(tmp_path / "m.safetensors")
 
 
@@ -102,7 +103,7 @@ def told_by(answer: Answer) -> list[float]:
     return told
 
 
-def compiled(model: AnytimeModel, folder: Path, source: str, *options: str) -> Path:
+def compiled(model: Model, folder: Path, source: str, *options: str) -> Path:
     """A program with a model in it, without a warning."""
     (folder / "m.h").write_text(c_source(model), encoding="utf-8")
     out = folder / source.partition(".")[0]
@@ -118,13 +119,11 @@ def said(path: Path, lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("real", "close"), [("double", 1e-12), ("float", 2e-4)])
-def test_the_c_of_a_model_answers_as_the_model_does(
-    model: AnytimeModel, tmp_path: Path, real: str, close: float
-) -> None:
+def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path, real: str, close: float) -> None:
     ask = compiled(model, tmp_path, "ask.c", f"-DANYTIME_REAL={real}")
     places = list(model.places)
     for events in lives(3):
-        now, lines, expected = model.open(), ["begin"], []
+        now, lines, expected = Prediction(model), ["begin"], []
         for event in events:
             if event.group:
                 now.add(event.group, event.values)
@@ -181,10 +180,10 @@ def linked(exported: dict[str, Any], scores: list[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def test_the_document_of_a_model_says_all_that_answers_take(model: AnytimeModel) -> None:
+def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> None:
     exported = json.loads(json.dumps(document(model), allow_nan=False))
     for events in lives(4):
-        now, expected = model.open(), []
+        now, expected = Prediction(model), []
         for event in events:
             if event.group:
                 now.add(event.group, event.values)
@@ -225,7 +224,7 @@ def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
 def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
     model = trained("log").save(tmp_path / "m.safetensors")
     ask = compiled(model, tmp_path, "ask.c")
-    now = model.open()
+    now = Prediction(model)
     signs = {name: np.sign(model.prefixes.coef(model.steps)[p.start : p.stop, 0]) for name, p in model.places.items()}
     for name in model.places:
         now.add(name, (1e9 * signs[name]).tolist())
@@ -299,7 +298,7 @@ def test_scores_of_classes_that_are_not_finite_tell_the_base_rate(tmp_path: Path
 def test_a_first_step_without_features_is_complete_from_the_start(tmp_path: Path) -> None:
     model = resequence(trained("regression"), None, "m", None, Changes(first=("visit",)))
     model = model.save(tmp_path / "m.safetensors")
-    answers = [model.open().answer(budget) for budget in (0.5, 1.0)]
+    answers = [Prediction(model).answer(budget) for budget in (0.5, 1.0)]
     assert [(answer.prefix, answer.complete) for answer in answers] == [(0, True), (1, True)]
     told = said(compiled(model, tmp_path, "ask.c"), ["answer 0.5", "answer 1.0"])
     assert [int(line.split()[0]) for line in told] == [0, 1]
@@ -322,7 +321,7 @@ def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
     words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
     subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
     prefix, told = said(tmp_path / "plus", [])[0].split()
-    now = model.open()
+    now = Prediction(model)
     for name, place in model.places.items():
         now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
     assert int(prefix) == model.steps
@@ -375,7 +374,7 @@ def test_the_c_of_the_readme_answers(tmp_path: Path) -> None:
     (tmp_path / "diabetes.h").write_text(c_source(model), encoding="utf-8")
     (tmp_path / "main.c").write_text(code, encoding="utf-8")
     subprocess.run([program("cc"), *STRICT, "main.c", "-o", "main", "-lm"], cwd=tmp_path, check=True, timeout=120)
-    now = model.open()
+    now = Prediction(model)
     now.add("scales", [27.5])
     answer = now.answer()
     assert said(tmp_path / "main", []) == [f"{answer.prediction:g} after {answer.prefix} steps"]

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime.arrays import Index
 from anytime.folds import FoldStream, GroupedFolds
+from anytime.types import Index
 
 quick = partial(settings, deadline=None, derandomize=True, max_examples=100)
 counts, seeds, sizes = st.integers(2, 10), st.integers(0, 2**32 - 1), st.lists(st.integers(0, 40), max_size=8)

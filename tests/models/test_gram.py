@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.types import Float
 from models import literal
 from models.properties import quick
 

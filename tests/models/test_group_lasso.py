@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LassoLars
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
 from anytime.errors import TrainingError
-from anytime.gram import Gram
-from anytime.group_lasso import GroupLassoPath, Tracer, group_lasso_path, newton
 from anytime.groups import load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import group_lasso
+from anytime.selection.sparse import GroupLassoPath, Tracer, group_lasso_path
+from anytime.types import Float
 from models import literal
 from models.literal_group_lasso import literal_group_lasso, paper_objective, violation
 from models.problems import messy_table
@@ -172,7 +173,7 @@ def test_dearer_groups_at_a_smaller_penalty_are_the_same_problem(case: Case, fac
 def test_conjugate_gradients_lead_to_the_same_optima(case: Case) -> None:
     path = case.path(count=8, smallest=1e-3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newton, "DIRECT", 0)
+        patch.setattr(group_lasso, "DIRECT", 0)
         other = case.path(count=8, smallest=1e-3)
     assert other.reached.all()
     np.testing.assert_allclose(case.X @ other.coef, case.X @ path.coef, rtol=0, atol=1e-5)

@@ -11,14 +11,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
-from anytime.guarantee import bound, doubling_bound, guarantee, spectral_gamma, submodularity_ratio, subset_values
-from anytime.manifest import Method
-from anytime.sequencing import Sequence as Learned
-from anytime.sequencing import sequence
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import Sequence as Learned
+from anytime.selection import sequence
+from anytime.training.guarantee import (
+    bound,
+    doubling_bound,
+    guarantee,
+    spectral_gamma,
+    submodularity_ratio,
+    subset_values,
+)
+from anytime.types import Float, Method
 from models import literal
 from models.problems import SmallTable
 from models.properties import quick

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from anytime.histogram import Histogram
+from anytime.costs.distributions import Histogram
 from models.properties import quick
 
 FINE = 200_001

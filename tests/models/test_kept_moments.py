@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from anytime.artifact import load
 from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
-from anytime.kept_moments import KeptMoments, are_moments
+from anytime.inference.loaded import load
+from anytime.moments.files import KeptMoments, are_moments
 
 Capture = pytest.CaptureFixture[str]
 
@@ -225,10 +225,12 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     made("north.parquet")
     arrays = load_file("north.moments")
     content = Path("north.moments").read_bytes()
-    record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["anytime.moments"]
+    record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"][
+        "anytime.moments.moments"
+    ]
 
     def spoilt(changed: dict[str, np.ndarray], text: str = record) -> str:
-        save_file(arrays | changed, "spoilt.moments", {"anytime.moments": text})
+        save_file(arrays | changed, "spoilt.moments", {"anytime.moments.moments": text})
         with pytest.raises(ArtifactError) as caught:
             KeptMoments.load("spoilt.moments")
         return str(caught.value)

@@ -16,8 +16,8 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.arrays import Float
 from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, OPTIMUM
 from models.literal_likelihood import Family

@@ -13,18 +13,19 @@ from sklearn.metrics import d2_tweedie_score, log_loss, mean_poisson_deviance
 
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.accumulate import fold_moments_of
-from anytime.arrays import Float
 from anytime.cli.main import main
+from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError, TrainingError
-from anytime.evaluation import evaluate
+from anytime.evaluation.evaluate import evaluate
 from anytime.folds import GroupedFolds, StratifiedFolds
 from anytime.groups import load_groups
-from anytime.manifest import FamilyName, Task
-from anytime.options import Options
-from anytime.tables import open_table
-from anytime.targets import FAMILY_TASKS, Target, check_family, settle_target, survey_target
-from anytime.training import fit
+from anytime.inference.prediction import Prediction
+from anytime.moments.accumulate import fold_moments_of
+from anytime.target import FAMILY_TASKS, Target, check_family
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.types import FamilyName, Float, Task
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -138,7 +139,7 @@ def test_classes_survive_saving_with_their_kind(tmp_path: Path, names: list[Any]
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
     assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(told).tolist()]
-    opened = model.open(rows=120)
+    opened = Prediction(model, rows=120)
     for group, columns in (("a", [0, 1]), ("b", [2]), ("c", [3])):
         opened.add(group, X[:, columns])
     for k, stage in enumerate(estimator.staged_predict_proba(X)):

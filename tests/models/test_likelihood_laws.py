@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import Block, moments_of
-from anytime.arrays import Float
-from anytime.families import FAMILIES
-from anytime.gram import Gram
+from anytime.glm.families import FAMILIES
+from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.search import likelihood_sequence
 from anytime.groups import FeatureGroups
-from anytime.prefixes import staircase
-from anytime.sequencing import likelihood_sequence, sequence
-from anytime.slab_design import SlabDesign
-from anytime.slabs import slabs_of
+from anytime.model.prefixes import staircase
+from anytime.moments.accumulate import Block, moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import sequence
+from anytime.types import Float
 from models import literal
 from models.judge import check_every_step
 from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, cases, clean, coefficients, order_of, responses

@@ -14,15 +14,16 @@ import pandas as pd
 import pytest
 from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
 
-from anytime.arrays import Float
-from anytime.artifact import load
 from anytime.cli import reporting
 from anytime.cli.main import main
+from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation import Evaluation, evaluate
-from anytime.model import AnytimeModel
-from anytime.probabilities import class_probabilities, expected_responses
-from anytime.tables import open_table
+from anytime.evaluation.evaluate import Evaluation, evaluate
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.model.probabilities import class_probabilities, expected_responses
+from anytime.types import Float
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {
@@ -70,7 +71,7 @@ def assert_equal(found: Any, expected: Any, what: str = "") -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=what)
 
 
-def scores(model: AnytimeModel, frame: pd.DataFrame) -> Float:
+def scores(model: Model, frame: pd.DataFrame) -> Float:
     """Scores (steps + 1, rows, P) of every prefix."""
     X = frame[FEATURES].to_numpy()
     return model.prefixes.predict_all(np.where(np.isnan(X), model.prefixes.mean, X))
@@ -100,7 +101,7 @@ def test_r2_is_that_of_scikit_learn_in_training_and_on_a_test_table_of_another_v
     tested: list[Evaluation] = []
     table = reporting.evaluation_table
 
-    def noted(model: AnytimeModel, found: Evaluation) -> Any:
+    def noted(model: Model, found: Evaluation) -> Any:
         tested.append(found)
         return table(model, found)
 
@@ -166,7 +167,7 @@ def test_r2_in_training_is_none_where_a_response_is_constant() -> None:
     Y = TRAIN[["y", "z"]].assign(z=7.0)
     model = AnytimeRegressor(GROUPS, folds=2).fit(TRAIN, Y).model_
     assert [model.expected(prefix).r2 for prefix in range(model.steps + 1)] == [None] * 4
-    partial = model.open()
+    partial = Prediction(model)
     partial.add("d", [100.0])
     assert partial.answer(policy="arrived").expected.r2 is None
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
 from anytime.errors import TableError
-from anytime.gram import Gram
-from anytime.moments import Moments
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.types import Float
 from models.properties import quick
 
 

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from anytime import AnytimeClassifier, AnytimeRegressor, newton
-from anytime.accumulate import Block, moments_of
-from anytime.arrays import Float
-from anytime.design import View
+from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import TrainingError
-from anytime.families import FAMILIES
-from anytime.gram import Gram
-from anytime.newton import Optimum, SeparatedError, optimum
-from anytime.sequencing import base_rate
-from anytime.slab_design import SlabDesign
-from anytime.slabs import slabs_of
+from anytime.glm import newton
+from anytime.glm.design import View
+from anytime.glm.families import FAMILIES
+from anytime.glm.newton import Optimum, SeparatedError, optimum
+from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.search import base_rate
+from anytime.moments.accumulate import Block, moments_of
+from anytime.moments.gram import Gram
+from anytime.types import Float
 from models import literal
 from models.likelihood_problems import KINDS, OPTIMUM, Case, cases, clean
 from models.literal_likelihood import Family, LikelihoodRows

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
 
-from anytime import plotting
-from anytime.certifying import certified
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation import plots as plotting
+from anytime.evaluation.certify import certified
 
 LEAST_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.answer import Answer
-from anytime.arrays import Float
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
-from anytime.probabilities import class_probabilities
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.model.probabilities import class_probabilities
+from anytime.types import Float
 from models.unreadable import Unreadable
 
 GROUPS: dict[str, Any] = {
@@ -43,14 +43,14 @@ def table(seed: int = 0, rows: int = 150) -> Float:
     return X
 
 
-def trained(responses: int = 1, **options: Any) -> AnytimeModel:
+def trained(responses: int = 1, **options: Any) -> Model:
     X = table()
     rng = np.random.default_rng(1)
     Y = X @ rng.normal(size=(9, responses)) + rng.normal(size=(len(X), responses))
     return AnytimeRegressor(GROUPS, alpha="cv", **options).fit(X, Y[:, 0] if responses == 1 else Y).model_
 
 
-def trained_classes(labels: list[Any]) -> AnytimeModel:
+def trained_classes(labels: list[Any]) -> Model:
     X = table()
     score = (X - X.mean(axis=0)) @ np.random.default_rng(2).normal(size=9)
     which = np.digitize(score, np.quantile(score, np.linspace(0, 1, len(labels) + 1)[1:-1]))
@@ -64,20 +64,20 @@ COLOURS = trained_classes(["blue", "green", "red"])
 MODELS = {"number": MODEL, "vector": VECTOR, "binary": BINARY, "colours": COLOURS}
 
 
-def arriving(model: AnytimeModel, x: Float, names: list[str], rows: int = 1) -> Prediction:
+def arriving(model: Model, x: Float, names: list[str], rows: int = 1) -> Prediction:
     """A prediction to which these groups of x, one row or several, were added in this order."""
-    prediction = model.open(rows)
+    prediction = Prediction(model, rows)
     for name in names:
         prediction.add(name, x[..., SLICES[name]])
     return prediction
 
 
-def added_until(model: AnytimeModel, k: int) -> list[str]:
+def added_until(model: Model, k: int) -> list[str]:
     """Groups with features of the first k steps."""
     return [name for step in model.manifest.steps[:k] for name in step.adds if name in NAMES]
 
 
-def scores(model: AnytimeModel, x: Float, k: int) -> Float:
+def scores(model: Model, x: Float, k: int) -> Float:
     """Responses (rows, P) of prefix k, by a sum over its columns."""
     p = model.prefixes
     coef = p.packed[p.ends[:k].sum() : p.ends[: k + 1].sum()]
@@ -121,7 +121,7 @@ def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> No
 
 
 def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
-    answer = MODEL.open().answer()
+    answer = Prediction(MODEL).answer()
     assert answer.prediction == MODEL.prefixes.intercept[0]
     assert (answer.prefix, answer.complete, answer.groups, answer.cost) == (0, False, (), 0.0)
     assert set(answer.missing) == set(NAMES)
@@ -129,7 +129,7 @@ def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
 
 
 def test_a_budget_of_nothing_is_complete_once_the_free_groups_are_there() -> None:
-    assert MODEL.open().answer(budget=0).missing == ("speed",)
+    assert Prediction(MODEL).answer(budget=0).missing == ("speed",)
     answer = arriving(MODEL, table(7, 1)[0], ["speed"]).answer(budget=0)
     assert (answer.complete, answer.cost, answer.groups) == (True, 0.0, ("speed",))
 
@@ -168,7 +168,7 @@ def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
     values = table(3, 1)[0][SLICES["near"]].copy()
     values[1] = np.nan
     before = values.copy()
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     prediction.add("near", values)
     assert np.array_equal(values, before, equal_nan=True)
     prediction.add("speed", [1.0])
@@ -185,7 +185,7 @@ def test_any_sequence_of_arrivals_gives_the_longest_complete_prefix(
     arrivals: list[tuple[str, int]], budget: float | None
 ) -> None:
     rows = table(11, 4)
-    prediction, last = MODEL.open(), MODEL.prefixes.mean.copy()
+    prediction, last = Prediction(MODEL), MODEL.prefixes.mean.copy()
     for name, row in arrivals:
         prediction.add(name, rows[row, SLICES[name]])
         last[SLICES[name]] = rows[row, SLICES[name]]
@@ -217,7 +217,7 @@ def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
 
 def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
     cheap = float(MODEL.costs[2])
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     assert prediction.answer(cheap).missing == tuple(added_until(MODEL, 2))
     for name in added_until(MODEL, 2):
         prediction.add(name, np.zeros(len(MODEL.groups.groups[MODEL.groups.position(name)].features)))
@@ -237,12 +237,12 @@ def test_a_budget_written_in_decimals_pays_for_the_sum_of_its_costs() -> None:
 @pytest.mark.parametrize("budget", [-1, -1e-300, math.nan, -math.inf, "40"])
 def test_a_budget_that_is_no_amount_is_refused(budget: Any) -> None:
     with pytest.raises(ValuesError, match="budget"):
-        MODEL.open().answer(budget=budget)
+        Prediction(MODEL).answer(budget=budget)
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValuesError, match="'prefix' or 'arrived'"):
-        MODEL.open().answer(policy="best")  # type: ignore[arg-type]
+        Prediction(MODEL).answer(policy="best")  # type: ignore[arg-type]
 
 
 # Missing values
@@ -264,13 +264,13 @@ def test_nulls_are_imputed_by_the_training_mean_and_listed(null: float | None) -
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_signalling_nan_is_missing_too(dtype: str) -> None:
     bits = np.array([0x7FA00000], "u4") if dtype == "f4" else np.array([0x7FF4000000000000], "u8")
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     prediction.add("speed", bits.view(dtype))
     assert prediction.answer().imputed == ("v",)
 
 
 def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     for name in NAMES:
         prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
     answer = prediction.answer()
@@ -280,14 +280,14 @@ def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
 
 def test_only_the_nulls_of_the_groups_used_are_listed() -> None:
     order = added_until(MODEL, MODEL.steps)
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     for name in order[:1] + order[2:]:
         prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
     assert prediction.answer().imputed == MODEL.groups.features[SLICES[order[0]]]
 
 
 def test_values_that_come_again_without_nulls_are_no_longer_listed() -> None:
-    prediction = MODEL.open()
+    prediction = Prediction(MODEL)
     prediction.add("speed", [None])
     prediction.add("speed", [2.0])
     assert prediction.answer().imputed == ()
@@ -366,11 +366,11 @@ def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
     if np.finfo(np.longdouble).max == np.finfo(np.float64).max:
         pytest.skip("no longer doubles here")
     with pytest.raises(ValuesError, match=r"infinite|too large"):
-        MODEL.open().add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
+        Prediction(MODEL).add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
 
 
 def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
-    exact = MODEL.open()
+    exact = Prediction(MODEL)
     exact.add("near", [1.0, 0.0])
     exact.add("speed", [2.0])
     kinds: list[Any] = [
@@ -382,11 +382,11 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
         (1, 0),
     ]
     for values in kinds:
-        other = MODEL.open()
+        other = Prediction(MODEL)
         other.add("near", values)
         other.add("speed", np.array([[2]]))
         assert other.answer().prediction == exact.answer().prediction
-    large = MODEL.open()
+    large = Prediction(MODEL)
     large.add("near", [2**80, None])
     assert large.received == ("near",)
 
@@ -394,14 +394,14 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2"])
 def test_a_prediction_for_no_whole_number_of_rows_is_refused(rows: Any) -> None:
     with pytest.raises(ValuesError, match="rows is"):
-        MODEL.open(rows)
+        Prediction(MODEL, rows)
 
 
 # Rows
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_many_rows_are_answered_as_one_row_each(model: AnytimeModel) -> None:
+def test_many_rows_are_answered_as_one_row_each(model: Model) -> None:
     X = table(5, 6)
     for k in range(model.steps + 1):
         names = added_until(model, k)
@@ -418,7 +418,7 @@ def test_many_rows_are_answered_as_one_row_each(model: AnytimeModel) -> None:
 
 
 def test_one_row_may_come_flat_or_as_a_row() -> None:
-    flat, row = MODEL.open(), MODEL.open()
+    flat, row = Prediction(MODEL), Prediction(MODEL)
     flat.add("near", [1.0, 2.0])
     row.add("near", [[1.0, 2.0]])
     assert same(flat.answer(), row.answer())
@@ -426,20 +426,20 @@ def test_one_row_may_come_flat_or_as_a_row() -> None:
 
 def test_several_rows_do_not_come_flat() -> None:
     with pytest.raises(ValuesError, match="expected 2 x 1"):
-        MODEL.open(2).add("speed", [1.0, 2.0])
+        Prediction(MODEL, 2).add("speed", [1.0, 2.0])
 
 
 def test_a_null_in_any_row_lists_its_feature_once() -> None:
-    prediction = MODEL.open(3)
+    prediction = Prediction(MODEL, 3)
     prediction.add("speed", [[None], [1.0], [math.nan]])
     assert prediction.answer().imputed == ("v",)
 
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     X = table(5, 6)
-    counted, told = MODEL.open(None), arriving(MODEL, X, NAMES, rows=6)
+    counted, told = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
     assert (counted.rows, counted.rows_known) == (1, False)
-    assert counted.answer().prediction == MODEL.open().answer().prediction
+    assert counted.answer().prediction == Prediction(MODEL).answer().prediction
     with pytest.raises(ValuesError, match="expected 1 x 2"):
         counted.add("near", [1.0, 2.0, 3.0])
     assert not counted.rows_known
@@ -452,7 +452,7 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
 
 def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> None:
     scan = np.zeros((3, 3))  # ahead of its turn: the prefix is the same before and after it
-    told, counted = MODEL.open(None), MODEL.open(None)
+    told, counted = Prediction(MODEL, None), Prediction(MODEL, None)
     assert all(isinstance(asked.answer().prediction, float) for asked in (told, counted))
     told.expect_rows(3)
     counted.add("scan", scan)
@@ -461,7 +461,7 @@ def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> N
 
 def test_scores_made_ready_before_are_those_of_the_answer() -> None:
     x, other = table(3, 2)
-    ready, plain = MODEL.open(), MODEL.open()
+    ready, plain = Prediction(MODEL), Prediction(MODEL)
     for name in (*NAMES, NAMES[0]):
         for prediction in (ready, plain):
             prediction.add(name, (other if name == NAMES[0] else x)[SLICES[name]])
@@ -480,12 +480,12 @@ def test_a_ranking_lists_the_rows_by_descending_score_ties_in_their_order(name: 
     assert sorted(answer.ranking) == list(range(12))
     assert answer.ranking == sorted(range(12), key=lambda row: (-round(float(score[row]), 9), row))
     assert arriving(model, X, NAMES, rows=12).answer().ranking is None
-    assert model.open(3).answer(ranking=True).ranking == [0, 1, 2]
+    assert Prediction(model, 3).answer(ranking=True).ranking == [0, 1, 2]
 
 
 def test_rows_with_several_scores_are_not_ranked() -> None:
     with pytest.raises(ValuesError, match="cannot be ranked"):
-        COLOURS.open(2).answer(ranking=True)
+        Prediction(COLOURS, 2).answer(ranking=True)
 
 
 # Classes
@@ -519,7 +519,7 @@ def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
 
 
 def test_a_regression_has_no_probabilities() -> None:
-    assert MODEL.open().answer().probabilities is None
+    assert Prediction(MODEL).answer().probabilities is None
 
 
 # JSON
@@ -528,7 +528,7 @@ def test_a_regression_has_no_probabilities() -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_every_field_of_an_answer_is_json(model: AnytimeModel, rows: int, policy: Any) -> None:
+def test_every_field_of_an_answer_is_json(model: Model, rows: int, policy: Any) -> None:
     x = table(3, rows)
     for names in ([], NAMES[2:], NAMES):
         answer = arriving(model, x, names, rows).answer(
@@ -546,9 +546,9 @@ def test_an_answer_is_json_whatever_number_the_budget_was(budget: Any) -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_the_largest_floats_are_answered_by_json_or_refused(model: AnytimeModel, policy: Any) -> None:
+def test_the_largest_floats_are_answered_by_json_or_refused(model: Model, policy: Any) -> None:
     largest = np.finfo(np.float64).max
-    prediction = model.open()
+    prediction = Prediction(model)
     try:
         for name in NAMES:
             values = np.full(len(np.arange(9)[SLICES[name]]), largest)
@@ -561,5 +561,5 @@ def test_the_largest_floats_are_answered_by_json_or_refused(model: AnytimeModel,
 
 def test_the_answer_names_the_model_and_its_version() -> None:
     model = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"name": "brake", "version": "abc"}))
-    answer = model.open().answer()
+    answer = Prediction(model).answer()
     assert (answer.model, answer.version) == ("brake", "abc")

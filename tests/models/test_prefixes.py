@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups, singletons
-from anytime.prefixes import BATCH, PrefixModels, prefix_models, staircase
-from anytime.sequencing import FactoredSequence, sequence
+from anytime.model.prefixes import BATCH, PrefixModels, prefix_models, staircase
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import FactoredSequence, sequence
+from anytime.types import Float
 from models import literal
 from models.properties import quick
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anytime.costs.profiling import ModuleInputs, TableInputs, measurements, profile, required_first
+from anytime.data.formats import Batch
 from anytime.errors import ExtractorError, TableError
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inputs import ModuleInputs, TableInputs
-from anytime.profiling import measurements, profile, required_first
-from anytime.tables import Batch
 from models.unreadable import Unreadable
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.curve import timeliness
-from anytime.distributions import CostDistributions, Samples
+from anytime.costs.distributions import CostDistributions, Samples
+from anytime.costs.simulation import RandomTimes, completions, simulate
 from anytime.errors import GroupsError
 from anytime.estimators import AnytimeRegressor
-from anytime.model import AnytimeModel
-from anytime.random_costs import RandomTimes, completions, simulate
+from anytime.model.curve import timeliness
+from anytime.model.model import Model
 from models.properties import quick
 
 DRAWS = 200_000
@@ -109,7 +109,7 @@ def test_one_draw_has_no_error() -> None:
     assert (found.mean[0], found.error[0]) == (1.0, 0.0)
 
 
-def model(unit: str = "ms", draw: float = 2.0) -> AnytimeModel:
+def model(unit: str = "ms", draw: float = 2.0) -> Model:
     told: dict[str, Any] = {
         "cost_unit": unit,
         "groups": [

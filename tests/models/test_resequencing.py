@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime.accumulate import Block, moments_of
 from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.generalised import Observed
 from anytime.groups import load_groups
-from anytime.manifest import Stopped
-from anytime.model import AnytimeModel
-from anytime.resequencing import Changes, Retrained, kept_groups, resequence
-from anytime.targets import Target
+from anytime.model.manifest import Stopped
+from anytime.model.model import Model
+from anytime.moments.accumulate import Block, moments_of
+from anytime.target import Target
+from anytime.training.likelihood import Observed
+from anytime.training.resequencing import Changes, Retrained, kept_groups, resequence
 
 ALPHA = 1e-3
 SIZES = (2, 1, 3, 1, 2)
@@ -45,7 +45,7 @@ def columns(*names: str) -> list[int]:
     return [j for g, name in enumerate(NAMES) if name in names for j in range(starts[g], starts[g + 1])]
 
 
-def trained(names: tuple[str, ...] = NAMES, **options: Any) -> AnytimeModel:
+def trained(names: tuple[str, ...] = NAMES, **options: Any) -> Model:
     X, y = table()
     kept = columns(*names)
     told = groups(names)
@@ -55,7 +55,7 @@ def trained(names: tuple[str, ...] = NAMES, **options: Any) -> AnytimeModel:
     return AnytimeRegressor(told, **({"alpha": ALPHA} | options)).fit(X[:, kept], y).model_
 
 
-def check_same(found: AnytimeModel, expected: AnytimeModel) -> None:
+def check_same(found: Model, expected: Model) -> None:
     assert [step.adds for step in found.manifest.steps] == [step.adds for step in expected.manifest.steps]
     np.testing.assert_allclose(
         [step.explained_variance for step in found.manifest.steps],

@@ -9,12 +9,10 @@ import gc
 import logging
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,18 +21,18 @@ import numpy as np
 import pytest
 from joblib.externals.loky import get_reusable_executor
 
-from anytime import kept_runners
-from anytime.arrays import Float
 from anytime.errors import ExtractorError, ValuesError
 from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
-from anytime.lateness import LatenessRecord
-from anytime.manifest import Manifest, Provenance, StepRecord
-from anytime.model import AnytimeModel
-from anytime.moments import Moments
-from anytime.prefixes import PrefixModels
-from anytime.runner import Runner
-from anytime.workers import Worker, Workers
+from anytime.inference.deadline import LatenessRecord
+from anytime.inference.prediction import Prediction
+from anytime.inference.runner import Runner
+from anytime.inference.workers import Worker, Workers
+from anytime.model.manifest import Manifest, Provenance, StepRecord
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels
+from anytime.moments.moments import Moments
+from anytime.types import Float
 from models.unreadable import Unreadable
 
 SLOW_SECONDS = 2.0
@@ -134,7 +132,7 @@ X = np.array([1.0, 2.0, 3.0, 4.0])
 FULL = 0.5 + 1.0 * 1 + 10.0 * 2 + 100.0 * 3 + 1000.0 * 4
 
 
-def a_model(*, moments: bool = False) -> AnytimeModel:
+def a_model(*, moments: bool = False) -> Model:
     """Three groups after a featureless one, which `b` requires and pays: cost 1 (a), 1 + 2 (visit, b), 4 (c)."""
     groups = load_groups(
         {
@@ -183,7 +181,7 @@ def a_model(*, moments: bool = False) -> AnytimeModel:
         steps=steps,
         provenance=Provenance(created="", library="", data="", rows=100, weight=100.0),
     )
-    return AnytimeModel(manifest, prefixes, _moments() if moments else None)
+    return Model(manifest, prefixes, _moments() if moments else None)
 
 
 def _moments() -> Moments:
@@ -219,11 +217,6 @@ def _nothing_left_behind() -> Iterator[None]:
     yield
     gc.collect()
     assert eventually(lambda: not multiprocessing.active_children())
-
-
-@pytest.fixture
-def _own_kept_runners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_runners, "_kept", [])
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -351,7 +344,7 @@ def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     failing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        caplog.at_level(logging.WARNING, "anytime.runner"),
+        caplog.at_level(logging.WARNING, "anytime.inference.runner"),
         Runner(a_model(), extractors(b=failing, c=hanging)) as runner,
     ):
         answer = runner.run(X, LONG_MS)
@@ -402,7 +395,7 @@ def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(classes:
         {"name": "c", "features": ["c0", "c1"], "cost": 9.0},
     ]
     model = AnytimeClassifier({"groups": groups}, alpha=0.01).fit(X, y).model_
-    there = model.open()
+    there = Prediction(model)
     there.add("a", first(X[0]))
     if classes == 2:
         there.add("c", third(X[0]))
@@ -587,61 +580,20 @@ def test_warming_up_computes_every_group_on_every_worker() -> None:
         assert runner.run(X, LONG_MS).reason == "complete"
 
 
-@pytest.mark.usefixtures("_own_kept_runners")
-def test_running_a_model_keeps_its_workers_for_the_next_call() -> None:
-    model, own = a_model(), {"a": process_of, "b": second, "c": third}
-    processes = {model.run(own, X, LONG_MS, budget=1.0, worker="process").prediction for _ in range(6)}
-    assert len(processes) <= 2, "no more than the processes that one runner starts with"
-    assert model.run(dict(own), X, LONG_MS, worker="thread").reason == "complete"
-    assert len(kept_runners._kept) == 2
-    del model
-    gc.collect()
-    assert kept_runners._kept == []
-
-
-@pytest.mark.usefixtures("_own_kept_runners")
-def test_running_a_model_does_not_keep_it() -> None:
-    before = worker_threads()
-    model = a_model()
-    model.run(extractors(), X, LONG_MS)
-    gone = weakref.ref(model)
-    del model
-    gc.collect()
-    assert gone() is None
-    assert eventually(lambda: not worker_threads() - before)
-
-
-@pytest.mark.usefixtures("_own_kept_runners")
-def test_four_runners_are_kept_and_the_least_recently_used_goes() -> None:
-    before = worker_threads()
-    models = [a_model() for _ in range(6)]
-    for model in (*models[:4], models[0], *models[4:]):
-        assert model.run(extractors(), X, LONG_MS).prediction == FULL
-    assert [kept.model() for kept in kept_runners._kept] == [models[3], models[0], models[4], models[5]]
-    assert eventually(lambda: len(worker_threads() - before) == kept_runners.KEPT_RUNNERS)
-    model = models[0]
-    pickle.dumps(model)  # nothing of the runner sticks to the model
-    del models, model
-    gc.collect()
-    assert eventually(lambda: not worker_threads() - before)
-
-
 FORKING = """
 import os, signal, sys, threading
 from multiprocessing import active_children
 from operator import itemgetter
 
 import anytime
-from anytime import kept_runners
-from anytime.runner import Runner
+from anytime.inference.runner import Runner
 
 MODEL, WORKER, X = anytime.load(sys.argv[1]), sys.argv[2], [1.0, 2.0, 3.0, 4.0]
 EXTRACTORS = {"a": itemgetter(slice(1)), "b": itemgetter(slice(1, 2)), "c": itemgetter(slice(2, 4))}
 
 
 def reasons(runner):
-    kept = MODEL.run(EXTRACTORS, X, 60_000, worker=WORKER)
-    return kept.reason, runner.run(X, 60_000).reason, runner.last_failure
+    return runner.run(X, 60_000).reason, runner.last_failure
 
 
 def forked(child, held=()):
@@ -691,14 +643,13 @@ def test_a_child_that_was_forked_off_is_answered_by_workers_of_its_own(worker: W
     code = """
 with Runner(MODEL, EXTRACTORS, WORKER) as runner:
     print("before", *reasons(runner))
-    locks = kept_runners._lock, runner._workers._changed, kept_runners._kept[0].runner._workers._changed
-    ended = forked(lambda: print("child", *reasons(runner)), locks)
+    ended = forked(lambda: print("child", *reasons(runner)), [runner._workers._changed])
     print("after", *reasons(runner), ended)
 """
     assert forking(code, worker, tmp_path) == [
-        "before complete complete None",
-        "child complete complete None",
-        "after complete complete None 0",
+        "before complete None",
+        "child complete None",
+        "after complete None 0",
     ]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from anytime.runner import Runner
-from anytime.workers import Worker, extraction
+from anytime.inference.runner import Runner
+from anytime.inference.workers import Worker, extraction
 from models.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
 
 DEADLINE_MS = 500.0

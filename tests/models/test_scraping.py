@@ -10,8 +10,7 @@ from threading import Thread
 
 import pytest
 
-from anytime.errors import AnytimeError
-from anytime.scraping import (
+from anytime.costs.scraping import (
     Piece,
     added,
     began_anew,
@@ -24,6 +23,7 @@ from anytime.scraping import (
     since,
     tallies,
 )
+from anytime.errors import AnytimeError
 
 
 def text(*values: float, group: str = "hog", model: str = "brake") -> str:

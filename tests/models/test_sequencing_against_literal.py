@@ -20,12 +20,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
-from anytime.sequencing import Sequence as LearnedSequence
-from anytime.sequencing import sequence
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import Sequence as LearnedSequence
+from anytime.selection import sequence
+from anytime.types import Float
 from models import literal
 from models.judge import Judge, check_every_step
 from models.literal import Method, NormalEquations, Problem, Rows, columns_of, literal_step

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.criteria import CRITERIA
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups, load_groups
-from anytime.sequencing import FactoredSequence, sequence
-from anytime.sequencing.candidates import Candidates
-from anytime.sequencing.greedy import greedy
-from anytime.sequencing.single_columns import are_single_columns, single_columns
-from anytime.sweep import Sweep
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import FactoredSequence, sequence
+from anytime.selection.candidates import Candidates
+from anytime.selection.criteria import CRITERIA
+from anytime.selection.greedy import greedy
+from anytime.selection.least_squares import are_single_columns, single_columns
+from anytime.selection.sweep import Sweep
 from models.properties import quick
 
 
@@ -82,7 +82,7 @@ def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.append(1.0)
         return single_columns(gram, groups, 0.1, cost_blind=False)
 
-    monkeypatch.setattr("anytime.sequencing.least_squares.single_columns", spied)
+    monkeypatch.setattr("anytime.selection.least_squares.single_columns", spied)
     sequence(gram, groups, "fr", 0.1)
     assert len(taken) == 1
     for options in ({"doubling": True}, {"epsilon": 0.1}, {"first": (3,)}, {"method": "omp"}):

@@ -13,19 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.accumulate import fold_moments_of, moments_of
-from anytime.arrays import Float
-from anytime.artifact import load
 from anytime.cli.main import main
-from anytime.comparison import compare
-from anytime.curve import timeliness
 from anytime.errors import TrainingError
-from anytime.gram import Gram
+from anytime.evaluation.compare import compare
 from anytime.groups import FeatureGroups, load_groups
-from anytime.moments import Moments
-from anytime.options import Options
-from anytime.prefixes import staircase
-from anytime.sequencing import (
+from anytime.inference.loaded import load
+from anytime.model.curve import timeliness
+from anytime.model.prefixes import staircase
+from anytime.moments.accumulate import fold_moments_of, moments_of
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.selection import (
     FactoredSequence,
     least_squares,
     sequence,
@@ -34,7 +32,9 @@ from anytime.sequencing import (
     sparse,
     sparse_entries,
 )
-from anytime.training import fit
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.types import Float
 from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick

@@ -15,28 +15,29 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime.accumulate import Block, moments_of
-from anytime.arrays import Float
-from anytime.artifact import load
 from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation import held_out_curve
-from anytime.generalised import Observed
-from anytime.gram import Gram
+from anytime.evaluation.evaluate import held_out_curve
 from anytime.groups import FeatureGroups, load_groups
-from anytime.guarantee import spectral_gamma
-from anytime.manifest import Stopped
-from anytime.model import AnytimeModel
-from anytime.moments import Moments
-from anytime.options import Options
-from anytime.prefixes import PrefixModels
-from anytime.provenance import provenance
-from anytime.resequencing import Retrained, resequence
-from anytime.sequencing import sequence
-from anytime.sequencing.single_columns import are_single_columns
-from anytime.stopping import HoldOut
-from anytime.targets import Target
-from anytime.training import Fit, fit
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.model.manifest import Stopped
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels
+from anytime.moments.accumulate import Block, moments_of
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.selection import sequence
+from anytime.selection.least_squares import are_single_columns
+from anytime.target import Target
+from anytime.training.fit import Fit, fit
+from anytime.training.guarantee import spectral_gamma
+from anytime.training.likelihood import Observed
+from anytime.training.options import Options
+from anytime.training.provenance import provenance
+from anytime.training.resequencing import Retrained, resequence
+from anytime.training.stopping import HoldOut
+from anytime.types import Float
 from models import likelihood_problems, literal
 from models.literal import Method, Problem, Rows, columns_of, longest_left
 from models.literal_likelihood import Family
@@ -276,7 +277,7 @@ def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out:
     return fit([moments_of(X, counts)], groups, options, observed, hold_out)
 
 
-def model_of(fitted: Fit, family: str = "gaussian") -> AnytimeModel:
+def model_of(fitted: Fit, family: str = "gaussian") -> Model:
     target = {"gaussian": Target("regression", ("y",)), "poisson": Target("count", ("y",))}
     binary = Target("binary", ("y",), ("no", "yes"))
     return fitted.model("m", target.get(family, binary), provenance(fitted, "train.csv"))
@@ -302,7 +303,7 @@ def test_a_stopped_model_is_saved_loaded_and_answers_as_the_whole_one_does(famil
     )
     assert set(loaded.manifest.provenance.imputed) <= set(loaded.groups.features)
     rng = np.random.default_rng(1)
-    open_full, open_kept = full.open(), loaded.open()
+    open_full, open_kept = Prediction(full), Prediction(loaded)
     for step in loaded.manifest.steps:
         for name in step.adds:
             features = len(loaded.groups.groups[loaded.groups.positions[name]].features)
@@ -328,7 +329,7 @@ def test_what_arrived_out_of_order_is_answered_by_a_stopped_model(family: str) -
     late = [name for step in model.manifest.steps[1:] for name in step.adds if name in model.places]
     answers = []
     for each in (full, model):
-        opened = each.open()
+        opened = Prediction(each)
         for name in late:
             opened.add(name, [0.5] * len(each.places[name].features))
         answers.append(opened.answer(policy="arrived"))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float, Index
-from anytime.cholesky import factorise
-from anytime.criteria import CRITERIA
-from anytime.gram import Gram
-from anytime.sweep import PANEL, Sweep
+from anytime._linalg import factorise
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection.criteria import CRITERIA
+from anytime.selection.sweep import PANEL, Sweep
+from anytime.types import Float, Index
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 

@@ -23,10 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import anytime.tables
+import anytime.data.formats
+from anytime.data.columns import feature_matrix, numbers
+from anytime.data.formats import Batch, Table, Text, open_table
+from anytime.data.formats import csv as csv_format
+from anytime.data.formats.arrow import ArrowTable
 from anytime.errors import TableError
-from anytime.tables import Batch, Table, Text, delimited, feature_matrix, numbers, open_table
-from anytime.tables.arrow import ArrowTable
 
 Columns = dict[str, NDArray[Any]]
 
@@ -170,9 +172,9 @@ def complaint(act: Callable[[], object], *parts: str) -> None:
 
 def test_exports_are_sorted_and_there() -> None:
     kinds = {"constants": str.isupper, "classes": str.istitle, "functions": str.islower}
-    names = anytime.tables.__all__
+    names = anytime.data.formats.__all__
     assert names == [name for kind in kinds.values() for name in sorted(names) if kind(name)]
-    assert all(hasattr(anytime.tables, name) for name in anytime.tables.__all__)
+    assert all(hasattr(anytime.data.formats, name) for name in anytime.data.formats.__all__)
 
 
 # One content, every format
@@ -384,7 +386,7 @@ def test_two_columns_of_one_name_and_no_columns_and_no_rows_are_refused(tmp_path
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the file were large: blocks of 64 bytes."""
-    monkeypatch.setattr(delimited, "BLOCK", 64)
+    monkeypatch.setattr(csv_format, "BLOCK", 64)
 
 
 def csv_columns(tmp_path: Path, text: str) -> Columns:
@@ -452,14 +454,14 @@ def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path)
 )
 def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str], block: int) -> None:
     path = written(tmp_path / "t.csv", "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
-    expected, kept = whole(open_table(path)), delimited.BLOCK
-    delimited.BLOCK = block
+    expected, kept = whole(open_table(path)), csv_format.BLOCK
+    csv_format.BLOCK = block
     try:
         table = open_table(path)
         assert_same(whole(table, rows=3), expected)
         assert next(table.batches(["a"])).culprits == next(open_table(path).batches(["a"])).culprits
     finally:
-        delimited.BLOCK = kept
+        csv_format.BLOCK = kept
 
 
 @pytest.mark.parametrize(

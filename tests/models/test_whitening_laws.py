@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.criteria import CRITERIA
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups
-from anytime.manifest import Method
-from anytime.sequencing import sequence
-from anytime.sweep import Sweep
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import sequence
+from anytime.selection.criteria import CRITERIA
+from anytime.selection.sweep import Sweep
+from anytime.types import Float, Method
 from models.problems import grouped, plain_groups
 from models.properties import quick
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anytime.sequencing import sequence
+from anytime.selection import sequence
 from benchmarks.peers.equal_cost import Line, active_groups, area, entry_order, explained, line_of, refitted
 from benchmarks.peers.problems import Made, made
 from benchmarks.peers.rivals.with_ours import ALPHA, coefficients, gram_of

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
-from anytime.certifying import certified
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.manifest import FamilyName
-from anytime.model import AnytimeModel
+from anytime.evaluation.certify import certified
+from anytime.model.model import Model
+from anytime.types import FamilyName
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Page
@@ -44,7 +44,7 @@ SEPARATE_COST = {
 }
 
 
-def regression() -> AnytimeModel:
+def regression() -> Model:
     """A model of a number, with shared costs: speed, then hog, then blood and lab; `l0` is 0 or 1."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4)) @ np.array([[1, 0.6, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) + 5.0
@@ -53,13 +53,13 @@ def regression() -> AnytimeModel:
     return named(AnytimeRegressor(SHARED_COST, alpha="cv").fit(X, y), "brake")
 
 
-def certified_regression() -> AnytimeModel:
+def certified_regression() -> Model:
     """As `regression`, under the name `sure`; what no set of groups can exceed is known of each prefix."""
     model = certified(regression(), nodes=1)
     return replace(model, manifest=model.manifest.model_copy(update={"name": "sure", "version": "v1"}))
 
 
-def classification(family: FamilyName = "gaussian", name: str = "light") -> AnytimeModel:
+def classification(family: FamilyName = "gaussian", name: str = "light") -> Model:
     """A model of three classes, by least squares with a guarantee; one group is wide, one has tags in its name."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 21))
@@ -67,7 +67,7 @@ def classification(family: FamilyName = "gaussian", name: str = "light") -> Anyt
     return named(AnytimeClassifier(SEPARATE_COST, family=family, alpha="cv").fit(X, y), name)
 
 
-def likelihoods() -> list[AnytimeModel]:
+def likelihoods() -> list[Model]:
     """`softmax` has the three classes, `alarm` two, and `visits` counts."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(400, 4)) + 5.0
@@ -84,8 +84,8 @@ def likelihoods() -> list[AnytimeModel]:
     ]
 
 
-def named(estimator: Any, name: str) -> AnytimeModel:
-    model: AnytimeModel = estimator.model_
+def named(estimator: Any, name: str) -> Model:
+    model: Model = estimator.model_
     manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
     return replace(model, manifest=manifest)
 

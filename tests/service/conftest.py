@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.registry import ModelRegistry
@@ -27,7 +27,7 @@ def _short_collections() -> None:
 
 
 @pytest.fixture(scope="session")
-def model() -> AnytimeModel:
+def model() -> Model:
     return small_model()
 
 
@@ -37,7 +37,7 @@ def settings() -> Settings:
 
 
 @pytest.fixture(scope="session")
-def app(model: AnytimeModel, settings: Settings) -> AnytimeAPI:
+def app(model: Model, settings: Settings) -> AnytimeAPI:
     app = create_app(ModelRegistry.of([model]), settings)
 
     async def fail() -> None:

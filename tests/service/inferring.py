@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.wire.tensors import DATATYPES
 from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, small_model, trained_model
@@ -20,13 +20,13 @@ CLASSES = ("car", "cyclist", "wälker")
 TWO_ROWS: dict[str, Any] = {"speed": [[2.0], [3.0]], "hog": [[1.0, -1.0], [0.0, 4.0]], "lab": [[0.5], [1.5]]}
 
 
-def labelled(name: str, labels: tuple[Any, ...]) -> AnytimeModel:
+def labelled(name: str, labels: tuple[Any, ...]) -> Model:
     """A model of as many classes as there are labels."""
     model = small_model(name, responses=len(labels), classes=CLASSES)
     return replace(model, manifest=model.manifest.model_copy(update={"classes": labels}))
 
 
-MODELS: dict[str, AnytimeModel] = {
+MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         small_model(),

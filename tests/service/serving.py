@@ -22,9 +22,10 @@ from starlette.types import ASGIApp
 from websockets.sync.client import ClientConnection, connect
 
 from anytime.groups import load_groups
-from anytime.manifest import Manifest, Provenance, StepRecord
-from anytime.model import AnytimeModel
-from anytime.prefixes import PrefixModels
+from anytime.inference.prediction import Prediction
+from anytime.model.manifest import Manifest, Provenance, StepRecord
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels
 from anytime_service.server import bind, bind_side, build_server
 from anytime_service.settings import Settings
 from anytime_service.wire.forms import JSON, MSGPACK, Form
@@ -44,7 +45,7 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests without TLS: httpx would read every certificate of this machine for each of them."""
 
 
-def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, ...] | None = None) -> AnytimeModel:
+def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, ...] | None = None) -> Model:
     """A model of three steps: speed (1 ms), hog (4 ms), blood and lab (5 ms)."""
     steps = [("speed", ("speed",), 1.0), ("hog", ("hog",), 4.0), ("lab", ("blood", "lab"), 5.0)]
     spent = np.cumsum([cost for _, _, cost in steps]).tolist()
@@ -86,7 +87,7 @@ def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, 
         ends=ends,
         packed=rng.normal(size=(int(ends.sum()), responses)),
     )
-    return AnytimeModel(manifest, prefixes)
+    return Model(manifest, prefixes)
 
 
 def groups_of(width: int | None) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def rows_of(groups: dict[str, Any], seed: int) -> tuple[Any, Any]:
 
 
 @cache
-def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -> AnytimeModel:
+def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -> Model:
     """A model of the same groups that has its moments; with a width, of that many features a group instead."""
     from anytime.estimators import AnytimeRegressor  # noqa: PLC0415  (scikit-learn takes seconds to import)
 
@@ -116,7 +117,7 @@ def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -
 
 
 @cache
-def likelihood_model(family: str, width: int | None = None) -> AnytimeModel:
+def likelihood_model(family: str, width: int | None = None) -> Model:
     """A model of the same groups by a likelihood, called as its family: two classes, three, or a count."""
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor  # noqa: PLC0415
 
@@ -135,7 +136,7 @@ def likelihood_model(family: str, width: int | None = None) -> AnytimeModel:
 LIKELIHOODS = ("binomial", "multinomial", "poisson")
 
 
-def several_models() -> list[AnytimeModel]:
+def several_models() -> list[Model]:
     """`brake`; `lens` and `wide`, which have their moments; `kind`, of classes; one by each likelihood."""
     return [
         small_model(),
@@ -147,10 +148,10 @@ def several_models() -> list[AnytimeModel]:
 
 
 def expected(
-    model: AnytimeModel, groups: Mapping[str, Any], budget: float | None = None, rows: int | None = 1, **options: Any
+    model: Model, groups: Mapping[str, Any], budget: float | None = None, rows: int | None = 1, **options: Any
 ) -> dict[str, Any]:
     """What the library answers, as JSON, without what depends on the clock."""
-    prediction = model.open(rows)
+    prediction = Prediction(model, rows)
     for name, values in groups.items():
         prediction.add(name, values)
     return timeless(json.loads(json.dumps(asdict(prediction.answer(budget, **options)))))

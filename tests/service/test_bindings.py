@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.wire.forms import JSON, MSGPACK
 from models.properties import quick
 from service.serving import (
@@ -26,7 +27,7 @@ from service.serving import (
     trained_model,
 )
 
-MODELS: dict[str, AnytimeModel] = {
+MODELS: dict[str, Model] = {
     "brake": small_model(),
     "lens": trained_model(),
     "kind": small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
@@ -117,7 +118,7 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
             assert all(each == told[0] for each in told)
             asked = dict(case["asked"])
             model = MODELS[asked.pop("model")]
-            prediction = model.open(case["rows"])
+            prediction = Prediction(model, case["rows"])
             for name, values in case["groups"].items():
                 prediction.add(name, values)
             answer = prediction.answer(asked.get("budget"), asked.get("policy", "prefix"))

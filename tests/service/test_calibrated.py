@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.calibration import Calibration
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.manifest import Calibration
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.console import assets
@@ -43,7 +44,7 @@ CLASSES = ("car", "cyclist", "walker")
 TWO_ROWS: dict[str, Any] = {"speed": [[2.0], [3.0]], "hog": [[1.0, -1.0], [0.0, 4.0]], "lab": [[0.5], [1.5]]}
 
 
-def sure(model: AnytimeModel, *thresholds: float) -> AnytimeModel:
+def sure(model: Model, *thresholds: float) -> Model:
     """The model, calibrated with these thresholds."""
     classes = model.manifest.classes
     found = Calibration(
@@ -60,7 +61,7 @@ def sure(model: AnytimeModel, *thresholds: float) -> AnytimeModel:
 
 NUMBERS = (2.0, 1.5, 1.0, 0.5)
 SHARES = (0.8, 0.7, 0.65, 0.6)
-MODELS: dict[str, AnytimeModel] = {
+MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         sure(small_model(), *NUMBERS),
@@ -187,7 +188,7 @@ def test_the_client_has_the_answer_of_the_library(service: Running, name: str) -
     model = MODELS[name]
     with Client(service.url) as client:
         answer = client.predict(VALUES, model=name)
-    prediction = model.open()
+    prediction = Prediction(model)
     for group, values in VALUES.items():
         prediction.add(group, values)
     own = prediction.answer()

@@ -24,8 +24,9 @@ import pytest
 
 import anytime_service.client as package
 from anytime.errors import AnytimeError, ExtractorError, ValuesError
-from anytime.model import AnytimeModel
-from anytime.moments import Moments
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.moments.moments import Moments
 from anytime_service.app import create_app
 from anytime_service.client import (
     AsyncClient,
@@ -92,11 +93,11 @@ def stuck() -> Iterator[Stuck]:
 
 
 @pytest.fixture(scope="module")
-def roomy(model: AnytimeModel) -> Iterator[Running]:
+def roomy(model: Model) -> Iterator[Running]:
     """The service with room for long deadlines and many rows, and a second model that knows its moments."""
     settings = Settings(port=0)
     manifest = model.manifest.model_copy(update={"name": "learned"})
-    learned = AnytimeModel(manifest, model.prefixes, _moments())
+    learned = Model(manifest, model.prefixes, _moments())
     with running(create_app(ModelRegistry.of([model, learned]), settings), settings) as service:
         yield service
 
@@ -127,8 +128,8 @@ def arrays(rows: int, dtype: Any = np.float64) -> dict[str, Any]:
     return {name: rng.normal(size=(rows, width)).astype(dtype) for name, width in widths.items()}
 
 
-def local(model: AnytimeModel, groups: dict[str, Any], rows: int = 1, budget: float | None = None) -> Any:
-    prediction = model.open(rows)
+def local(model: Model, groups: dict[str, Any], rows: int = 1, budget: float | None = None) -> Any:
+    prediction = Prediction(model, rows)
     for name, values in groups.items():
         prediction.add(name, values)
     return prediction.answer(budget).prediction
@@ -138,9 +139,9 @@ def local(model: AnytimeModel, groups: dict[str, Any], rows: int = 1, budget: fl
 
 
 @pytest.mark.parametrize("budget", [None, 5.0, 0.0])
-def test_predict_gives_the_models_own_answer(client: Client, model: AnytimeModel, budget: float | None) -> None:
+def test_predict_gives_the_models_own_answer(client: Client, model: Model, budget: float | None) -> None:
     answer = client.predict(VALUES, budget=budget, model="brake")
-    expected = model.open()
+    expected = Prediction(model)
     for name, values in VALUES.items():
         expected.add(name, values)
     told = expected.answer(budget)
@@ -151,7 +152,7 @@ def test_predict_gives_the_models_own_answer(client: Client, model: AnytimeModel
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_, np.float16])
-def test_arrays_of_every_type_mean_the_numbers_that_they_hold(client: Client, model: AnytimeModel, dtype: Any) -> None:
+def test_arrays_of_every_type_mean_the_numbers_that_they_hold(client: Client, model: Model, dtype: Any) -> None:
     groups = arrays(300, dtype)
     answer = client.predict(groups, model="brake")
     assert answer.prediction == pytest.approx(local(model, groups, 300), rel=1e-12)
@@ -188,7 +189,7 @@ def test_no_groups_give_the_base_rate(client: Client) -> None:
     assert (answer.prediction, answer.prefix, answer.missing) == (BASE_RATE, 0, ("speed", "hog", "lab"))
 
 
-def test_many_threads_share_one_client(client: Client, model: AnytimeModel) -> None:
+def test_many_threads_share_one_client(client: Client, model: Model) -> None:
     wrong: list[Any] = []
 
     def ask(shift: float) -> None:
@@ -206,7 +207,7 @@ def test_many_threads_share_one_client(client: Client, model: AnytimeModel) -> N
     assert not wrong
 
 
-def test_many_tasks_share_one_client(roomy: Running, model: AnytimeModel) -> None:
+def test_many_tasks_share_one_client(roomy: Running, model: Model) -> None:
     async def main() -> None:
         async with AsyncClient(roomy.url) as client:
             asked = [{**VALUES, "speed": [float(i)]} for i in range(300)]
@@ -217,7 +218,7 @@ def test_many_tasks_share_one_client(roomy: Running, model: AnytimeModel) -> Non
     asyncio.run(main())
 
 
-def test_predict_with_a_deadline_answers_by_it(client: Client, model: AnytimeModel) -> None:
+def test_predict_with_a_deadline_answers_by_it(client: Client, model: Model) -> None:
     answer = client.predict(VALUES, deadline_ms=LONG_MS, model="brake")
     assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
     assert answer.reason == "complete"
@@ -297,9 +298,7 @@ def test_every_error_is_one_of_the_librarys() -> None:
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
-def test_run_computes_every_group_and_answers_as_soon_as_it_can(
-    client: Client, model: AnytimeModel, worker: Any
-) -> None:
+def test_run_computes_every_group_and_answers_as_soon_as_it_can(client: Client, model: Model, worker: Any) -> None:
     answer = client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker=worker)
     assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
     assert (answer.reason, answer.complete, answer.note) == ("complete", True, None)
@@ -334,7 +333,7 @@ def test_run_with_nothing_to_compute_or_no_time_is_the_base_rate(client: Client)
     assert (late.prediction, late.reason, late.complete) == (BASE_RATE, "deadline", False)
 
 
-def test_run_takes_many_rows_and_ranks_them(client: Client, model: AnytimeModel) -> None:
+def test_run_takes_many_rows_and_ranks_them(client: Client, model: Model) -> None:
     query = arrays(40, np.float32)
     answer = client.run(EXTRACTORS, query, LONG_MS, model="brake", rows=40, ranking=True)
     assert answer.prediction == pytest.approx(local(model, query, 40), rel=1e-9)
@@ -419,7 +418,7 @@ def test_workers_are_kept_between_runs_and_four_sets_at_most(client: Client) -> 
     assert workers() <= 4
 
 
-def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: AnytimeModel) -> None:
+def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: Model) -> None:
     wrong: list[Any] = []
 
     def ask(shift: float) -> None:
@@ -457,7 +456,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_behind(roomy: Running, stuck: S
 # sessions, models, plans
 
 
-def test_a_session_takes_groups_over_time_and_answers_in_between(client: Client, model: AnytimeModel) -> None:
+def test_a_session_takes_groups_over_time_and_answers_in_between(client: Client, model: Model) -> None:
     with client.session(model="brake") as session:
         assert (session.model, session.version) == ("brake", model.version)
         assert session.expires_in_s is not None
@@ -481,7 +480,7 @@ def test_a_session_takes_groups_over_time_and_answers_in_between(client: Client,
     other.close()
 
 
-def test_a_session_of_many_rows_ranks_them(client: Client, model: AnytimeModel) -> None:
+def test_a_session_of_many_rows_ranks_them(client: Client, model: Model) -> None:
     with client.session(model="brake", rows=30) as session:
         groups = arrays(30)
         session.add_many(groups)
@@ -504,7 +503,7 @@ def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client
     assert unknown.value.status == 404
 
 
-def test_a_session_in_an_event_loop(roomy: Running, model: AnytimeModel) -> None:
+def test_a_session_in_an_event_loop(roomy: Running, model: Model) -> None:
     async def main() -> None:
         async with AsyncClient(roomy.url) as client, client.session(model="brake") as session:
             await asyncio.gather(*(session.add(name, values) for name, values in VALUES.items()))
@@ -726,7 +725,7 @@ def test_a_server_that_is_not_there_is_one_clear_error() -> None:
             assert "\n" not in str(refused.value)
 
 
-def test_a_unix_socket_is_an_address(model: AnytimeModel, tmp_path: Path) -> None:
+def test_a_unix_socket_is_an_address(model: Model, tmp_path: Path) -> None:
     settings = Settings(uds=tmp_path / "a.sock")
     code = f"""
 from pathlib import Path

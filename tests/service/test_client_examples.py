@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 
 
 @pytest.fixture(scope="module")
-def server(model: AnytimeModel) -> Iterator[Running]:
+def server(model: Model) -> Iterator[Running]:
     settings = Settings(port=0)
     with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
         yield service

@@ -19,8 +19,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from anytime.answer import Overload
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.types import Overload
 from anytime_service.app import create_app
 from anytime_service.client import (
     AsyncClient,
@@ -161,7 +162,7 @@ class Network:
 
 
 @pytest.fixture(scope="module")
-def server(model: AnytimeModel) -> Iterator[Running]:
+def server(model: Model) -> Iterator[Running]:
     settings = Settings(port=0)
     with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
         yield service
@@ -445,13 +446,13 @@ def test_the_key_goes_with_every_request_and_the_handshake(network: Network) -> 
     assert all(b"authorization: bearer s3cret" in head.lower() for head in heads)
 
 
-def test_a_model_that_is_loaded_anew_is_learned_anew(model: AnytimeModel) -> None:
+def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
     settings = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), settings)
     with running(app, settings) as service, Client(service.url) as client:
         client.run(EXTRACTORS, VALUES, LONG_MS)
         manifest = model.manifest.model_copy(update={"version": "v2", "steps": model.manifest.steps[:1]})
-        shorter = AnytimeModel(manifest, model.prefixes)
+        shorter = Model(manifest, model.prefixes)
         app.state.handler.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
@@ -518,7 +519,7 @@ def fake(
 
 
 def reply(kind: str, name: Any, **changed: Any) -> bytes:
-    answer = small_model().open().answer()
+    answer = Prediction(small_model()).answer()
     fields = {**msgspec.to_builtins(answer), "reason": "deadline", **changed}
     return msgspec.msgpack.encode({"type": kind, "id": name, **fields})
 

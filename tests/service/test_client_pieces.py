@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from anytime.inference.prediction import Prediction
 from anytime_service.catalogue import summary
 from anytime_service.client.address import Address
 from anytime_service.client.calling import Ask
@@ -47,14 +48,14 @@ def test_the_frames_are_those_that_the_server_reads() -> None:
 def test_the_base_rate_at_hand_is_the_librarys_for_as_many_rows(family: str, rows: int) -> None:
     model = likelihood_model(family)
     description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
-    known = KnownModel(description, model.open().answer())
-    assert known.base_rate(Ask(rows=rows)) == model.open(rows).answer()
+    known = KnownModel(description, Prediction(model).answer())
+    assert known.base_rate(Ask(rows=rows)) == Prediction(model, rows).answer()
 
 
 def test_what_covers_the_base_rate_covers_it_in_every_row() -> None:
     model = likelihood_model("poisson")
     description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
-    base = replace(model.open().answer(), interval=[0.0, 2.0], prediction_set=["a"])
+    base = replace(Prediction(model).answer(), interval=[0.0, 2.0], prediction_set=["a"])
     found = KnownModel(description, base).base_rate(Ask(rows=2))
     assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
 

@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime.guarantee import bound, doubling_bound
-from anytime.manifest import Certificate, Guarantee, Stopped
-from anytime.model import AnytimeModel
-from anytime.moments import Moments
+from anytime.model.manifest import Certificate, Guarantee, Stopped
+from anytime.model.model import Model
+from anytime.moments.moments import Moments
+from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.app import create_app
 from anytime_service.console import assets
 from anytime_service.console.curve import curve
@@ -31,13 +31,13 @@ FILES = sorted(path.name for path in assets.STATIC.iterdir())
 
 
 @pytest.fixture(scope="module")
-def learned() -> AnytimeModel:
+def learned() -> Model:
     return regression()
 
 
-def promising(model: AnytimeModel, **promise: Any) -> AnytimeModel:
+def promising(model: Model, **promise: Any) -> Model:
     manifest = model.manifest.model_copy(update={"guarantee": Guarantee(**promise)})
-    return AnytimeModel(manifest, model.prefixes, model.moments)
+    return Model(manifest, model.prefixes, model.moments)
 
 
 def test_the_page_lets_nothing_in_but_what_comes_from_here(service: Running) -> None:
@@ -130,7 +130,7 @@ def test_a_curve_tells_every_prefix_in_training_and_held_out(service: Running) -
     assert told["promise"] == "No guarantee is known."
 
 
-def test_a_guarantee_is_a_floor_under_the_curve(model: AnytimeModel) -> None:
+def test_a_guarantee_is_a_floor_under_the_curve(model: Model) -> None:
     told = curve(promising(model, gamma=0.5))
     floor = [point.guaranteed_r2 for point in told.points]
     assert floor == pytest.approx([bound(0.5, cost, 10.0) * 0.6 for cost in (0.0, 1.0, 5.0, 10.0)])
@@ -146,7 +146,7 @@ def test_a_learned_models_floor_is_under_its_curve() -> None:
         assert point.guaranteed_r2 <= point.penalised_r2 <= point.r2 + 1e-12
 
 
-def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model: AnytimeModel) -> None:
+def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model: Model) -> None:
     told = curve(promising(model, doubling_gamma=0.5, doubling_until=2))
     share = doubling_bound(0.5)
     # A quarter of 10 ms and of 5 ms buys the first step, a quarter of 1 ms buys none.
@@ -155,21 +155,21 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
     assert "Theorem 4.3" in told.promise
 
 
-def test_no_guarantee_says_why(model: AnytimeModel) -> None:
+def test_no_guarantee_says_why(model: Model) -> None:
     assert curve(promising(model, why="the theorems cover fr and omp")).promise.endswith("fr and omp.")
 
 
-def certifying(model: AnytimeModel, *, left_out: tuple[str, ...] = ()) -> AnytimeModel:
+def certifying(model: Model, *, left_out: tuple[str, ...] = ()) -> Model:
     """The model with bounds somewhat over its curve, the first of them exact; maybe one that was stopped."""
     reached = [0.0, *(step.explained_variance for step in model.manifest.steps)]
     bounds = tuple(F / share for F, share in zip(reached, (1.0, 1.0, 0.8, 0.96), strict=True))
     found = Certificate(bounds=bounds, exact=(True, True, False, False), nodes=9, seconds=2.0)
     stopped = Stopped(rule="epsilon", steps=3, epsilon=1.0, longest=0.5, left_out=left_out) if left_out else None
     changes = {"certificate": found, "stopped": stopped}
-    return AnytimeModel(model.manifest.model_copy(update=changes), model.prefixes, model.moments)
+    return Model(model.manifest.model_copy(update=changes), model.prefixes, model.moments)
 
 
-def test_a_certificate_is_a_line_over_the_curve(model: AnytimeModel) -> None:
+def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
     told = curve(certifying(model))
     assert [point.certified_r2 for point in told.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
     assert [point.certified_share for point in told.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
@@ -187,7 +187,7 @@ def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> Non
     assert service.get("/models/brake").json()["certificate"] is None
 
 
-def test_the_summary_has_the_certificate(model: AnytimeModel, settings: Settings) -> None:
+def test_the_summary_has_the_certificate(model: Model, settings: Settings) -> None:
     sure = certifying(model)
     with running(create_app(ModelRegistry.of([sure]), settings), settings) as service:
         told = service.get("/models/brake").json()["certificate"]
@@ -195,10 +195,10 @@ def test_the_summary_has_the_certificate(model: AnytimeModel, settings: Settings
     assert told == sure.manifest.certificate.model_dump(mode="json")
 
 
-def test_a_curve_without_errors_is_told_without_them(model: AnytimeModel) -> None:
+def test_a_curve_without_errors_is_told_without_them(model: Model) -> None:
     steps = tuple(step.model_copy(update={"cv_error": None}) for step in model.manifest.steps)
     manifest = model.manifest.model_copy(update={"steps": steps, "prior_error": None})
-    told = curve(AnytimeModel(manifest, model.prefixes))
+    told = curve(Model(manifest, model.prefixes))
     assert all(point.cv_r2 is None and point.cv_error is None for point in told.points)
 
 
@@ -210,13 +210,13 @@ def test_a_sample_has_the_values_of_every_group_with_features_and_can_be_predict
 
 
 @pytest.mark.parametrize("build", [small_model, regression])
-def test_a_seed_stands_for_one_row(build: Callable[[], AnytimeModel]) -> None:
+def test_a_seed_stands_for_one_row(build: Callable[[], Model]) -> None:
     model = build()
     assert sample(model, 5) == sample(model, 5)
     assert sample(model, 5).groups != sample(model, 6).groups
 
 
-def test_samples_vary_as_the_training_data_did(learned: AnytimeModel) -> None:
+def test_samples_vary_as_the_training_data_did(learned: Model) -> None:
     assert learned.moments is not None
     rows = np.array([np.concatenate([*sample(learned, seed).groups.values()]) for seed in range(2000)])
     D = learned.moments.features
@@ -225,25 +225,25 @@ def test_samples_vary_as_the_training_data_did(learned: AnytimeModel) -> None:
     np.testing.assert_allclose(np.cov(rows.T), covariance, atol=0.15)
 
 
-def test_a_column_of_zeros_and_ones_stays_one(learned: AnytimeModel) -> None:
+def test_a_column_of_zeros_and_ones_stays_one(learned: Model) -> None:
     drawn = [sample(learned, seed).groups["lab"][0] for seed in range(300)]
     assert set(drawn) == {0.0, 1.0}
     assert np.mean(drawn) == pytest.approx(learned.prefixes.mean[3], abs=0.1)
 
 
-def test_a_constant_column_is_what_it_was(learned: AnytimeModel) -> None:
+def test_a_constant_column_is_what_it_was(learned: Model) -> None:
     redundant = learned.manifest.redundant.model_copy(update={"constant": ("v",)})
     manifest = learned.manifest.model_copy(update={"redundant": redundant})
-    constant = AnytimeModel(manifest, learned.prefixes, learned.moments)
+    constant = Model(manifest, learned.prefixes, learned.moments)
     assert sample(constant, 1).groups["speed"] == (learned.prefixes.mean[0],)
 
 
-def test_duplicate_columns_and_gaps_do_not_stop_a_sample(learned: AnytimeModel) -> None:
+def test_duplicate_columns_and_gaps_do_not_stop_a_sample(learned: Model) -> None:
     assert isinstance(learned.moments, Moments)
     scatter = learned.moments.scatter.copy()
     scatter[1], scatter[:, 1] = scatter[2], scatter[:, 2]
     doubled = Moments(4, 1, 400, 400.0, learned.moments.mean, scatter, learned.moments.fill)
-    assert sample(AnytimeModel(learned.manifest, learned.prefixes, doubled), 0).correlated
+    assert sample(Model(learned.manifest, learned.prefixes, doubled), 0).correlated
 
 
 @pytest.mark.parametrize("path", ["/models/none/sample", "/models/none/curve"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.catalogue import plan
 from anytime_service.problems import MEDIA_TYPE
@@ -73,7 +73,7 @@ def test_a_plan_is_what_is_missing_in_order(
     assert [step["compute"] for step in told["steps"]] == compute
 
 
-def test_a_plan_tells_what_each_step_costs_and_buys(model: AnytimeModel) -> None:
+def test_a_plan_tells_what_each_step_costs_and_buys(model: Model) -> None:
     told = plan(model, None, ["speed", "blood"])
     assert [(step.prefix, step.group, step.cost, step.spent) for step in told.steps] == [
         (2, "hog", 4.0, model.groups.costs[[0, 2]].sum() + 4.0),

@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.artifact import load
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.workers import Arrival, Workers
+from anytime.inference.loaded import load
+from anytime.inference.prediction import Prediction
+from anytime.inference.workers import Arrival, Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.calling import Ask, Call
@@ -188,7 +189,7 @@ class _Link:
 def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
     async def told() -> list[Any]:
         call, link, channel = Call(None, Ask(), 0.0), _Link(), Channel(7, 5.0, None)  # type: ignore[arg-type]
-        channel.answer = small_model().open().answer() if answered else None
+        channel.answer = Prediction(small_model()).answer() if answered else None
         call._link, call._channel = link, channel  # type: ignore[assignment]
         tell = call.afterwards()
         call.close()

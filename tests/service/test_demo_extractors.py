@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from anytime.arrays import Float
+from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table, measure_costs
 
 datasets = pytest.importorskip("sklearn.datasets")

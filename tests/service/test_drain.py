@@ -13,7 +13,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.handler import Handler
 from anytime_service.problems import MEDIA_TYPE
@@ -88,7 +88,7 @@ def test_a_service_without_anything_open_stops_at_once(tmp_path: Path) -> None:
         assert perf_counter() - begun < 5
 
 
-def test_a_draining_service_begins_nothing_more(model: AnytimeModel) -> None:
+def test_a_draining_service_begins_nothing_more(model: Model) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), limits)
     handler: Handler = app.state.handler

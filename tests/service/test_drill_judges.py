@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from benchmarks.load.asked import Asked, faults
 from drills.calls import OVERLOADED, Call, Told, inputs
 from drills.clients import Left
@@ -29,16 +30,16 @@ from service.serving import small_model, until
 NOTE = "the network was later than the deadline; this is the base rate, since no update had come"
 
 
-def told(model: AnytimeModel, number: int, groups: list[str]) -> Told:
+def told(model: Model, number: int, groups: list[str]) -> Told:
     """What a right answer from these groups is."""
-    prediction = model.open(1)
+    prediction = Prediction(model, 1)
     for group in groups:
         prediction.add(group, inputs(model, number)[group])
     return msgspec.convert(prediction.answer(reason="deadline"), Told, from_attributes=True, strict=False)
 
 
 def call(
-    model: AnytimeModel,
+    model: Model,
     *,
     groups: tuple[str, ...] = ("speed", "hog"),
     late_ms: float = -1.0,
@@ -52,11 +53,11 @@ def call(
 
 
 @pytest.fixture
-def oracle(model: AnytimeModel) -> Oracle:
+def oracle(model: Model) -> Oracle:
     return Oracle([Served(model)])
 
 
-def test_a_right_answer_has_no_fault(model: AnytimeModel, oracle: Oracle) -> None:
+def test_a_right_answer_has_no_fault(model: Model, oracle: Oracle) -> None:
     for groups in ((), ("speed",), ("speed", "hog")):
         assert oracle.fault(call(model, groups=groups)) is None
 
@@ -73,22 +74,22 @@ def test_a_right_answer_has_no_fault(model: AnytimeModel, oracle: Oracle) -> Non
         ({"version": "v2"}, "never served"),
     ],
 )
-def test_a_wrong_answer_is_found(model: AnytimeModel, oracle: Oracle, answered: dict[str, Any], words: str) -> None:
+def test_a_wrong_answer_is_found(model: Model, oracle: Oracle, answered: dict[str, Any], words: str) -> None:
     assert words in (oracle.fault(call(model, answered=answered)) or "")
 
 
-def test_an_answer_to_another_call_is_found(model: AnytimeModel, oracle: Oracle) -> None:
+def test_an_answer_to_another_call_is_found(model: Model, oracle: Oracle) -> None:
     assert oracle.fault(call(model, answer=told(model, 8, ["speed", "hog"]))) is not None
 
 
-def test_groups_that_nothing_interrupted_must_all_be_in_the_answer(model: AnytimeModel, oracle: Oracle) -> None:
+def test_groups_that_nothing_interrupted_must_all_be_in_the_answer(model: Model, oracle: Oracle) -> None:
     assert oracle.fault(call(model, groups=("speed",))) is None
     for changed in ({"taken": True}, {"answered": {"reason": "end"}}):
         assert oracle.fault(call(model, groups=("speed",), **changed)) is not None
         assert oracle.fault(call(model, **changed)) is None
 
 
-def test_a_version_answers_in_its_time_alone(model: AnytimeModel) -> None:
+def test_a_version_answers_in_its_time_alone(model: Model) -> None:
     assert Oracle([Served(model, since=100.5)]).fault(call(model)) is not None
     assert Oracle([Served(model, until=99.5)]).fault(call(model)) is not None
     assert Oracle([Served(model, until=99.5)]).fault(call(model, opened=99.0)) is None
@@ -96,14 +97,14 @@ def test_a_version_answers_in_its_time_alone(model: AnytimeModel) -> None:
     assert Oracle([Served(model, until=99.5)]).fault(marked) is None, "what a client remembers may be older"
 
 
-def test_who_answered_is_told_by_the_note(model: AnytimeModel) -> None:
+def test_who_answered_is_told_by_the_note(model: Model) -> None:
     assert outcome(call(model)) is Outcome.SERVER
     assert outcome(call(model, answered={"note": NOTE})) is Outcome.FALLBACK
     assert outcome(call(model, answer=None, status=503)) is Outcome.REFUSED
     assert outcome(call(model, answer=None, broke="it broke")) is Outcome.BROKEN
 
 
-def test_late_answers_are_counted_and_only_a_stall_as_long_excuses_them(model: AnytimeModel, oracle: Oracle) -> None:
+def test_late_answers_are_counted_and_only_a_stall_as_long_excuses_them(model: Model, oracle: Oracle) -> None:
     late = call(model, late_ms=30.0)
     for stalls, expected in (
         ([], (1, 0)),
@@ -118,7 +119,7 @@ def test_late_answers_are_counted_and_only_a_stall_as_long_excuses_them(model: A
 
 
 def test_calls_are_lost_only_with_their_own_replica_and_never_excused_from_being_right(
-    model: AnytimeModel, oracle: Oracle
+    model: Model, oracle: Oracle
 ) -> None:
     broke = call(model, answer=None, broke="reset")
     struck = {1: (100.01, 101.0)}
@@ -143,7 +144,7 @@ def test_figures_break_promises() -> None:
         assert broken_by(replace(fine, **changed), "after")
 
 
-def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: AnytimeModel) -> None:
+def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: Model) -> None:
     allowed = {"session": frozenset({Outcome.REFUSED})}
     clear = call(model, answer=None, kind="session", status=503, why="it is gone")
     assert not unforeseen([clear], allowed, {}, "during", Stalls())
@@ -152,7 +153,7 @@ def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: AnytimeModel
     assert unforeseen([clear], {}, {}, "after", Stalls())
 
 
-def test_a_few_calls_may_be_shed_and_no_more(model: AnytimeModel) -> None:
+def test_a_few_calls_may_be_shed_and_no_more(model: Model) -> None:
     fine = [call(model)] * 495
     shed = call(model, answer=None, status=503, type=OVERLOADED, why="too busy")
     assert not unforeseen([*fine, *[shed] * 5], {}, {}, "during", Stalls())
@@ -160,7 +161,7 @@ def test_a_few_calls_may_be_shed_and_no_more(model: AnytimeModel) -> None:
     assert unforeseen([msgspec.structs.replace(shed, why=None)], {}, {}, "during", Stalls()), "without a reason"
 
 
-def test_what_is_refused_while_the_machine_stood_still_counts_as_shed(model: AnytimeModel) -> None:
+def test_what_is_refused_while_the_machine_stood_still_counts_as_shed(model: Model) -> None:
     fine = [call(model)] * 495
     refused = call(model, answer=None, kind="session", status=503, why="no answer within 20 ms")
     stood = Stalls([(refused.begun, refused.came)])
@@ -170,7 +171,7 @@ def test_what_is_refused_while_the_machine_stood_still_counts_as_shed(model: Any
     assert unforeseen([msgspec.structs.replace(refused, status=500)], {}, {}, "during", stood)
 
 
-def test_a_session_is_lost_that_a_balancer_gave_to_a_replica_which_was_struck(model: AnytimeModel) -> None:
+def test_a_session_is_lost_that_a_balancer_gave_to_a_replica_which_was_struck(model: Model) -> None:
     hung = call(model, answer=None, kind="session", broke="TimeoutError", replica=None, begun=100.0, came=101.2)
     assert figures([hung], Oracle([Served(model)]), Stalls(), {1: (100.01, 110.0)}).lost == 1
     for struck in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)}):
@@ -178,7 +179,7 @@ def test_a_session_is_lost_that_a_balancer_gave_to_a_replica_which_was_struck(mo
         assert unforeseen([hung], {}, struck, "during", Stalls())
 
 
-def test_recovery_counts_until_the_server_answers_as_before(model: AnytimeModel) -> None:
+def test_recovery_counts_until_the_server_answers_as_before(model: Model) -> None:
     def calls(broken_until: float) -> Iterator[Call]:
         for begun in np.arange(10.0, 14.0, 0.05).tolist():
             made = call(model, begun=begun, came=begun + 0.01)

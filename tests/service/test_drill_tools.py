@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from benchmarks.load.child import Child
 from drills.attacks.frames import messages
 from drills.attacks.wire import connected, heard, push, replies
@@ -120,7 +120,7 @@ SAMPLE = Sample(
 )
 
 
-def steady(model: AnytimeModel, **changed: Any) -> Steady:
+def steady(model: Model, **changed: Any) -> Steady:
     """A load of ten minutes in which nothing was wrong, and what is changed in it."""
     made = Steady(model, Child(os.getpid(), 0), 100.0)
     made.samples = [SAMPLE._replace(at_s=5.0 * i) for i in range(120)]
@@ -132,7 +132,7 @@ def steady(model: AnytimeModel, **changed: Any) -> Steady:
     return made
 
 
-def test_the_judge_of_a_steady_load_condemns_what_is_wrong(model: AnytimeModel) -> None:
+def test_the_judge_of_a_steady_load_condemns_what_is_wrong(model: Model) -> None:
     assert not judged(steady(model), 180.0)
     grown = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + i / 10) for i in range(120)]
     unmatched = [SAMPLE._replace(at_s=5.0 * i, descriptors=30 + i) for i in range(120)]
@@ -153,6 +153,6 @@ def test_the_judge_of_a_steady_load_condemns_what_is_wrong(model: AnytimeModel) 
     assert judged(steady(model, answered=0), 180.0)
 
 
-def test_growth_before_the_load_is_warm_is_no_leak(model: AnytimeModel) -> None:
+def test_growth_before_the_load_is_warm_is_no_leak(model: Model) -> None:
     warming = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + min(i, 30)) for i in range(120)]
     assert not judged(steady(model, samples=warming), 180.0)

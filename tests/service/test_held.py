@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.frames import Frame, Opcode
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.held import Held
@@ -33,7 +33,7 @@ MOST = 2_800
 
 
 @pytest.fixture(scope="module")
-def tight(model: AnytimeModel) -> Iterator[Running]:
+def tight(model: Model) -> Iterator[Running]:
     """A service that holds no more than the values of seven columns, with 50 rows each."""
     settings = Settings(port=0, max_rows=50, max_held_bytes=MOST, max_body_bytes=100_000)
     with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
@@ -66,7 +66,7 @@ def test_values_are_held_until_their_prediction_is_answered(tight: Running) -> N
         assert held(tight) == 50 * 8
 
 
-def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: Running, model: AnytimeModel) -> None:
+def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: Running, model: Model) -> None:
     refused = tight.metric("anytime_shed_total", how="refused", why="memory")
     with tight.stream() as stream:
         for name in (1, 2, 3):
@@ -105,7 +105,7 @@ def test_a_session_that_does_not_fit_is_refused_and_stays_as_it_was(tight: Runni
         client.delete(f"/sessions/{second}")
 
 
-def test_a_session_that_expires_gives_back_what_it_held(model: AnytimeModel) -> None:
+def test_a_session_that_expires_gives_back_what_it_held(model: Model) -> None:
     async def main() -> None:
         account = Held(1_000)
         sessions = MemorySessions(10, 0.05, account)
@@ -123,7 +123,7 @@ def test_a_session_that_expires_gives_back_what_it_held(model: AnytimeModel) -> 
     run(main())
 
 
-def test_values_that_were_read_for_who_waits_are_held(model: AnytimeModel, shared_redis: RedisServer) -> None:
+def test_values_that_were_read_for_who_waits_are_held(model: Model, shared_redis: RedisServer) -> None:
     settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
     with (
         ThreadPoolExecutor(1) as threads,

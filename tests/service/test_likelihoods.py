@@ -16,8 +16,9 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime.arrived import arrived_model
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import arrived_model
+from anytime.model.model import Model
 from anytime_service import solving
 from anytime_service.app import create_app
 from anytime_service.client import Client
@@ -44,7 +45,7 @@ LINKS = {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}
 STEPPED = ("binomial", "poisson")
 
 
-def late(model: AnytimeModel) -> dict[str, list[float]]:
+def late(model: Model) -> dict[str, list[float]]:
     """All groups but the first of the sequence."""
     return {name: VALUES[name] for name in model.computed[-1][1:]}
 
@@ -131,7 +132,7 @@ def test_the_client_gets_the_librarys_answers_and_the_models_family(several: Run
     with Client(several.url) as client:
         for policy in ("prefix", "arrived"):
             answer = client.predict(late(model), model=family, policy=policy)
-            there = model.open()
+            there = Prediction(model)
             for name, values in late(model).items():
                 there.add(name, values)
             here = there.answer(policy=policy)
@@ -238,13 +239,13 @@ def test_samples_vary_as_the_training_data_did_where_the_model_knows_how(several
     assert several.post({"groups": values}, model=family).json()["complete"]
 
 
-def correlated(family: str, X: Any) -> AnytimeModel:
+def correlated(family: str, X: Any) -> Model:
     """A model of these rows, each column a group of its own."""
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor  # noqa: PLC0415
 
     rng = np.random.default_rng(3)
     if family == "poisson":
-        found: AnytimeModel = AnytimeRegressor(family="poisson", alpha=0.1).fit(X, rng.poisson(2.0, len(X))).model_
+        found: Model = AnytimeRegressor(family="poisson", alpha=0.1).fit(X, rng.poisson(2.0, len(X))).model_
     else:
         y = rng.integers(0, 2 if family == "binomial" else 3, len(X))
         found = AnytimeClassifier(alpha=0.1).fit(X, y).model_

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.problems import MEDIA_TYPE
 from service.serving import VALUES, Connection, Running, expected, logged, timeless, until
 
@@ -37,14 +37,14 @@ def head(connection: Connection, query: str = "") -> None:
 
 
 @pytest.mark.parametrize("kind", [KIND, "application/jsonl", "Application/X-NDJSON; charset=utf-8"])
-def test_lines_are_answered_like_a_body_that_came_whole(service: Running, model: AnytimeModel, kind: str) -> None:
+def test_lines_are_answered_like_a_body_that_came_whole(service: Running, model: Model, kind: str) -> None:
     response = httpx.post(f"{service.url}/predict", content=b"\n".join(LINES.values()), headers={"content-type": kind})
     assert timeless(response.json()) == expected(model, VALUES)
     assert response.json()["reason"] == "complete"
 
 
 def test_each_line_counts_when_it_comes_and_the_deadline_does_not_wait_for_the_next(
-    service: Running, model: AnytimeModel
+    service: Running, model: Model
 ) -> None:
     with service.connect() as connection:
         start = perf_counter()
@@ -76,7 +76,7 @@ def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: R
         assert connection.response()[0] == 200
 
 
-def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: AnytimeModel) -> None:
+def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Model) -> None:
     content = b"\n" + LINES["hog"] + b"\r\n \n" + LINES["speed"] + b"\n"
     told = expected(model, {name: VALUES[name] for name in ("speed", "hog")})
     with service.connect() as connection:
@@ -102,20 +102,20 @@ def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Anyt
     ],
 )
 def test_blank_lines_and_a_last_line_without_its_end_are_no_mistakes(
-    service: Running, model: AnytimeModel, content: bytes, names: list[str]
+    service: Running, model: Model, content: bytes, names: list[str]
 ) -> None:
     response = post(service, content)
     assert timeless(response.json()) == expected(model, {name: VALUES[name] for name in names})
     assert response.json()["reason"] == "end"
 
 
-def test_the_last_line_of_a_group_counts(service: Running, model: AnytimeModel) -> None:
+def test_the_last_line_of_a_group_counts(service: Running, model: Model) -> None:
     again = b'{"group": "speed", "values": [9], "took_ms": 0.25}\n' + LINES["speed"]
     answer = post(service, again).json()
     assert timeless(answer) == expected(model, {"speed": VALUES["speed"]}) | {"replaced": ["speed"]}
 
 
-def test_rows_are_counted_in_the_first_line(service: Running, model: AnytimeModel) -> None:
+def test_rows_are_counted_in_the_first_line(service: Running, model: Model) -> None:
     rows = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0], [3.0, None]]}
     lines = b"\n".join(json.dumps({"group": name, "values": values}).encode() for name, values in rows.items())
     assert timeless(post(service, lines).json()) == expected(model, rows, rows=2)
@@ -233,7 +233,7 @@ def test_a_flood_of_tiny_chunks_does_not_keep_the_others_waiting(service: Runnin
     assert max(beside) < max(alone) + 1_000
 
 
-def test_random_pieces_are_read_like_the_whole(service: Running, model: AnytimeModel) -> None:
+def test_random_pieces_are_read_like_the_whole(service: Running, model: Model) -> None:
     rng = random.Random(5)
     with service.connect() as connection:
         for _ in range(30):

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.app import create_app
 from anytime_service.head import ASKING, PARAMETERS
 from anytime_service.openapi import AnytimeAPI

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.protocol import OpenPrediction
 from anytime_service.wire.forms import JSON, MSGPACK
@@ -33,14 +33,14 @@ def read(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [MSGPACK_TYPE, "application/x-msgpack", "application/vnd.msgpack; version=5"])
-def test_a_body_of_messagepack_is_answered_in_messagepack(service: Running, model: AnytimeModel, kind: str) -> None:
+def test_a_body_of_messagepack_is_answered_in_messagepack(service: Running, model: Model, kind: str) -> None:
     response = post(service, MSGPACK.encode({"groups": VALUES}), kind)
     assert response.headers["content-type"] == MSGPACK_TYPE
     assert timeless(read(response)) == expected(model, VALUES)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_packed_values_are_the_same_values(service: Running, model: AnytimeModel, dtype: str) -> None:
+def test_packed_values_are_the_same_values(service: Running, model: Model, dtype: str) -> None:
     values = {name: np.array(rows, dtype=f"<{dtype}") for name, rows in ROWS.items()}
     body = MSGPACK.encode({"groups": {name: packed(each, dtype) for name, each in values.items()}})
     answer = read(post(service, body, ranking="true"))
@@ -80,7 +80,7 @@ def test_problems_are_json_whatever_is_accepted(service: Running, accept: str) -
     assert "not MessagePack" in response.json()["detail"]
 
 
-def test_rows_are_ranked_where_asked_for(service: Running, model: AnytimeModel) -> None:
+def test_rows_are_ranked_where_asked_for(service: Running, model: Model) -> None:
     for ranking in ("true", "1"):
         answer = service.post({"groups": ROWS}, ranking=ranking).json()
         assert timeless(answer) == expected(model, ROWS, rows=3, ranking=True)

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import ModelRegistry
@@ -21,7 +21,7 @@ def told(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("budget", [None, 0, 0.5, 1, 5, 9.99, 10, 1000])
-def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, budget: float | None) -> None:
+def test_the_answer_is_the_librarys(service: Running, model: Model, budget: float | None) -> None:
     response = service.post({"groups": VALUES}, **({} if budget is None else {"budget": budget}))
     assert told(response) == expected(model, VALUES, budget)
     assert response.headers["content-type"] == "application/json"
@@ -29,16 +29,14 @@ def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, budge
 
 
 @pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
-def test_groups_at_hand_give_the_longest_complete_prefix(
-    service: Running, model: AnytimeModel, names: list[str]
-) -> None:
+def test_groups_at_hand_give_the_longest_complete_prefix(service: Running, model: Model, names: list[str]) -> None:
     groups = {name: VALUES[name] for name in names}
     response = service.post({"groups": groups})
     assert told(response) == expected(model, groups)
     assert response.json()["reason"] == "end"
 
 
-def test_many_rows_are_answered_in_one_list(service: Running, model: AnytimeModel) -> None:
+def test_many_rows_are_answered_in_one_list(service: Running, model: Model) -> None:
     groups = {"speed": [[1.0], [2.0], [3.0]], "hog": [[1, None], [0, True], [2, 2]]}
     answer = told(service.post({"groups": groups, "rows": 3}))
     assert answer == expected(model, groups, rows=3)
@@ -57,7 +55,7 @@ def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> Non
     assert "moments" in answer["note"]
 
 
-def test_empty_parameters_count_as_not_given(service: Running, model: AnytimeModel) -> None:
+def test_empty_parameters_count_as_not_given(service: Running, model: Model) -> None:
     response = service.post({"groups": VALUES}, budget="", deadline_ms="", policy="", model="")
     assert told(response) == expected(model, VALUES)
 
@@ -129,7 +127,7 @@ def test_a_body_that_cannot_be_names_the_place(
     assert words in response.json()["detail"]
 
 
-def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Running, model: AnytimeModel) -> None:
+def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Running, model: Model) -> None:
     large = (1.7e308 * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
     response = service.post({"groups": {"speed": large[:1], "hog": large[1:3], "lab": large[3:]}})
     assert_problem(service, response, 422)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.answer import Answer
-from anytime.arrived import arrived_model
 from anytime.errors import AnytimeError, ValuesError
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import arrived_model
 from anytime_service.errors import FieldError, OutOfTurnError
 from anytime_service.protocol import TRANSITIONS, OpenPrediction, State
 from models.properties import quick
@@ -141,7 +142,7 @@ def test_groups_after_the_deadline_are_used_and_named() -> None:
 
 
 def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
-    shared = MODEL.open()
+    shared = Prediction(MODEL)
     opened = OpenPrediction(MODEL, shared)
     opened.begin(0.0, deadline_ms=10.0)
     shared.add("speed", VALUES["speed"])
@@ -313,7 +314,7 @@ def test_an_end_under_arrived_waits_for_the_optimum() -> None:
     answer = opened.solved(4.0, HOG, arrived_model(TRAINED, HOG))
     assert answer is not None
     assert (answer.reason, answer.policy, answer.groups, answer.note) == ("end", "arrived", ("hog",), None)
-    expected = TRAINED.open()
+    expected = Prediction(TRAINED)
     expected.add("hog", VALUES["hog"])
     assert answer.prediction == expected.answer(policy="arrived").prediction
     assert opened.unsolved is None
@@ -363,7 +364,11 @@ def test_where_the_optimum_is_refused_the_prefix_answers_and_says_so() -> None:
     opened = reach(State.SOLVING)
     answer = opened.solved(3.0, HOG, None)
     assert answer is not None
-    assert (answer.reason, answer.policy, answer.prediction) == ("end", "prefix", TRAINED.open().answer().prediction)
+    assert (answer.reason, answer.policy, answer.prediction) == (
+        "end",
+        "prefix",
+        Prediction(TRAINED).answer().prediction,
+    )
     assert answer.note is not None
 
 
@@ -413,14 +418,14 @@ def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
 
 
 def expected_prediction(groups: dict[str, Any], **options: Any) -> Any:
-    prediction = TRAINED.open()
+    prediction = Prediction(TRAINED)
     for name, values in groups.items():
         prediction.add(name, values)
     return prediction.answer(**options).prediction
 
 
 def test_groups_that_others_share_are_heard_of() -> None:
-    shared = MODEL.open()
+    shared = Prediction(MODEL)
     shared.add("speed", VALUES["speed"])
     opened = OpenPrediction(MODEL, shared)
     assert opened.begin(0.0, budget=5.0, deadline_ms=100.0) is None
@@ -434,7 +439,7 @@ def test_groups_that_others_share_are_heard_of() -> None:
 
 
 def test_a_prediction_over_groups_that_are_all_there_is_answered_at_once() -> None:
-    shared = TRAINED.open()
+    shared = Prediction(TRAINED)
     for name, values in VALUES.items():
         shared.add(name, values)
     answer = OpenPrediction(TRAINED, shared).begin(0.0)
@@ -516,7 +521,7 @@ def test_events_that_were_refused_might_as_well_not_have_come(log: list[Event]) 
 
 def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
-    shared = TRAINED.open()
+    shared = Prediction(TRAINED)
     shared.add("hog", VALUES["hog"])
     opened = OpenPrediction(TRAINED, shared)
     opened.begin(0.0, budget=6.0, policy="arrived")
@@ -547,7 +552,7 @@ def test_nothing_in_the_table_is_impossible() -> None:
             for chosen in itertools.product(steps, repeat=size):
                 log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
                 replay(log, seen)
-    full = TRAINED.open()
+    full = Prediction(TRAINED)
     for name in VALUES:
         full.add(name, VALUES[name])
     opened = OpenPrediction(TRAINED, full)
@@ -572,7 +577,7 @@ def test_nothing_in_the_table_is_impossible() -> None:
 def test_what_came_decides_the_answer_not_in_which_order(
     order: list[str], budget: float | None, count: int, policy: Any
 ) -> None:
-    opened, reference = OpenPrediction(TRAINED), TRAINED.open()
+    opened, reference = OpenPrediction(TRAINED), Prediction(TRAINED)
     answer = opened.begin(0.0, budget=budget, policy=policy)
     for name in order[:count]:
         if answer is None and opened.state is State.OPEN:

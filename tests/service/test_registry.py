@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from anytime.errors import ArtifactError
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 from anytime_service.registry import ModelRegistry, load_registry, reloaded
 from service.serving import small_model
@@ -30,7 +31,7 @@ def test_a_file_given_twice_is_one_model(tmp_path: Path) -> None:
     assert len(load_registry([tmp_path, tmp_path / "m.safetensors"])) == 1
 
 
-def dated(name: str, created: str, version: str = "", intercept: float = 10.0) -> AnytimeModel:
+def dated(name: str, created: str, version: str = "", intercept: float = 10.0) -> Model:
     """A model of that age, which answers its intercept as long as nothing has come."""
     model = small_model(name)
     provenance = model.manifest.provenance.model_copy(update={"created": created})
@@ -86,7 +87,7 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
         load_registry([tmp_path])
 
 
-def test_the_only_model_needs_no_name(model: AnytimeModel) -> None:
+def test_the_only_model_needs_no_name(model: Model) -> None:
     registry = ModelRegistry.of([model])
     assert registry.get() is registry.get("brake") is model
 
@@ -111,9 +112,9 @@ def test_a_file_that_has_changed_is_read_again_and_one_that_has_not_is_not(tmp_p
     registry = load_registry([tmp_path])
     dated("a", "2025-01-01", intercept=3.0).save(first)
     fresh = reloaded(registry)
-    assert fresh.get("a").open().answer().prediction == 3.0
+    assert Prediction(fresh.get("a")).answer().prediction == 3.0
     assert fresh.get("b") is registry.get("b")
-    assert registry.get("a").open().answer().prediction == 10.0, "a registry stays as it was"
+    assert Prediction(registry.get("a")).answer().prediction == 10.0, "a registry stays as it was"
 
 
 def test_a_file_that_comes_and_one_that_goes_change_what_a_folder_has(tmp_path: Path) -> None:
@@ -131,8 +132,8 @@ def test_one_model_can_be_replaced_and_the_others_left(tmp_path: Path) -> None:
     for name in ("a", "b"):
         dated(name, "2025-01-01", intercept=3.0).save(tmp_path / f"{name}.safetensors")
     half = reloaded(registry, "a")
-    assert [model.open().answer().prediction for model in half] == [3.0, 10.0]
-    assert [model.open().answer().prediction for model in reloaded(half)] == [3.0, 3.0], (
+    assert [Prediction(model).answer().prediction for model in half] == [3.0, 10.0]
+    assert [Prediction(model).answer().prediction for model in reloaded(half)] == [3.0, 3.0], (
         "the other one is not forgotten"
     )
 
@@ -146,14 +147,14 @@ def test_a_named_reload_reads_and_records_no_file_of_another_model(tmp_path: Pat
     dated("a", "2025-01-01", intercept=3.0).save(first)
     half = reloaded(registry, "a")
     assert [model.name for model in half] == ["a", "b"]
-    assert half.get("a").open().answer().prediction == 3.0
+    assert Prediction(half.get("a")).answer().prediction == 3.0
     for named in (None, "b"):
         with pytest.raises(RegistryError, match="held model 'b' and now holds 'c'"):
             reloaded(half, named)
     for content in (b"nonsense", None):
         second.unlink() if content is None else second.write_bytes(content)
         dated("a", "2025-01-01", intercept=4.0).save(first)
-        assert reloaded(half, "a").get("a").open().answer().prediction == 4.0
+        assert Prediction(reloaded(half, "a").get("a")).answer().prediction == 4.0
         with pytest.raises((ArtifactError, RegistryError), match=r"b\.safetensors"):
             reloaded(half)
 
@@ -165,7 +166,7 @@ def test_a_named_reload_reports_a_new_file_that_is_broken_and_goes_on(
     registry = load_registry([tmp_path])
     (tmp_path / "b.safetensors").write_bytes(b"nonsense")
     dated("a", "2025-01-01", intercept=3.0).save(tmp_path / "a.safetensors")
-    assert reloaded(registry, "a").get("a").open().answer().prediction == 3.0
+    assert Prediction(reloaded(registry, "a").get("a")).answer().prediction == 3.0
     assert "b.safetensors" in caplog.text
     with pytest.raises(ArtifactError, match=r"b\.safetensors"):
         reloaded(registry, "b")
@@ -183,7 +184,7 @@ def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(RegistryError, match="no file or folder"):
         reloaded(registry)
-    assert registry.get("a").open().answer().prediction == 10.0
+    assert Prediction(registry.get("a")).answer().prediction == 10.0
     with pytest.raises(RegistryError, match="did not come from files"):
         reloaded(ModelRegistry.of([small_model()]))
 

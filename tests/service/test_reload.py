@@ -16,7 +16,7 @@ import pytest
 
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import load_registry
@@ -38,13 +38,13 @@ from service.serving import (
 LIMITS = Settings(port=0, max_deadline_ms=5_000)
 
 
-def shifted(intercept: float, name: str = "brake") -> AnytimeModel:
+def shifted(intercept: float, name: str = "brake") -> Model:
     """The small model with another base rate, by which its answers are told apart."""
     model = small_model(name)
     return replace(model, prefixes=replace(model.prefixes, intercept=np.array([intercept])))
 
 
-def swapped() -> AnytimeModel:
+def swapped() -> Model:
     """The small model with the features of a group the other way round."""
     model = small_model()
     told = copy.deepcopy(GROUPS)
@@ -52,14 +52,14 @@ def swapped() -> AnytimeModel:
     return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(told)}))
 
 
-def fewer() -> AnytimeModel:
+def fewer() -> Model:
     """A model of speed and hog alone."""
     groups = {"groups": GROUPS["groups"][:2]}
     model = AnytimeRegressor(groups).fit(*rows_of(groups, 0)).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": "brake"}))
 
 
-def write(file: Path, intercept: float, name: str = "brake") -> AnytimeModel:
+def write(file: Path, intercept: float, name: str = "brake") -> Model:
     return shifted(intercept, name).save(file)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from service.commands import Command, commands
 from service.redis_server import RedisServer
 from service.serving import VALUES, Running, expected, small_model, timeless, until
@@ -21,13 +21,13 @@ DATABASE = 4
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> AnytimeModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return small_model().save(tmp_path_factory.mktemp("replicas") / "m.safetensors")
 
 
 @pytest.fixture(scope="module")
 def processes(
-    model: AnytimeModel, shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+    model: Model, shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[tuple[Command, Running]]]:
     path = Path(tmp_path_factory.mktemp("served")) / "m.safetensors"
     model.save(path)
@@ -70,7 +70,7 @@ def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: A
     return waiting
 
 
-def test_groups_go_to_any_replica_and_any_answers(replicas: list[Running], model: AnytimeModel) -> None:
+def test_groups_go_to_any_replica_and_any_answers(replicas: list[Running], model: Model) -> None:
     for first in range(3):
         turn = itertools.cycle([*replicas[first:], *replicas[:first]])
         session = begin(next(turn))
@@ -89,7 +89,7 @@ def test_groups_go_to_any_replica_and_any_answers(replicas: list[Running], model
 
 
 def test_who_waits_at_one_replica_is_answered_by_the_last_group_at_another(
-    replicas: list[Running], model: AnytimeModel, threads: ThreadPoolExecutor
+    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(b)
@@ -104,7 +104,7 @@ def test_who_waits_at_one_replica_is_answered_by_the_last_group_at_another(
 
 
 def test_who_waits_is_answered_at_the_deadline_from_what_came_anywhere(
-    replicas: list[Running], model: AnytimeModel, threads: ThreadPoolExecutor
+    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(a)
@@ -117,7 +117,7 @@ def test_who_waits_is_answered_at_the_deadline_from_what_came_anywhere(
 
 
 def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_everywhere(
-    replicas: list[Running], model: AnytimeModel, threads: ThreadPoolExecutor
+    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(a)
@@ -140,7 +140,7 @@ def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_ev
 
 
 def test_of_posts_at_the_same_time_one_is_the_last_on_every_replica(
-    replicas: list[Running], model: AnytimeModel, threads: ThreadPoolExecutor
+    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(replicas[0])
     waiting = wait(threads, replicas[0], session, deadline_ms=9_000)
@@ -168,7 +168,7 @@ def test_every_replica_tells_its_probes_and_scrapers_of_the_sessions(replicas: l
 
 
 def test_a_replica_that_dies_takes_no_group_with_it(
-    processes: list[tuple[Command, Running]], model: AnytimeModel, threads: ThreadPoolExecutor
+    processes: list[tuple[Command, Running]], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     (dying, taker), (_, b), (_, c) = processes
     session = begin(taker)
@@ -186,7 +186,7 @@ def test_a_replica_that_dies_takes_no_group_with_it(
 
 
 def test_a_replica_that_stops_answers_those_who_wait_there_and_the_others_go_on(
-    processes: list[tuple[Command, Running]], model: AnytimeModel, threads: ThreadPoolExecutor
+    processes: list[tuple[Command, Running]], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     _, (_, b), (stopping, c) = processes
     session = begin(c)

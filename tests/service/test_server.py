@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import anytime_service
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, ArtifactError
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service import cli
 from anytime_service.app import create_app
 from anytime_service.errors import AddressError, RegistryError
@@ -179,7 +179,7 @@ def test_exports_are_sorted_and_there() -> None:
         _ = anytime_service.nothing
 
 
-def test_other_threads_give_up_the_interpreter_soon_while_a_server_runs(model: AnytimeModel) -> None:
+def test_other_threads_give_up_the_interpreter_soon_while_a_server_runs(model: Model) -> None:
     settings = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), settings)
     before = sys.getswitchinterval()

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.registry import ModelRegistry
@@ -40,7 +40,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @contextmanager
-def replicas(model: AnytimeModel, redis: RedisServer, count: int = 1, user: str = "") -> Iterator[list[Running]]:
+def replicas(model: Model, redis: RedisServer, count: int = 1, user: str = "") -> Iterator[list[Running]]:
     """Services that share their sessions, in threads."""
     settings = Settings(port=0, session_store=redis.url(user=user), session_store_timeout_ms=TIMEOUT_MS)
     with ExitStack() as stack:
@@ -88,7 +88,7 @@ def refused(response: httpx.Response) -> str:
     return detail
 
 
-def all_else_is_well(replica: Running, model: AnytimeModel) -> None:
+def all_else_is_well(replica: Running, model: Model) -> None:
     assert timeless(replica.post({"groups": VALUES}).json()) == expected(model, VALUES)
     with replica.stream() as stream:
         stream.say("begin", 1)
@@ -101,7 +101,7 @@ def well(replica: Running) -> bool:
 
 
 def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
-    model: AnytimeModel, capfd: pytest.CaptureFixture[str]
+    model: Model, capfd: pytest.CaptureFixture[str]
 ) -> None:
     redis = RedisServer()
     try:
@@ -130,7 +130,7 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
 
 
 def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_what_came(
-    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+    model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b), a.stream() as stream, logged() as records:
         session = begin(a)
@@ -157,7 +157,7 @@ def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_wha
 
 
 def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
-    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+    model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b):
         session = begin(a)
@@ -179,7 +179,7 @@ def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
 
 
 def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
-    model: AnytimeModel, redis: RedisServer, threads: ThreadPoolExecutor
+    model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b), a.stream() as stream:
         session = begin(a)
@@ -209,7 +209,7 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
         assert answer["prediction"] == expected(model, VALUES)["prediction"]
 
 
-def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeModel, redis: RedisServer) -> None:
+def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,), logged() as records:
         session, other = begin(replica), begin(replica)
         give(replica, session, SPEED)
@@ -227,7 +227,7 @@ def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: AnytimeMod
         assert replica.get(f"/sessions/{other}/predict").status_code == 410
 
 
-def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: AnytimeModel, redis: RedisServer) -> None:
+def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,):
         session = begin(replica)
         redis.ask("REPLICAOF", "127.0.0.1", "1")
@@ -238,7 +238,7 @@ def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: Anytim
         assert give(replica, session, VALUES).json()["prefix"] == 3
 
 
-def test_a_password_opens_redis_and_is_never_shown(model: AnytimeModel, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     with redis_server("--requirepass", "hunter2") as redis:
         with replicas(model, redis, user=":hunter2@") as (replica,):
             assert well(replica)
@@ -253,7 +253,7 @@ def test_a_password_opens_redis_and_is_never_shown(model: AnytimeModel, capfd: p
         assert "hunter" not in told
 
 
-def test_the_user_of_the_operating_page_may_do_what_is_needed(model: AnytimeModel, redis: RedisServer) -> None:
+def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redis: RedisServer) -> None:
     page = (Path(__file__).parents[2] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
     redis.ask("ACL", "SETUSER", *rights.split())
@@ -268,7 +268,7 @@ def test_the_user_of_the_operating_page_may_do_what_is_needed(model: AnytimeMode
         assert well(a)
 
 
-def test_a_socket_of_this_machine_leads_to_redis_too(model: AnytimeModel, tmp_path: Any) -> None:
+def test_a_socket_of_this_machine_leads_to_redis_too(model: Model, tmp_path: Any) -> None:
     with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
         settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
         with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
@@ -277,7 +277,7 @@ def test_a_socket_of_this_machine_leads_to_redis_too(model: AnytimeModel, tmp_pa
 
 
 def test_in_the_midst_of_a_rollout_a_replica_without_the_version_says_so(
-    model: AnytimeModel, shared_redis: RedisServer
+    model: Model, shared_redis: RedisServer
 ) -> None:
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     with replicas(model, shared_redis) as (old,), replicas(newer, shared_redis) as (new,):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.handler import Handler

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime.prediction import Prediction
+from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.held import Held
 from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
@@ -53,7 +53,7 @@ class Posts:
         return Snapshot(MODEL.name, MODEL.version, 1 if groups else None, revision, groups)
 
     def prediction(self) -> Prediction:
-        prediction = MODEL.open(None)
+        prediction = Prediction(MODEL, None)
         for name, values in self.posts:
             prediction.add(name, values)
         return prediction

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anytime.answer import Answer
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import (
     DamagedSessionError,
@@ -554,7 +554,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
 
 
 def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> None:
-    def version(number: int) -> AnytimeModel:
+    def version(number: int) -> Model:
         return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
 
     registry = ModelRegistry.of([version(0)])

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
 from anytime_service.protocol import OpenPrediction
@@ -69,7 +70,7 @@ BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def service(settings: Settings, model: AnytimeModel, store: Callable[[int], str]) -> Iterator[Running]:
+def service(settings: Settings, model: Model, store: Callable[[int], str]) -> Iterator[Running]:
     limits = settings.model_copy(update={"session_store": store(0), "session_store_timeout_ms": 5_000})
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         yield service
@@ -102,7 +103,7 @@ def refused(response: httpx.Response, status: int) -> dict[str, Any]:
     return problem
 
 
-def test_a_session_from_its_begin_to_its_end(service: Running, model: AnytimeModel, settings: Settings) -> None:
+def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, settings: Settings) -> None:
     created = service.post_to("/sessions")
     assert created.status_code == 201
     session = created.json().pop("id")
@@ -151,7 +152,7 @@ def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Run
     assert refused(service.get("/predict", session=session), 410)
 
 
-def test_the_last_values_of_a_group_count(service: Running, model: AnytimeModel) -> None:
+def test_the_last_values_of_a_group_count(service: Running, model: Model) -> None:
     session = begin(service)
     give(service, session, {"speed": [9.0], "hog": VALUES["hog"]})
     again = give(service, session, {"speed": [2.0], "lab": VALUES["lab"]})
@@ -161,7 +162,7 @@ def test_the_last_values_of_a_group_count(service: Running, model: AnytimeModel)
     assert give(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
 
 
-def test_rows_are_told_or_counted_and_ranked(service: Running, model: AnytimeModel) -> None:
+def test_rows_are_told_or_counted_and_ranked(service: Running, model: Model) -> None:
     rows = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, 1], [2, 2]]}
     for session in (begin(service), begin(service, rows=3)):
         give(service, session, rows)
@@ -172,7 +173,7 @@ def test_rows_are_told_or_counted_and_ranked(service: Running, model: AnytimeMod
     assert service.get(f"/sessions/{told}/predict").json()["prediction"] == [BASE_RATE] * 3
 
 
-def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: AnytimeModel) -> None:
+def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: Model) -> None:
     session = begin(service)
     give(service, session, {"speed": [2.0]})
     for groups, field in (
@@ -243,7 +244,7 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
     assert refused(service.get(f"/sessions/{session}/predict", **parameters), 422)["field"] == field
 
 
-def test_a_session_speaks_messagepack(service: Running, model: AnytimeModel) -> None:
+def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
     created = httpx.post(f"{service.url}/sessions", content=MSGPACK.encode({"rows": 3}), headers=PACKED, verify=PLAIN)
     assert (created.status_code, created.headers["content-type"]) == (201, MSGPACK.media_type)
     session = msgspec.msgpack.decode(created.content)["id"]
@@ -260,7 +261,7 @@ def test_a_session_speaks_messagepack(service: Running, model: AnytimeModel) -> 
 
 
 def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefix(
-    service: Running, model: AnytimeModel, ask: Ask
+    service: Running, model: Model, ask: Ask
 ) -> None:
     session = begin(service)
     asked = ask(session, deadline_ms=1_900, budget=5)
@@ -274,7 +275,7 @@ def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefi
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
 
 
-def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: AnytimeModel) -> None:
+def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
     session = begin(service)
     give(service, session, {"speed": [2.0]})
     begun = perf_counter()
@@ -293,7 +294,7 @@ def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_onc
     assert (answer["reason"], answer["elapsed_ms"] < 1_000) == ("budget", True)
 
 
-def test_deleting_a_session_answers_those_who_wait(service: Running, model: AnytimeModel, ask: Ask) -> None:
+def test_deleting_a_session_answers_those_who_wait(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
     give(service, session, {"speed": [2.0]})
     asked = [ask(session, deadline_ms=1_900) for _ in range(3)]
@@ -305,7 +306,7 @@ def test_deleting_a_session_answers_those_who_wait(service: Running, model: Anyt
     refused(end(service, session), 410)
 
 
-def test_several_may_wait_at_once_each_for_its_own(service: Running, model: AnytimeModel, ask: Ask) -> None:
+def test_several_may_wait_at_once_each_for_its_own(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
     cheap = ask(session, deadline_ms=1_900, budget=1)
     whole = ask(session, deadline_ms=1_900)
@@ -359,7 +360,7 @@ def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> No
     assert timeless(answer) == expected(wide, late, policy="arrived")
 
 
-def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable[[int], str]) -> None:
+def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         session = begin(service)
@@ -370,7 +371,7 @@ def test_a_session_that_is_not_used_expires(model: AnytimeModel, store: Callable
         refused(give(service, session, VALUES), 410)
 
 
-def test_there_are_only_so_many_sessions(model: AnytimeModel, store: Callable[[int], str]) -> None:
+def test_there_are_only_so_many_sessions(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, max_sessions=2, session_store=store(2), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
@@ -410,4 +411,4 @@ def test_a_session_keeps_its_groups_apart_from_others(service: Running) -> None:
     first, second = begin(service), begin(service)
     give(service, first, VALUES)
     assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
-    assert small_model().open().answer().prediction == BASE_RATE
+    assert Prediction(small_model()).answer().prediction == BASE_RATE

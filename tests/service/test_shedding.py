@@ -13,8 +13,9 @@ import httpx
 import msgspec
 import pytest
 
-from anytime.answer import Answer, Overload
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.model.model import Model
+from anytime.types import Overload
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
 from anytime_service.handler import Handler
@@ -170,7 +171,7 @@ def test_an_inference_whose_body_does_not_come_is_refused_all_the_same(brief: Ru
     assert brief.metric("anytime_held_bytes") == 0
 
 
-def test_who_asks_for_the_base_rate_is_told_it_at_once(swamped: Asking, switch: Switch, model: AnytimeModel) -> None:
+def test_who_asks_for_the_base_rate_is_told_it_at_once(swamped: Asking, switch: Switch, model: Model) -> None:
     before = shed(swamped, "prior"), shed(swamped, "refused")
     for _ in range(3):
         assert is_prior(swamped.post({"groups": VALUES}, **PRIOR).json())
@@ -305,7 +306,7 @@ def test_an_inference_may_ask_for_the_base_rate_by_parameter_or_query(
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_a_stream_is_told_by_an_error_and_what_it_sends_for_it_is_dropped(
-    swamped: Asking, switch: Switch, model: AnytimeModel, form: Form
+    swamped: Asking, switch: Switch, model: Model, form: Form
 ) -> None:
     with swamped.stream(form) as stream:
         for name in (1, "two"):
@@ -326,7 +327,7 @@ def test_a_stream_is_told_by_an_error_and_what_it_sends_for_it_is_dropped(
     assert swamped.metric("anytime_open_predictions") == 0
 
 
-def test_who_may_not_open_more_is_told_once_too(model: AnytimeModel, settings: Settings) -> None:
+def test_who_may_not_open_more_is_told_once_too(model: Model, settings: Settings) -> None:
     few = settings.model_copy(update={"max_open": 1})
     with running(create_app(ModelRegistry.of([model]), few), few) as service, service.stream() as stream:
         stream.say("begin", 1)

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from websockets.exceptions import InvalidStatus
 
+from anytime.inference.prediction import Prediction
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.exposition import Exposition
@@ -87,7 +88,7 @@ def test_openmetrics_is_told_to_those_who_accept_it_and_says_the_same(service: R
 def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_ms() -> None:
     model = small_model()
     signals = Signals().of(model)
-    answer = model.open().answer(reason="deadline")
+    answer = Prediction(model).answer(reason="deadline")
     begun = signals.margin_ms
     signals.answered(replace(answer, reason="end"), None)
     assert signals.margin_ms == begun, "answers that no deadline brought tell nothing"

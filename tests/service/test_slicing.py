@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.slicing import LARGEST_SLICE, SMALLEST_SLICE
 from service.raw_stream import raw, read_frame, text
 from service.serving import VALUES, Running, expected, logged, timeless, until
@@ -29,7 +29,7 @@ def test_a_message_of_any_size_is_one_message(service: Running, size: int) -> No
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_body_of_any_size_is_one_body(service: Running, model: AnytimeModel, size: int) -> None:
+def test_a_body_of_any_size_is_one_body(service: Running, model: Model, size: int) -> None:
     body = json.dumps({"groups": VALUES}).encode().ljust(size)
     with httpx.Client(timeout=30) as client:
         for _ in range(3):
@@ -37,7 +37,7 @@ def test_a_body_of_any_size_is_one_body(service: Running, model: AnytimeModel, s
             assert timeless(answer) == expected(model, VALUES)
 
 
-def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, model: AnytimeModel) -> None:
+def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, model: Model) -> None:
     count = 5_000
     groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(count)]
     log: list[dict[str, Any]] = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime import arrived
-from anytime.arrived import ArrivedModel, arrived_at_hand, arrived_model
-from anytime.model import AnytimeModel
+from anytime.inference import subsets as arrived
+from anytime.inference.subsets import ArrivedModel, arrived_at_hand, arrived_model
+from anytime.model.model import Model
 from anytime_service import solving
 from anytime_service.solving import AT_ONCE, Solver
 from service.loops import run
@@ -27,7 +27,7 @@ OTHER_PAIR = frozenset(OTHERS[1:])
 THIRD_PAIR = frozenset({OTHERS[0], OTHERS[2]})
 
 
-def fresh() -> AnytimeModel:
+def fresh() -> Model:
     """A model for which nothing has been solved."""
     return trained_model.__wrapped__("wide", 0, WIDTH)
 
@@ -50,7 +50,7 @@ class Gate:
         self.solved: list[frozenset[str]] = []
         monkeypatch.setattr(solving, "arrived_model", self)
 
-    def __call__(self, model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+    def __call__(self, model: Model, groups: frozenset[str]) -> ArrivedModel:
         assert self.open.wait(20)
         self.solved.append(groups)
         return arrived_model(model, groups)
@@ -162,7 +162,7 @@ def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkey
 
 
 def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_model: AnytimeModel, _groups: frozenset[str]) -> ArrivedModel:
+    def fail(_model: Model, _groups: frozenset[str]) -> ArrivedModel:
         raise FloatingPointError("no optimum")
 
     model = fresh()
@@ -202,7 +202,7 @@ def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+    def slow(model: Model, groups: frozenset[str]) -> ArrivedModel:
         sleep(0.001)
         return arrived_model(model, groups)
 

@@ -10,7 +10,7 @@ import pytest
 
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -28,7 +28,7 @@ GROUPS = {
 VALUES = {"test": [[1.5]], "hog": [[0.5, -1.0]]}
 
 
-def stopped_model() -> AnytimeModel:
+def stopped_model() -> Model:
     """Three steps were to be had; the noise was left out."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 5))
@@ -38,17 +38,17 @@ def stopped_model() -> AnytimeModel:
 
 
 @pytest.fixture(scope="module")
-def model() -> AnytimeModel:
+def model() -> Model:
     return stopped_model()
 
 
 @pytest.fixture(scope="module")
-def service(model: AnytimeModel, settings: Settings) -> Iterator[Running]:
+def service(model: Model, settings: Settings) -> Iterator[Running]:
     with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
         yield service
 
 
-def test_the_summary_tells_that_it_was_stopped(model: AnytimeModel, service: Running) -> None:
+def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -> None:
     told = httpx.get(f"{service.url}/models/model").json()
     assert model.manifest.stopped is not None
     assert told["stopped"] == model.manifest.stopped.model_dump(mode="json")
@@ -58,7 +58,7 @@ def test_the_summary_tells_that_it_was_stopped(model: AnytimeModel, service: Run
 
 @pytest.mark.parametrize("names", [["test"], ["hog"], ["test", "hog"]])
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_it_answers_as_the_library_does(model: AnytimeModel, service: Running, names: list[str], policy: str) -> None:
+def test_it_answers_as_the_library_does(model: Model, service: Running, names: list[str], policy: str) -> None:
     values = {name: VALUES[name] for name in names}
     given = {"params": {"policy": policy}, "json": {"groups": {name: v[0] for name, v in values.items()}}}
     told = httpx.post(f"{service.url}/predict", **given).json()  # type: ignore[arg-type]

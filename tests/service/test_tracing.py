@@ -85,7 +85,7 @@ def test_a_prediction_has_a_span_in_that_of_its_request_in_the_trace_of_its_call
     assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == ("/predict", 200)
     assert request.attributes["url.query"] == "deadline_ms=5000"
     assert prediction.attributes == {
-        "anytime.model": "brake",
+        "anytime.model.model": "brake",
         "anytime.version": "v1",
         "anytime.prefix": 3,
         "anytime.steps": 3,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from anytime.arrived import ArrivedModel, arrived_model
-from anytime.model import AnytimeModel
+from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.model.model import Model
 from anytime_service import solving
 from anytime_service.app import create_app
 from anytime_service.problems import MEDIA_TYPE
@@ -44,7 +44,7 @@ LONG = 1_900
 
 @both_forms
 @pytest.mark.parametrize("budget", [None, 0, 1, 5, 9.99, 10, 1e200])
-def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, form: Form, budget: float | None) -> None:
+def test_the_answer_is_the_librarys(service: Running, model: Model, form: Form, budget: float | None) -> None:
     with service.stream(form) as stream:
         stream.say("begin", "p", **({} if budget is None else {"budget": budget}))
         if budget != 0:
@@ -59,7 +59,7 @@ def test_the_answer_is_the_librarys(service: Running, model: AnytimeModel, form:
 @both_forms
 @pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
 def test_an_end_brings_the_answer_from_what_is_here(
-    service: Running, model: AnytimeModel, form: Form, names: list[str]
+    service: Running, model: Model, form: Form, names: list[str]
 ) -> None:
     groups = {name: VALUES[name] for name in names}
     with service.stream(form) as stream:
@@ -72,7 +72,7 @@ def test_an_end_brings_the_answer_from_what_is_here(
 
 
 @both_forms
-def test_the_deadline_brings_the_answer_from_what_is_here(service: Running, model: AnytimeModel, form: Form) -> None:
+def test_the_deadline_brings_the_answer_from_what_is_here(service: Running, model: Model, form: Form) -> None:
     with service.stream(form) as stream:
         stream.say("begin", "p", deadline_ms=250)
         stream.groups("p", {"speed": [2.0]})
@@ -109,7 +109,7 @@ def test_the_two_forms_share_a_connection_and_each_prediction_is_answered_in_its
 
 
 @both_forms
-def test_many_predictions_are_interleaved_on_one_connection(service: Running, model: AnytimeModel, form: Form) -> None:
+def test_many_predictions_are_interleaved_on_one_connection(service: Running, model: Model, form: Form) -> None:
     rng = np.random.default_rng(1)
     given: dict[Any, dict[str, list[float]]] = {}
     log: list[tuple[Any, str]] = []
@@ -143,7 +143,7 @@ def test_ids_that_look_alike_are_different(service: Running) -> None:
 
 
 @both_forms
-def test_rows_are_counted_and_ranked(service: Running, model: AnytimeModel, form: Form) -> None:
+def test_rows_are_counted_and_ranked(service: Running, model: Model, form: Form) -> None:
     groups = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, True], [2, 2]]}
     with service.stream(form) as stream:
         stream.say("begin", "p", ranking=True)
@@ -159,7 +159,7 @@ def test_rows_are_counted_and_ranked(service: Running, model: AnytimeModel, form
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_packed_values_are_the_same_values(service: Running, model: AnytimeModel, dtype: str) -> None:
+def test_packed_values_are_the_same_values(service: Running, model: Model, dtype: str) -> None:
     rng = np.random.default_rng(2)
     groups = {"speed": rng.normal(size=(20, 1)), "hog": rng.normal(size=(20, 2)), "lab": rng.normal(size=(20, 1))}
     groups["hog"][3, 1] = np.nan
@@ -173,9 +173,7 @@ def test_packed_values_are_the_same_values(service: Running, model: AnytimeModel
 
 
 @both_forms
-def test_the_last_values_of_a_group_count_and_the_answer_says_so(
-    service: Running, model: AnytimeModel, form: Form
-) -> None:
+def test_the_last_values_of_a_group_count_and_the_answer_says_so(service: Running, model: Model, form: Form) -> None:
     with service.stream(form) as stream:
         stream.say("begin", "p")
         stream.groups("p", {"speed": [9.0]})
@@ -188,7 +186,7 @@ def test_the_last_values_of_a_group_count_and_the_answer_says_so(
 
 @both_forms
 def test_updates_come_as_the_answer_becomes_better_and_the_answer_comes_last(
-    service: Running, model: AnytimeModel, form: Form
+    service: Running, model: Model, form: Form
 ) -> None:
     with service.stream(form) as stream:
         stream.say("begin", "p", updates=True)
@@ -237,7 +235,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
     late = {group: [0.5] * 40 for group in wide.order(wide.places)[1:3]}
     solve = Event()
 
-    def gated(model: AnytimeModel, groups: frozenset[str]) -> ArrivedModel:
+    def gated(model: Model, groups: frozenset[str]) -> ArrivedModel:
         assert len(groups) == 1 or solve.wait(20)
         return arrived_model(model, groups)
 
@@ -324,7 +322,7 @@ def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> Non
     ],
 )
 def test_an_error_names_its_field_and_leaves_the_prediction_as_it_was(
-    service: Running, model: AnytimeModel, form: Form, message: Any, status: int, field: str | None, words: str
+    service: Running, model: Model, form: Form, message: Any, status: int, field: str | None, words: str
 ) -> None:
     with service.stream(form) as stream:
         stream.say("begin", "p", rows=1)
@@ -635,7 +633,7 @@ def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(se
 
 
 @both_forms
-def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: AnytimeModel, form: Form) -> None:
+def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: Model, form: Form) -> None:
     count, patient = 1_000, Settings(port=0, max_deadline_ms=30_000)
     rng = np.random.default_rng(4)
     given = {i: {name: rng.normal(size=len(VALUES[name])).tolist() for name in VALUES} for i in range(count)}
@@ -686,7 +684,7 @@ def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_
             stream.answer(name)
 
 
-def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_lost(model: AnytimeModel) -> None:
+def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_lost(model: Model) -> None:
     limits = Settings(port=0, max_open=2, max_deadline_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service, service.stream() as stream:
         session = service.post_to("/sessions").json()["id"]
@@ -735,7 +733,7 @@ def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
 
 
 def test_a_prediction_that_is_no_number_is_told_as_an_error(
-    service: Running, model: AnytimeModel, monkeypatch: pytest.MonkeyPatch
+    service: Running, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coef = 1e300 * np.ones((1, 1))
     monkeypatch.setattr(type(model.prefixes), "coef", lambda _self, _prefix: coef)

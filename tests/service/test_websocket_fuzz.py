@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.wire.forms import JSON, MSGPACK, Form
 from models.properties import quick
 from service.serving import VALUES, Running, expected, logged, timeless, until
@@ -71,7 +71,7 @@ binaries = st.one_of(
 )
 
 
-def withstand(service: Running, model: AnytimeModel, form: Form, frames: list[Any]) -> None:
+def withstand(service: Running, model: Model, form: Form, frames: list[Any]) -> None:
     """Send frames, and then a good prediction, on one connection."""
     with service.stream(form) as stream:
         for frame in frames:
@@ -90,7 +90,7 @@ def withstand(service: Running, model: AnytimeModel, form: Form, frames: list[An
                 assert len(reply["problem"]["detail"]) < 1_000
 
 
-def test_no_text_breaks_a_connection(service: Running, model: AnytimeModel) -> None:
+def test_no_text_breaks_a_connection(service: Running, model: Model) -> None:
     @quick(max_examples=100)
     @given(st.lists(texts, min_size=1, max_size=8))
     def check(frames: list[str]) -> None:
@@ -102,7 +102,7 @@ def test_no_text_breaks_a_connection(service: Running, model: AnytimeModel) -> N
     until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
 
 
-def test_no_bytes_break_a_connection(service: Running, model: AnytimeModel) -> None:
+def test_no_bytes_break_a_connection(service: Running, model: Model) -> None:
     @quick(max_examples=100)
     @given(st.lists(binaries, min_size=1, max_size=8))
     def check(frames: list[bytes]) -> None:
@@ -113,7 +113,7 @@ def test_no_bytes_break_a_connection(service: Running, model: AnytimeModel) -> N
     assert not records
 
 
-def test_no_sequence_of_messages_breaks_a_connection(service: Running, model: AnytimeModel) -> None:
+def test_no_sequence_of_messages_breaks_a_connection(service: Running, model: Model) -> None:
     @quick(max_examples=100)
     @given(messages, st.sampled_from([JSON, MSGPACK]))
     def check(several: list[Any], form: Form) -> None:

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import AsJson, ModelFile, workers
-from anytime.cli.output import check_out
+from anytime.cli.console import print_json, progress, results
+from anytime.cli.options import AsJson, ModelFile, check_out, workers
+from anytime.cli.report import certificate_line, certificate_values, steps_table
+from anytime.errors import TrainingError
+from anytime.evaluation.certify import NODES, certified, check_certifiable
+from anytime.inference.loaded import load
 
 __all__ = ["certify"]
 
@@ -35,12 +39,6 @@ def certify(
     json: AsJson = False,
 ) -> None:
     """Bound from below the share that each prefix explains of the best set of groups of its cost, in training."""
-    from anytime.artifact import load  # noqa: PLC0415
-    from anytime.certifying import NODES, certified, check_certifiable  # noqa: PLC0415
-    from anytime.cli.console import print_json, progress, results  # noqa: PLC0415
-    from anytime.cli.reporting import certificate_line, certificate_values, steps_table  # noqa: PLC0415
-    from anytime.errors import TrainingError  # noqa: PLC0415
-
     if (out is None) != in_place:
         given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
         raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")

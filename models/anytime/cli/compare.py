@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from anytime.cli.arguments import (
+from anytime.cli.console import print_json, remark, results
+from anytime.cli.options import (
     Alpha,
     AsJson,
     Data,
@@ -25,6 +26,13 @@ from anytime.cli.arguments import (
     parsed_alpha,
     workers,
 )
+from anytime.cli.sources import open_source, open_test
+from anytime.errors import TrainingError
+from anytime.evaluation import compare as comparison
+from anytime.evaluation import evaluate as evaluation
+from anytime.evaluation.plots import check_picture, plot_comparison
+from anytime.training.fit import fit
+from anytime.training.options import Options
 
 __all__ = ["compare"]
 
@@ -55,14 +63,6 @@ def compare(
 
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
     """
-    from anytime import comparison, evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
-    from anytime.cli.console import print_json, remark, results  # noqa: PLC0415
-    from anytime.cli.learning import open_source, open_test  # noqa: PLC0415
-    from anytime.errors import TrainingError  # noqa: PLC0415
-    from anytime.options import Options  # noqa: PLC0415
-    from anytime.plotting import check_picture, plot_comparison  # noqa: PLC0415
-    from anytime.training import fit  # noqa: PLC0415
-
     options = Options("omp", alpha=parsed_alpha(alpha))
     options.check()
     if level is not None and not 0 < level <= 1:

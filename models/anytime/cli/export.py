@@ -8,7 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from anytime.cli.arguments import ModelFile
+from anytime.cli.console import remark
+from anytime.cli.options import ModelFile
+from anytime.groups import check_file, write_text
+from anytime.inference.loaded import load
+from anytime.model.export import c_source, document
 
 __all__ = ["export"]
 
@@ -24,11 +28,6 @@ Into = Annotated[
 
 def export(model: ModelFile, to: Form, out: Into = None) -> None:
     """Write a model for programs and devices without this library: its prefixes, as JSON or C."""
-    from anytime.artifact import load  # noqa: PLC0415
-    from anytime.cli.console import remark  # noqa: PLC0415
-    from anytime.exporting import c_source, document  # noqa: PLC0415
-    from anytime.groups_files import check_file, write_text  # noqa: PLC0415
-
     if out is not None:
         check_file(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)

@@ -1,40 +1,77 @@
-"""The commands in one application, and the one place where an error becomes a line and an exit code.
+"""The commands in one application, and the one place where an error becomes one line and an exit code.
 
 0: success. 1: the work failed (network, disk, a worker, out of memory). 2: the call or a file is invalid.
 3: `costs --check` found drift. 130: interrupted.
+
+A command is imported when it is called, so that `anytime show` loads no trainer and `anytime --help` loads nothing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from anytime.cli.certify import certify
-from anytime.cli.compare import compare
-from anytime.cli.costs import costs
-from anytime.cli.evaluate import evaluate
-from anytime.cli.export import export
-from anytime.cli.moments import moments
-from anytime.cli.plot import plot
-from anytime.cli.profile import profile
-from anytime.cli.reproduce import reproduce
-from anytime.cli.resequence import resequence
-from anytime.cli.show import show
-from anytime.cli.train import train
 from anytime.errors import AnytimeError
 
-__all__ = ["application", "main"]
+__all__ = ["COMMANDS", "main"]
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
-COMMANDS = (train, moments, show, evaluate, compare, plot, resequence, profile, costs, certify, export, reproduce)
+COMMANDS = {
+    "train": "Order the feature groups of a table, fit every prefix, and write the model.",
+    "moments": "Sum the rows of tables into a file from which `train` works; add and subtract such files.",
+    "show": "Print a model: its steps, costs and errors.",
+    "evaluate": "Measure every prefix of a model on a table.",
+    "compare": "Compare the selection methods on one table.",
+    "plot": "Draw explained variance against cost.",
+    "resequence": "Reorder the groups of a model for other costs, without the training data.",
+    "profile": "Measure the cost of each group on this machine.",
+    "costs": "Compare the costs measured in service with those of a model.",
+    "certify": "Bound how far each prefix is from the best set of groups of its cost.",
+    "export": "Write a model as JSON or as a C header.",
+}
+"""Commands of the library and what they do; each is the function of its name in its module."""
+
+
+def _installed(name: str) -> Callable[..., Any] | None:
+    """Return the function of a command that another package provides as an entry point `anytime.commands`."""
+    found = [entry for entry in entry_points(group="anytime.commands") if entry.name == name]
+    return found[0].load() if found else None
+
+
+class _Commands(TyperGroup):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        others = sorted(entry.name for entry in entry_points(group="anytime.commands"))
+        return [*COMMANDS, *others]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        function: Callable[..., Any] | None
+        if cmd_name in COMMANDS:
+            function = getattr(import_module(f"anytime.cli.{cmd_name}"), cmd_name)
+        else:
+            function = _installed(cmd_name)
+        if function is None:
+            return None
+        app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+        app.command(cmd_name)(function)
+        return typer.main.get_command(app)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
+        lines = [(name, ((_installed(name) or main).__doc__ or "").partition("\n")[0]) for name in others]
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items(), *lines])
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,24 +85,19 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Linear predictions that are ready whenever the deadline strikes."""
+    """Linear predictions that are available at every deadline."""
 
 
-def application() -> typer.Typer:
-    """The command line with every installed command; others come by the entry points `anytime.commands`."""
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+def _application() -> typer.Typer:
+    app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_options)
-    for command in COMMANDS:
-        app.command()(command)
-    for entry in sorted(entry_points(group="anytime.commands"), key=lambda entry: entry.name):
-        app.command(entry.name)(entry.load())
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     try:
-        code = application()(args=arguments, prog_name="anytime", standalone_mode=False)
+        code = _application()(args=arguments, prog_name="anytime", standalone_mode=False)
     except TyperException as error:
         return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:

@@ -1,14 +1,19 @@
-"""`anytime moments`: what a site has learned from its rows, as a file without the rows."""
+"""From the arguments of `anytime moments` to moments, each with what its columns mean.
+
+`anytime moments`: what a site has learned from its rows, as a file without the rows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from anytime.cli.arguments import (
+from anytime.cli.console import remark, results
+from anytime.cli.options import (
     Drop,
     DropMissing,
     Folds,
@@ -18,13 +23,72 @@ from anytime.cli.arguments import (
     Query,
     Seed,
     Weights,
+    check_directory,
     checked_folds,
     workers,
 )
-from anytime.cli.backends import BackendName, Scheduler, place
-from anytime.cli.console import remark, results
+from anytime.cli.sources import HERE, BackendName, Given, Place, Scheduler, place, source_of
+from anytime.errors import ArtifactError, TableError, listed
+from anytime.moments.files import KeptMoments, MomentsRecord, are_moments
+from anytime.moments.moments import Moments
+from anytime.training.provenance import library_version, now
 
-__all__ = ["moments"]
+__all__ = [
+    "check_moments_out",
+    "gathered",
+    "moments",
+]
+
+
+def check_moments_out(out: Path) -> None:
+    """Refuse a file that could not be written, or would be taken for a model."""
+    if out.suffix != ".moments":
+        raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .moments")
+    check_directory(out)
+
+
+def gathered(
+    data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, place: Place = HERE
+) -> list[KeptMoments]:
+    """Moments of each of some tables and moments.
+
+    What the target means is settled by the first: a table after it may lack some of its classes, and have no others.
+
+    Raises
+    ------
+    AnytimeError
+        What `source_of` and `KeptMoments.load` refuse; or the target is another than that of the first.
+    """
+    found: list[KeptMoments] = []
+    for path in data:
+        if are_moments(path):
+            found.append(KeptMoments.load(path))
+            continue
+        known = found[0].target if found else None
+        if known is not None and given.target and tuple(given.target) != known.columns:
+            raise TableError(
+                f"--target is {listed(given.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
+            )
+        source = source_of(path, given._replace(known=known), place)
+        meaning = source.meaning
+        record = MomentsRecord(
+            created=now(),
+            library=library_version(),
+            data=(source.name,),
+            task=meaning.target.task,
+            target=meaning.target.columns,
+            classes=meaning.target.classes,
+            query=meaning.query,
+            weights=meaning.weights,
+            groups=meaning.groups,
+            folds=folds,
+        )
+        parts = tuple(source.moments(folds, seed, jobs))
+        # There are no more parts than rows.
+        nothing = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
+        found.append(KeptMoments(record, parts + (nothing,) * (folds - len(parts))))
+    return found
+
 
 Sources = Annotated[
     list[Path], typer.Argument(metavar="DATA...", help="Tables and moments, all added up.", show_default=False)
@@ -61,10 +125,6 @@ def moments(
 
     They are sums over rows, by fold; yet moments of few rows may tell them all. Send none of fewer rows than features.
     """
-    from anytime.cli.moments_files import check_moments_out, gathered  # noqa: PLC0415
-    from anytime.cli.sources import Given  # noqa: PLC0415
-    from anytime.kept_moments import KeptMoments  # noqa: PLC0415
-
     count, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
     check_moments_out(out)
     given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import ModelFile
+from anytime.cli.console import remark
+from anytime.cli.options import ModelFile
+from anytime.evaluation.plots import check_picture, plot_model
+from anytime.inference.loaded import load
 
 __all__ = ["plot"]
 
@@ -17,10 +20,6 @@ def plot(
     out: Annotated[Path, typer.Option("--out", help="Picture to write: png, svg or pdf.", show_default=False)],
 ) -> None:
     """Draw what each prefix of a model explains, against its cost."""
-    from anytime.artifact import load  # noqa: PLC0415
-    from anytime.cli.console import remark  # noqa: PLC0415
-    from anytime.plotting import check_picture, plot_model  # noqa: PLC0415
-
     check_picture(out)
     plot_model(load(model), out)
     remark(f"wrote {out}")

@@ -1,4 +1,7 @@
-"""`anytime profile`: what extractors take on this machine, as the costs of a groups file."""
+"""From the arguments of `anytime profile` to groups, inputs and numbers of rows.
+
+`anytime profile`: what extractors take on this machine, as the costs of a groups file.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,62 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import AsJson
+from anytime.cli.console import print_json, progress, remark, results
+from anytime.cli.cost_report import profile_table, profile_values
+from anytime.cli.options import AsJson
+from anytime.costs.distributions import CostDistributions, checked_quantile, priced
+from anytime.costs.profiling import Inputs, ModuleInputs, TableInputs, measurements
+from anytime.costs.profiling import profile as profiled
+from anytime.data.formats import open_table
+from anytime.errors import ExtractorError
+from anytime.groups import FeatureGroups, check_file, load_groups, write_groups, write_text
+from anytime.inference.extractors import imported, imported_extractors
+from anytime.inference.loaded import load
 
-__all__ = ["CostQuantile", "Distributions", "profile"]
+__all__ = [
+    "CostQuantile",
+    "Distributions",
+    "groups_of",
+    "inputs_of",
+    "profile",
+    "row_counts",
+]
+
+
+def groups_of(path: Path) -> FeatureGroups:
+    """The groups of a groups file, or of a model."""
+    return load(path).groups if path.suffix == ".safetensors" else load_groups(path)
+
+
+def inputs_of(data: Path | None, inputs: str | None, limit: int) -> Inputs:
+    """Rows of a table, or what a module has.
+
+    Raises
+    ------
+    ExtractorError
+        Both are given, or neither; or the module has no inputs.
+    """
+    if (data is None) == (inputs is None):
+        what = "no inputs are given" if data is None else "a table and --inputs are given"
+        raise ExtractorError(f"{what}; give a table, or --inputs MODULE:INPUTS")
+    if data is not None:
+        return TableInputs.of(open_table(data), limit)
+    assert inputs is not None  # noqa: S101
+    return ModuleInputs.of(imported(inputs), limit, inputs)
+
+
+def row_counts(text: str | None) -> tuple[int, ...]:
+    """The value of --rows: whole numbers from 1 on, each once; none for extractors of one row."""
+    if text is None:
+        return ()
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
+        raise ExtractorError(f"--rows is {text!r}; expected whole numbers from 1 on, each once, like 1,8,64")
+    return counts
+
 
 CostQuantile = Annotated[
     float | None,
@@ -65,15 +121,6 @@ def profile(
     Groups that others require are computed before them. With --rows an extractor is called with several rows, as a
     dict of arrays or a list of inputs, and a cost is that of a row among as many as the last number says.
     """
-    from anytime.cli.console import print_json, progress, remark, results  # noqa: PLC0415
-    from anytime.cli.costing import profile_table, profile_values  # noqa: PLC0415
-    from anytime.cli.profiling_inputs import groups_of, inputs_of, row_counts  # noqa: PLC0415
-    from anytime.distributions import CostDistributions, checked_quantile, priced  # noqa: PLC0415
-    from anytime.extractors import imported_extractors  # noqa: PLC0415
-    from anytime.groups_files import check_file, write_groups, write_text  # noqa: PLC0415
-    from anytime.profiling import measurements  # noqa: PLC0415
-    from anytime.profiling import profile as profiled  # noqa: PLC0415
-
     quantile, counts = checked_quantile(cost_quantile), row_counts(rows)
     check_file(out)
     if distributions is not None:

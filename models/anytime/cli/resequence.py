@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.arguments import DropMissing, First, Jobs, ModelFile, Weights, Without, workers
-from anytime.cli.output import Out, check_out
-from anytime.manifest import Method
+from anytime.cli.console import remark, results, working
+from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, check_out, workers
+from anytime.cli.report import steps_table, summary
+from anytime.cli.sources import open_again
+from anytime.errors import TrainingError, listed
+from anytime.groups import load_groups
+from anytime.inference.loaded import load
+from anytime.training.resequencing import Changes, kept_groups, left_out
+from anytime.training.resequencing import resequence as resequenced
+from anytime.types import Method
 
 __all__ = ["resequence"]
 
@@ -52,14 +59,6 @@ def resequence(
 
     Least squares needs no data, only the moments in the model. Options that are not given stay as in the model.
     """
-    from anytime.artifact import load  # noqa: PLC0415
-    from anytime.cli.console import remark, results, working  # noqa: PLC0415
-    from anytime.cli.reporting import steps_table, summary  # noqa: PLC0415
-    from anytime.errors import TrainingError, listed  # noqa: PLC0415
-    from anytime.groups import load_groups  # noqa: PLC0415
-    from anytime.resequencing import Changes, kept_groups, left_out  # noqa: PLC0415
-    from anytime.resequencing import resequence as resequenced  # noqa: PLC0415
-
     check_out(out)
     if first and no_first:
         raise TrainingError("--first and --no-first are given; expected one of them")
@@ -74,8 +73,6 @@ def resequence(
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     again = None
     if data is not None and loaded.manifest.family != "gaussian":
-        from anytime.cli.learning import open_again  # noqa: PLC0415
-
         again = open_again(
             loaded,
             kept_groups(loaded.groups, changes),

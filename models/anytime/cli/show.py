@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from anytime.cli.arguments import AsJson, ModelFile
+from anytime.cli.console import print_json, results
+from anytime.cli.options import AsJson, ModelFile
+from anytime.cli.report import described, steps_table, summary
+from anytime.inference.loaded import load
 
 __all__ = ["show"]
 
 
 def show(model: ModelFile, json: AsJson = False) -> None:
     """Show the steps of a model: what each adds, costs and explains."""
-    from anytime.artifact import load  # noqa: PLC0415
-    from anytime.cli.console import print_json, results  # noqa: PLC0415
-    from anytime.cli.reporting import described, steps_table, summary  # noqa: PLC0415
-
     loaded = load(model)
     if json:
         print_json(described(loaded))

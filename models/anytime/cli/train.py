@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from anytime.cli.arguments import (
+from anytime.cli.console import remark, results, working
+from anytime.cli.options import (
     Alpha,
     Drop,
     DropMissing,
@@ -17,18 +18,37 @@ from anytime.cli.arguments import (
     Jobs,
     MaybeGroups,
     MaybeTarget,
+    Out,
     Query,
     Seed,
     Weights,
     Without,
+    check_out,
     checked_folds,
     parsed_alpha,
     workers,
 )
-from anytime.cli.backends import BackendName, CheckpointFile, Scheduler, check_checkpoint, place
-from anytime.cli.console import remark, results, working
-from anytime.cli.output import Out, check_out
-from anytime.manifest import FamilyName, Method
+from anytime.cli.report import evaluation_table, steps_table, summary
+from anytime.cli.sources import (
+    BackendName,
+    CheckpointFile,
+    Given,
+    Scheduler,
+    check_checkpoint,
+    check_other_rows,
+    checked_coverage,
+    open_calibration,
+    open_test,
+    place,
+    source_of,
+)
+from anytime.evaluation import evaluate as evaluation
+from anytime.evaluation.calibrate import calibrated
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.training.provenance import provenance
+from anytime.training.resequencing import Changes
+from anytime.types import FamilyName, Method
 
 __all__ = ["train"]
 
@@ -111,16 +131,6 @@ def train(
     Values missing in a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
     moments`) least squares is trained without a table, by the groups and folds that they were made with.
     """
-    from anytime import evaluation  # noqa: PLC0415  (keeps `anytime --help` quick)
-    from anytime.calibrating import calibrated  # noqa: PLC0415
-    from anytime.cli.learning import check_other_rows, checked_coverage, open_calibration, open_test  # noqa: PLC0415
-    from anytime.cli.reporting import evaluation_table, steps_table, summary  # noqa: PLC0415
-    from anytime.cli.sources import Given, source_of  # noqa: PLC0415
-    from anytime.options import Options  # noqa: PLC0415
-    from anytime.provenance import provenance  # noqa: PLC0415
-    from anytime.resequencing import Changes  # noqa: PLC0415
-    from anytime.training import fit  # noqa: PLC0415
-
     settled = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
     options = Options(

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from anytime.answer import Answer, Overload, Policy, Reason
 from anytime.errors import ValuesError
-from anytime.model import checked_budget
-from anytime.workers.extraction import MAX_DRAIN_S
+from anytime.inference.answer import Answer
+from anytime.inference.workers.extraction import MAX_DRAIN_S
+from anytime.model.model import checked_budget
+from anytime.types import Overload, Policy, Reason
 from anytime_service.client.connection import Connection
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.frames import Begin, Encoded, End, Group

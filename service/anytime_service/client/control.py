@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import httpx
 
-from anytime.answer import Answer, Policy
+from anytime.inference.answer import Answer
+from anytime.types import Policy
 from anytime_service.client.address import Address
 from anytime_service.client.connection import MOST_REPLY_BYTES
 from anytime_service.client.descriptions import ModelCard, ModelDescription, Plan, described

@@ -14,10 +14,10 @@ from dataclasses import replace
 from ssl import SSLContext
 from typing import Any
 
-from anytime.answer import Answer
-from anytime.extractors import check_extractors
-from anytime.lateness import LatenessRecord
-from anytime.workers import Worker
+from anytime.inference.answer import Answer
+from anytime.inference.deadline import LatenessRecord
+from anytime.inference.extractors import check_extractors
+from anytime.inference.workers import Worker
 from anytime_service.client.address import Address, authorization
 from anytime_service.client.calling import Ask, Call
 from anytime_service.client.connection import Connection

@@ -8,9 +8,9 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from anytime.answer import Answer
 from anytime.errors import ValuesError
-from anytime.lateness import LatenessRecord
+from anytime.inference.answer import Answer
+from anytime.inference.deadline import LatenessRecord
 
 __all__ = ["Deadline", "checked_ms"]
 

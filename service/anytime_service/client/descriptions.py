@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from anytime.model import affordable, checked_budget
+from anytime.model.model import affordable, checked_budget
 from anytime_service.client.errors import ReplyError
 from anytime_service.client.replies import shortened
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from anytime.workers import Worker, Workers
+from anytime.inference.workers import Worker, Workers
 from anytime_service.client.errors import ClosedError
 
 __all__ = ["KEPT", "KeptWorkers", "Pool"]
@@ -67,7 +67,7 @@ class KeptWorkers:
         Raises
         ------
         ExtractorError
-            As `anytime.workers.Workers` does.
+            As `anytime.inference.workers.Workers` does.
         ClosedError
             The client was closed meanwhile.
         """

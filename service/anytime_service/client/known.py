@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.client.calling import Ask, Call
 from anytime_service.client.connection import Connection
 from anytime_service.client.control import Control

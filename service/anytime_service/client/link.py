@@ -20,7 +20,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError, ReplyError
 from anytime_service.client.frames import Begin, End, Group, encode_frame
 from anytime_service.client.margin import NetworkMargin

@@ -1,8 +1,8 @@
 """How much earlier than its caller's deadline the server is asked to answer, learned from how late answers came.
 
 An answer that a deadline interrupts comes after it by what the way there, the way back and both event loops take. Each
-such answer teaches, also one that came too late to be used. `anytime.lateness` follows its quantile in small steps; a
-network may change by far more than a step, so here it is taken over the last answers themselves.
+such answer counts, also one that came too late to be used. `anytime.inference.deadline` follows its quantile in small
+steps. A network may change by far more than a step, so here the quantile is that of the last answers themselves.
 """
 
 from __future__ import annotations

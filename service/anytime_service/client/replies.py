@@ -12,7 +12,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from anytime.answer import Answer, Expected
+from anytime.inference.answer import Answer
+from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 
 __all__ = ["Reply", "answer_of", "decode", "decode_reply", "problem_of", "seconds_of", "shortened"]

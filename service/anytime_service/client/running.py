@@ -1,8 +1,8 @@
 """Extractors under a deadline with the model elsewhere: each group is sent as soon as it is computed.
 
-As in `anytime.collecting`, a group may fail: its extractor raises, its process dies, the server refuses its values. The
-policy "prefix" can use nothing behind such a hole, so a model that can answers for what has arrived, and of one that
-cannot the answer is asked for at once.
+As in `anytime.inference.runner`, a group may fail: its extractor raises, its process dies, the server refuses its
+values. The policy "prefix" cannot use the groups after it. A model that supports the policy "arrived" then answers from
+the groups that have arrived; any other model answers at once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anytime.answer import Answer
-from anytime.collecting import Failure
 from anytime.errors import ValuesError
-from anytime.workers import Arrival, Extraction
+from anytime.inference.answer import Answer
+from anytime.inference.runner import Failure
+from anytime.inference.workers import Arrival, Extraction
 from anytime_service.client.calling import Call, with_note
 from anytime_service.client.errors import ConnectionLostError, ProblemError
 from anytime_service.client.frames import Encoded, encode_values

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from anytime.answer import Answer, Policy
+from anytime.inference.answer import Answer
+from anytime.types import Policy
 from anytime_service.client.control import MESSAGEPACK, Control
 from anytime_service.client.deadlines import checked_ms
 from anytime_service.client.descriptions import described

@@ -9,9 +9,10 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from anytime.answer import Answer, Overload, Policy
-from anytime.lateness import Lateness
-from anytime.workers import Worker
+from anytime.inference.answer import Answer
+from anytime.inference.deadline import Lateness
+from anytime.inference.workers import Worker
+from anytime.types import Overload, Policy
 from anytime_service.client.calling import asked
 from anytime_service.client.core import Core, Extractors
 from anytime_service.client.descriptions import ModelCard, ModelDescription, Plan

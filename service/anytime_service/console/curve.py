@@ -6,9 +6,9 @@ import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from anytime.certificate import at_least
-from anytime.guarantee import bound, doubling_bound
-from anytime.model import AnytimeModel
+from anytime.evaluation.certificate import at_least
+from anytime.model.model import Model
+from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.control import Registry
 from anytime_service.openapi import problem_responses
 
@@ -65,7 +65,7 @@ async def model_curve(name: str, registry: Registry) -> ModelCurve:
     return curve(registry.get(name))
 
 
-def curve(model: AnytimeModel) -> ModelCurve:
+def curve(model: Model) -> ModelCurve:
     """Tell a model's curve."""
     steps = model.manifest.steps
     least, most = _floor(model), _ceiling(model)
@@ -95,7 +95,7 @@ def curve(model: AnytimeModel) -> ModelCurve:
     )
 
 
-def _held_out(model: AnytimeModel, prefix: int) -> float | None:
+def _held_out(model: Model, prefix: int) -> float | None:
     expected, null = model.expected(prefix), model.manifest.prior_deviance
     if expected.cv_error is None or expected.r2 is None:
         return None
@@ -104,14 +104,14 @@ def _held_out(model: AnytimeModel, prefix: int) -> float | None:
     )
 
 
-def _penalised(model: AnytimeModel, prefix: int) -> float | None:
+def _penalised(model: Model, prefix: int) -> float | None:
     """Return 2F over the number of responses; a likelihood has no theory to compare it with."""
     if model.manifest.family != "gaussian":
         return None
     return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
 
 
-def _floor(model: AnytimeModel) -> list[float | None]:
+def _floor(model: Model) -> list[float | None]:
     """Return the least `penalised_r2` of each prefix by the theorems, from what is known of the best sets.
 
     Theorem 3.2 with K the cost of all groups, for the best set of that cost is all of them. Theorem 4.3 with the
@@ -130,7 +130,7 @@ def _floor(model: AnytimeModel) -> list[float | None]:
     return [None] * (model.steps + 1)
 
 
-def _ceiling(model: AnytimeModel) -> list[float | None]:
+def _ceiling(model: Model) -> list[float | None]:
     """Return the largest `penalised_r2` of any set of groups that costs what each prefix does."""
     found = model.manifest.certificate
     if found is None:
@@ -138,7 +138,7 @@ def _ceiling(model: AnytimeModel) -> list[float | None]:
     return [2 * bound / len(model.manifest.responses) for bound in found.bounds]
 
 
-def _certified(model: AnytimeModel) -> str | None:
+def _certified(model: Model) -> str | None:
     """What the certificate comes to; a share is rounded down, so that nothing is said that is not known."""
     shares, stopped = model.certified_shares, model.manifest.stopped
     if shares is None:
@@ -150,7 +150,7 @@ def _certified(model: AnytimeModel) -> str | None:
     )
 
 
-def _promise(model: AnytimeModel) -> str:
+def _promise(model: Model) -> str:
     promised, unit = model.manifest.guarantee, model.groups.cost_unit
     if promised.gamma is not None:
         return (

@@ -29,8 +29,8 @@ import numpy as np
 from scipy import fft, ndimage
 from threadpoolctl import threadpool_limits
 
-from anytime.arrays import Float
 from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float
 
 __all__ = ["EXTRACTORS", "Extractor", "feature_table", "measure_costs"]
 

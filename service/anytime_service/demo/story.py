@@ -20,13 +20,13 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from anytime.answer import Answer
-from anytime.arrays import Float
-from anytime.cli.reporting import steps_table
+from anytime.cli.report import steps_table
 from anytime.errors import AnytimeError
 from anytime.estimators import AnytimeClassifier
-from anytime.model import AnytimeModel
-from anytime.runner import Runner
+from anytime.inference.answer import Answer
+from anytime.inference.runner import Runner
+from anytime.model.model import Model
+from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
 __all__ = ["tell"]
@@ -80,7 +80,7 @@ def tell(*, once: bool, port: int) -> None:
                     process.wait()
 
 
-def _answer(console: Console, model: AnytimeModel, port: int, images: Float, labels: Any) -> None:
+def _answer(console: Console, model: Model, port: int, images: Float, labels: Any) -> None:
     """Answer about images under each deadline, ask the server about the same groups, and print what came of it."""
     with Runner(model, EXTRACTORS, worker="process") as runner:
         runner.warm_up(images[0])
@@ -141,7 +141,7 @@ def _ask(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
     return answer
 
 
-def _invitation(model: AnytimeModel, port: int, row: Float) -> str:
+def _invitation(model: Model, port: int, row: Float) -> str:
     """A request to try by hand."""
     first = model.manifest.steps[0].group
     values = [round(value, 4) for value in row[model.groups.slices[model.groups.position(first)]].tolist()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import MissingVersionError
 from anytime_service.registry import ModelRegistry
@@ -36,14 +36,14 @@ class KeptModels:
         self._max_rows = max_rows
         self._keep_ms = keep_s * 1000.0
         self._seen = registry()
-        self._kept: OrderedDict[tuple[str, str], tuple[AnytimeModel, float]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
         self.bounds = self._bounded()
 
     def __len__(self) -> int:
         """Tell how many are kept though they are served no more."""
         return len(self._kept)
 
-    def find(self, name: str, version: str) -> AnytimeModel:
+    def find(self, name: str, version: str) -> Model:
         """Find a model in one version.
 
         Raises
@@ -83,5 +83,5 @@ class KeptModels:
         return Bounds.of((*self._seen.every(), *(model for model, _ in self._kept.values())), self._max_rows)
 
 
-def _found(registry: ModelRegistry, name: str, version: str) -> AnytimeModel | None:
+def _found(registry: ModelRegistry, name: str, version: str) -> Model | None:
     return next((model for model in registry.models.get(name, ()) if model.version == version), None)

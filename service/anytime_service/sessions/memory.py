@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
@@ -79,7 +80,7 @@ class MemorySessions:
             self._sweep.cancel()
             self._sweep = None
 
-    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`."""
         self._expire()
         account = account or self._nobody
@@ -87,7 +88,7 @@ class MemorySessions:
             raise account.over_share(account.sessions, self.most, "sessions")
         if len(self._sessions) >= self.most:
             raise OverloadedError(f"there are {len(self._sessions)} sessions; delete those that are done with")
-        session = MemorySession(secrets.token_urlsafe(16), model.open(rows), account=account, used_ms=now_ms())
+        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
         self._sessions[session.id] = session
         account.sessions += 1
         self._wake_later()

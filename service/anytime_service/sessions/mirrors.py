@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from anytime.arrays import Float
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.types import Float
 from anytime_service.errors import DamagedSessionError, OverloadedError
 from anytime_service.held import Held
 from anytime_service.live import Live
@@ -97,7 +97,7 @@ class Mirror:
         """The latest revision among the messages that are held, 0 without any."""
         return max(self._held, default=0)
 
-    def show(self, snapshot: Snapshot, model: AnytimeModel, newest: int = 0) -> Session:
+    def show(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
         """Take what has been read.
 
         Parameters
@@ -293,9 +293,9 @@ class Mirrors:
             mirror.let_go()
 
 
-def prediction_of(name: str, snapshot: Snapshot, model: AnytimeModel, max_rows: int) -> Prediction:
+def prediction_of(name: str, snapshot: Snapshot, model: Model, max_rows: int) -> Prediction:
     """Make a prediction of what has been read of a session; raises DamagedSessionError."""
-    prediction = model.open(snapshot.rows)
+    prediction = Prediction(model, snapshot.rows)
     arrays = unpacked(name, prediction, {group: kept.content for group, kept in snapshot.groups.items()}, max_rows)
     for group, array in arrays.items():
         prediction.take(group, array)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime.arrays import Float
 from anytime.errors import ValuesError
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
 from anytime_service.sessions.scripts import FORMAT
 
@@ -56,7 +56,7 @@ class Bounds(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, models: Iterable[AnytimeModel], rows: int) -> Bounds:
+    def of(cls, models: Iterable[Model], rows: int) -> Bounds:
         """Return the bounds of sessions of `models`, with `rows` rows at most."""
         fields, size = 0, 0
         for model in models:

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import (
@@ -75,7 +76,7 @@ _log = logging.getLogger("anytime_service")
 class RedisSession:
     """A session that groups can be handed to, see `OpenSession`."""
 
-    def __init__(self, store: RedisSessions, name: str, model: AnytimeModel, rows: int | None) -> None:
+    def __init__(self, store: RedisSessions, name: str, model: Model, rows: int | None) -> None:
         self.id = name
         self.model = model
         self._store = store
@@ -83,7 +84,7 @@ class RedisSession:
 
     async def take(self, values: Mapping[str, Any]) -> Took:
         """Take groups; they are checked before they go to Redis, and none goes if one is refused."""
-        arrays = checked_groups(self.model.open(self._rows), values)
+        arrays = checked_groups(Prediction(self.model, self._rows), values)
         rows = len(next(iter(arrays.values()))) if arrays else 0
         pairs = [each for name, array in arrays.items() for each in (name, packed(self.id, name, array))]
         store, bounds = self._store, self._store.bounds
@@ -91,7 +92,9 @@ class RedisSession:
             status, *told = await store.ask(TAKE, self.id, rows, bounds.fields, bounds.size, *pairs)
             if status == b"rows":
                 known = read_rows(self.id, told[0], bounds.rows)
-                checked_groups(self.model.open(known), values)  # raises what is wrong, if not the number of rows alone
+                checked_groups(
+                    Prediction(self.model, known), values
+                )  # raises what is wrong, if not the number of rows alone
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self._rows is None:
             store.learn_rows(self.id, self.model, rows)
@@ -169,7 +172,7 @@ class RedisSessions:
         """Close every connection."""
         await self._link.close()
 
-    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`; limit and shares apply to all replicas together."""
         name = secrets.token_urlsafe(16)
         owner, share = ("", self.most) if account is None else (account.owner, account.share(self.most))
@@ -243,11 +246,11 @@ class RedisSessions:
             self._report(error)
             raise
 
-    def learn_rows(self, name: str, model: AnytimeModel, rows: int) -> None:
+    def learn_rows(self, name: str, model: Model, rows: int) -> None:
         """Remember how many rows a session has, now that its first values have come."""
         self._know(name, About(model.name, model.version, rows))
 
-    async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, AnytimeModel]:
+    async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session, for somebody who waits that long or, with 0, for nobody."""
         most_ms = max(wait_ms, LEAST_MS) if wait_ms else None
         bounds = self.bounds
@@ -319,7 +322,7 @@ class RedisSessions:
             _log.warning("%s", error)
 
 
-def _completed(model: AnytimeModel, fields: Sequence[bytes]) -> int:
+def _completed(model: Model, fields: Sequence[bytes]) -> int:
     """Longest prefix that the groups among the fields of a session complete."""
     lacking = list(model.lacking)
     for field in fields:

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
-from anytime.answer import Answer
 from anytime.errors import ValuesError
-from anytime.model import AnytimeModel
-from anytime.prediction import Prediction
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.accounts import Account
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
 from anytime_service.live import VALUE_BYTES, Live
@@ -29,7 +29,7 @@ class OpenSession(Protocol):
     """A session that groups can be handed to."""
 
     @property
-    def model(self) -> AnytimeModel:
+    def model(self) -> Model:
         """The model that answers; a session keeps the one it began with."""
 
     async def take(self, values: Mapping[str, Any]) -> Took:
@@ -69,7 +69,7 @@ class SessionStore(Protocol):
     async def close(self) -> None:
         """End what runs beside the requests."""
 
-    async def create(self, model: AnytimeModel, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session for the key of an account; return its id.
 
         Raises
@@ -127,7 +127,7 @@ class Session:
     note: str | None = None
 
     @property
-    def model(self) -> AnytimeModel:
+    def model(self) -> Model:
         """The model that answers; a session keeps the one it began with."""
         return self.prediction.model
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from anytime.answer import Answer
 from anytime.errors import AnytimeError
+from anytime.inference.answer import Answer
+from anytime.inference.prediction import Prediction
 from anytime_service.accounts import Account
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.exchange import Exchange, Reply
@@ -163,7 +164,7 @@ class Inference:
 
     def _opened(self, ask: Ask, *, admitted: bool) -> Live:
         # The model stays the one that the tensors were checked against, though another may have been loaded since.
-        shared = self._model.open(ask.rows)
+        shared = Prediction(self._model, ask.rows)
         told, account = (self._tell, self._fail), self._account
         return self._handler.open(ask, self._begun, *told, shared=shared, admitted=admitted, account=account)
 

@@ -9,8 +9,8 @@ import msgspec
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from anytime.answer import Answer
 from anytime.errors import AnytimeError
+from anytime.inference.answer import Answer
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
 
-from anytime.answer import Answer
 from anytime.errors import AnytimeError
+from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
 from anytime_service.exchange import Exchange

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.errors import FieldError
 from anytime_service.wire.forms import Form
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.wire.forms import JSON, MSGPACK, Decoder, Form, located, of_group, read, too_large
 from anytime_service.wire.long_values import Pauses, is_long, long_array_of, malformed
@@ -179,7 +179,7 @@ def read_line(line: bytes, number: int) -> GroupLine:
 
 
 async def read_long_line(
-    line: bytes, number: int, model: AnytimeModel, max_rows: int
+    line: bytes, number: int, model: Model, max_rows: int
 ) -> tuple[LongLine, np.ndarray[Any, Any]]:
     """Read a long line and convert its values, with turns for others; raises MalformedBodyError or FieldError."""
     pauses = Pauses()
@@ -202,7 +202,7 @@ def read_took(line: bytes) -> TookLine | None:
         return None
 
 
-async def arrays(form: Form, model: AnytimeModel, groups: RawGroups, max_rows: int) -> Arrays:
+async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> Arrays:
     """Convert the values of groups to arrays, by name; waits only where there are so many that it takes long.
 
     Raises
@@ -250,7 +250,7 @@ def _group_of(line: bytes) -> str | None:
 
 
 async def _array(
-    form: Form, model: AnytimeModel, name: str, raw: msgspec.Raw | Packed, max_rows: int, pauses: Pauses
+    form: Form, model: Model, name: str, raw: msgspec.Raw | Packed, max_rows: int, pauses: Pauses
 ) -> np.ndarray[Any, Any]:
     try:
         if not isinstance(raw, Packed) and is_long(form, memoryview(raw)):

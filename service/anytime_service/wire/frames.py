@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from anytime.answer import Overload, Policy
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
+from anytime.types import Overload, Policy
 from anytime_service.errors import MalformedBodyError
 from anytime_service.problems import Problem
 from anytime_service.wire.forms import JSON, MSGPACK, Form, of_group, read, too_large
@@ -172,7 +172,7 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
     return frame
 
 
-async def array_of_long(form: Form, model: AnytimeModel, frame: LongGroupFrame, max_rows: int) -> np.ndarray[Any, Any]:
+async def array_of_long(form: Form, model: Model, frame: LongGroupFrame, max_rows: int) -> np.ndarray[Any, Any]:
     """Convert the values of a long message, see `array_of`; lets other work go on in between.
 
     Raises

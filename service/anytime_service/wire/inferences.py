@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from anytime.answer import Answer
 from anytime.errors import suggestion
-from anytime.model import AnytimeModel
+from anytime.inference.answer import Answer
+from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.problems import Problem
 from anytime_service.wire.tensors import InferRequest
@@ -106,7 +106,7 @@ def infer_problem(problem: Problem) -> InferProblem:
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
-def output_names(model: AnytimeModel) -> list[str]:
+def output_names(model: Model) -> list[str]:
     """Outputs that a model can give."""
     names = ["prediction"]
     if model.manifest.classes is not None:
@@ -118,7 +118,7 @@ def output_names(model: AnytimeModel) -> list[str]:
     return names
 
 
-def check_outputs(model: AnytimeModel, request: InferRequest) -> None:
+def check_outputs(model: Model, request: InferRequest) -> None:
     """Check that the outputs wanted are there.
 
     Raises
@@ -148,7 +148,7 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
     return "FP64" if kinds <= {int, float} else "BYTES"
 
 
-def encode_inference(model: AnytimeModel, answer: Answer, request: InferRequest | None) -> Inference:
+def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> Inference:
     """Write an answer.
 
     Parameters
@@ -192,7 +192,7 @@ def _wanted(outputs: Iterable[str], request: InferRequest | None) -> dict[str, b
     return wanted
 
 
-def _outputs(model: AnytimeModel, answer: Answer) -> dict[str, _Output]:
+def _outputs(model: Model, answer: Answer) -> dict[str, _Output]:
     classes = model.manifest.classes
     numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
     if not np.isfinite(numbers).all():

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.wire.forms import JSON, MSGPACK, Form, located, of_group
@@ -62,7 +62,7 @@ def is_long(form: Form, content: memoryview) -> bool:
 
 
 async def long_array_of(
-    form: Form, model: AnytimeModel, group: str, content: bytes, max_rows: int, pauses: Pauses
+    form: Form, model: Model, group: str, content: bytes, max_rows: int, pauses: Pauses
 ) -> np.ndarray[Any, Any]:
     """Convert long values of a group, see `long_array`; the number of rows is checked before any is decoded.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.release import release
 from anytime_service.wire.inferences import Scalar, class_datatype, in_json
 
@@ -78,7 +78,7 @@ def server_metadata() -> InferServer:
     return InferServer("anytime", release(), EXTENSIONS)
 
 
-def model_metadata(model: AnytimeModel, versions: list[str]) -> InferModel:
+def model_metadata(model: Model, versions: list[str]) -> InferModel:
     """Tell of a model that is here in some versions; one that was never saved has none."""
     return InferModel(
         name=model.name,
@@ -97,7 +97,7 @@ def model_metadata(model: AnytimeModel, versions: list[str]) -> InferModel:
     )
 
 
-def _inputs(model: AnytimeModel) -> list[InferTensorKind]:
+def _inputs(model: Model) -> list[InferTensorKind]:
     kinds: list[InferTensorKind] = []
     for name, place in model.places.items():
         group = model.groups.groups[model.groups.positions[name]]
@@ -111,7 +111,7 @@ def _inputs(model: AnytimeModel) -> list[InferTensorKind]:
     return kinds
 
 
-def _outputs(model: AnytimeModel) -> list[InferTensorKind]:
+def _outputs(model: Model) -> list[InferTensorKind]:
     classes, calibration = model.manifest.classes, model.manifest.calibration
     coverage: dict[str, Scalar] = {} if calibration is None else {"coverage": calibration.coverage}
     if classes is None:

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from anytime.answer import Overload, Policy
 from anytime.errors import suggestion
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
+from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.wire.forms import JSON, located, read
 from anytime_service.wire.long_values import Pauses, is_long, long_array
@@ -248,7 +248,7 @@ class Tensor:
             )
 
 
-def tensors_of(model: AnytimeModel, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
+def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
     """Inputs of a request, checked against the model; their values are not looked at yet.
 
     Raises
@@ -273,7 +273,7 @@ def tensors_of(model: AnytimeModel, request: InferRequest, max_rows: int) -> tup
     return tensors
 
 
-def _tensor(model: AnytimeModel, place: str, told: InferInput, max_rows: int) -> Tensor:
+def _tensor(model: Model, place: str, told: InferInput, max_rows: int) -> Tensor:
     _check_name(model, place, told.name)
     if told.datatype not in DATATYPES:
         raise FieldError(
@@ -300,7 +300,7 @@ def _size(place: str, told: InferInput, expected: int) -> int | None:
     return size
 
 
-def _check_name(model: AnytimeModel, place: str, name: str) -> None:
+def _check_name(model: Model, place: str, name: str) -> None:
     if name in model.places:
         return
     if name in model.groups.positions:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.model.model import Model
 from anytime_service.errors import FieldError
 
 __all__ = ["Dtype", "Packed", "Values", "array_of"]
@@ -28,7 +28,7 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def array_of(
-    model: AnytimeModel, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int
+    model: Model, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int
 ) -> np.ndarray[Any, Any]:
     """Values as an array, (rows, features) or flat, of a float type.
 
@@ -53,7 +53,7 @@ def array_of(
     return array
 
 
-def _unpacked(model: AnytimeModel, group: str, values: bytes, dtype: Dtype | None) -> np.ndarray[Any, Any]:
+def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> np.ndarray[Any, Any]:
     if dtype is None:
         raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected 'f4' or 'f8' beside")
     place = model.places.get(group)

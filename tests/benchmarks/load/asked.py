@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from anytime.answer import Policy
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime.types import Policy
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
 
@@ -73,7 +74,7 @@ class Asked:
 
 
 def planned(
-    model: AnytimeModel, rng: np.random.Generator, count: int, policy: Policy = "prefix", stretch: float = 1.0
+    model: Model, rng: np.random.Generator, count: int, policy: Policy = "prefix", stretch: float = 1.0
 ) -> Iterator[Asked]:
     """Plan predictions: groups at random times, most in the order of the sequence, some too late.
 
@@ -100,7 +101,7 @@ def resting(stalls: Sequence[tuple[float, float]]) -> Iterator[tuple[float, floa
         yield begin, caught_up + RESTING_MS
 
 
-def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, float]]) -> list[str]:
+def faults(model: Model, asked: Asked, stalls: Sequence[tuple[float, float]]) -> list[str]:
     """What is wrong with the answer; what a loop that stood still at that time explains is "stalled"."""
     if len(asked.answers) != 1:
         return [f"{len(asked.answers)} answers"]
@@ -112,7 +113,7 @@ def faults(model: AnytimeModel, asked: Asked, stalls: Sequence[tuple[float, floa
             return ["stalled"]
         return [f"no answer: {problem.get('status')} {problem.get('detail')}"]
     found = []
-    prediction = model.open(1)
+    prediction = Prediction(model, 1)
     for _, group, values in asked.groups:
         if group in answer["groups"]:
             prediction.add(group, values)

@@ -20,7 +20,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from anytime.threads import single_blas_thread
+from anytime._linalg import single_blas_thread
 from anytime_service.app import create_app
 from anytime_service.registry import load_registry
 from anytime_service.server import bind, build_server

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
 from anytime_service.openapi import AnytimeAPI
 from anytime_service.signals import ModelSignals

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from anytime._linalg import single_blas_thread
 from anytime.estimators import AnytimeRegressor
-from anytime.model import AnytimeModel
-from anytime.threads import single_blas_thread
+from anytime.model.model import Model
 
 __all__ = ["saved_model", "values_of"]
 
@@ -22,7 +22,7 @@ def saved_model(
     seed: int = 0,
     name: str = "load",
     called: str = "group",
-) -> AnytimeModel:
+) -> Model:
     """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments.
 
     Parameters
@@ -46,7 +46,7 @@ def saved_model(
         return AnytimeRegressor({"cost_unit": "ms", "groups": told}, n_jobs=1).fit(X, y).save(path, name=name)
 
 
-def values_of(model: AnytimeModel, group: str, rng: np.random.Generator) -> list[float]:
+def values_of(model: Model, group: str, rng: np.random.Generator) -> list[float]:
     """Values of one group for one row, with as many digits as JSON usually has."""
     place = model.places[group]
     return [round(float(number), 6) for number in rng.standard_normal(place.stop - place.start)]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anytime.answer import Answer
+from anytime.inference.answer import Answer
 from anytime_service.client.frames import Begin, Encoded, End, Group, encode_frame, encode_values
 from anytime_service.client.replies import Reply, decode_reply
 from benchmarks.load.frames import WebSocketClient, binary

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anytime.arrays import Bool, Float, Index
-from anytime.gram import Gram
 from anytime.groups import FeatureGroups
-from anytime.sequencing import given_sequence
+from anytime.moments.gram import Gram
+from anytime.selection import given_sequence
+from anytime.types import Bool, Float, Index
 
 __all__ = ["Line", "active_groups", "area", "entry_order", "explained", "line_of", "refitted"]
 

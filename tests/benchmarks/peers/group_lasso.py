@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from anytime.arrays import Float
 from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float
 from benchmarks.peers.environments import Absent, ours, prepared
 from benchmarks.peers.section import Cell, Finding, Section, Sheet, absence
 from benchmarks.peers.turns import FailedError, digits

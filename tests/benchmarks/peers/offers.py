@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from anytime.arrays import Float
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.types import Float
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.quality_sets import QualitySet
 from benchmarks.peers.spending import Points, cost_of, mean_upto, prices, served

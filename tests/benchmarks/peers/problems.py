@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.arrays import Float, Index
 from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float, Index
 from benchmarks.peers.workers import write_arrays
 
 __all__ = ["Made", "made"]

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.arrays import Float, Index
-from anytime.evaluation import ndcg
+from anytime.data.columns import feature_matrix, numbers
+from anytime.data.formats import open_table
+from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups
-from anytime.tables import feature_matrix, numbers, open_table
+from anytime.types import Float, Index
 
 __all__ = ["SETS", "Part", "QualitySet", "load"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from anytime.experiments.report import STYLE
+from anytime_reproduction.report import STYLE
 from benchmarks.peers.section import Cell, Finding, Section, Sheet
 
 __all__ = ["kept", "lines", "machine", "page", "shown", "write"]

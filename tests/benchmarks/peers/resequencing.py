@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.artifact import load
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.resequencing import resequence
+from anytime.inference.loaded import load
+from anytime.training.resequencing import resequence
 from benchmarks.peers.environments import ours
 from benchmarks.peers.section import Cell, Finding, Section, Sheet, cell
 from benchmarks.peers.turns import FailedError, Spread, in_turns

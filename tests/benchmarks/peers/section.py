@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anytime.plotting import write_figure
+from anytime.evaluation.plots import write_figure
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.turns import Spread, digits
 

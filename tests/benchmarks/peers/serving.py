@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anytime.model import AnytimeModel
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from benchmarks.load.models import saved_model, values_of
 from benchmarks.peers.asking import on_core, percentile, saturated, saturated_by_websocket, timed
 from benchmarks.peers.environments import Absent, ours, prepared
@@ -76,7 +77,7 @@ def serving(quick: bool) -> Section:
     return Section("serving", title, "", versions, (*findings, *told), TEXT, (sheet,))
 
 
-def _plain(model: AnytimeModel) -> tuple[np.ndarray[Any, Any], float]:
+def _plain(model: Model) -> tuple[np.ndarray[Any, Any], float]:
     """Coefficients of the last prefix in the order in which groups are sent, and the intercept."""
     prefixes = model.prefixes
     used = prefixes.columns
@@ -86,10 +87,10 @@ def _plain(model: AnytimeModel) -> tuple[np.ndarray[Any, Any], float]:
 
 
 def _measured(
-    servers: list[Server], model: AnytimeModel, row: Mapping[str, list[float]], rounds: int, seconds: float
+    servers: list[Server], model: Model, row: Mapping[str, list[float]], rounds: int, seconds: float
 ) -> tuple[Sheet, list[Finding]]:
     """All servers in turns."""
-    prediction = model.open(1)
+    prediction = Prediction(model, 1)
     for name, values in row.items():
         prediction.add(name, values)
     right = float(prediction.answer().prediction)

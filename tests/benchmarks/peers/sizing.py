@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.arrays import Float
-from anytime.experiments.drawing import curve, panels
+from anytime.types import Float
+from anytime_reproduction.drawing import curve, panels
 from benchmarks.peers.environments import ours
 from benchmarks.peers.section import Cell, Finding, Picture, Section, Sheet, Verdict, cell, mebibytes, picture
 from benchmarks.peers.turns import FailedError, Spread, digits, ratios

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from anytime.accumulate import moments_of
-from anytime.arrays import Float
-from anytime.gram import Gram
 from anytime.groups import load_groups
-from anytime.sequencing import sequence
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import sequence
+from anytime.types import Float
 from benchmarks.peers.rivals.with_ours import coefficients
 from benchmarks.peers.rivals.worker import peak_mib
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anytime.arrays import Bool, Float
 from anytime.groups import FeatureGroups
+from anytime.types import Bool, Float
 
 __all__ = ["Points", "cost_of", "mean_upto", "prices", "served"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from anytime.accumulate import moments_of
-from anytime.gram import Gram
-from anytime.group_lasso import group_lasso_path
+from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups, load_groups
-from anytime.prefixes import PrefixModels, prefix_models, staircase
-from anytime.sequencing import FactoredSequence, sequence
-from anytime.threads import single_blas_thread
+from anytime.model.prefixes import PrefixModels, prefix_models, staircase
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime.selection import FactoredSequence, sequence
+from anytime.selection.sparse import group_lasso_path
 from benchmarks.peers.rivals.worker import Call, Problem
 
 __all__ = ["CALLS", "coefficients", "gram_of", "groups_of", "product"]

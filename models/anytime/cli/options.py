@@ -1,0 +1,122 @@
+"""Options that several commands share.
+
+Where a command writes its model, checked before the work and not after it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anytime.errors import ArtifactError, TrainingError
+
+__all__ = [
+    "Alpha",
+    "AsJson",
+    "Data",
+    "Drop",
+    "DropMissing",
+    "First",
+    "Folds",
+    "GroupsFile",
+    "Jobs",
+    "MaybeGroups",
+    "MaybeTarget",
+    "ModelFile",
+    "Out",
+    "Query",
+    "Seed",
+    "TargetColumns",
+    "Weights",
+    "Without",
+    "check_directory",
+    "check_out",
+    "checked_folds",
+    "parsed_alpha",
+    "workers",
+]
+
+Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.", show_default=False)]
+ModelFile = Annotated[Path, typer.Argument(help="Model file.", show_default=False)]
+GroupsFile = Annotated[Path, typer.Option("--groups", help="Groups file, JSON or YAML.", show_default=False)]
+TargetColumns = Annotated[
+    list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
+]
+MaybeGroups = Annotated[
+    Path | None,
+    typer.Option("--groups", help="Groups file, JSON or YAML; moments bring their own.", show_default=False),
+]
+MaybeTarget = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="Column to predict; repeat it for several responses. Moments bring their own.",
+        show_default=False,
+    ),
+]
+Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
+Folds = Annotated[
+    int, typer.Option(help="Folds of the cross-validation; 0 measures no error and needs a fixed --alpha.")
+]
+Query = Annotated[
+    str | None, typer.Option(help="Column that names a row's query: its rows share a fold, and NDCG is told.")
+]
+Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
+Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
+First = Annotated[
+    list[str] | None,
+    typer.Option("--first", help="Group to place before all others; repeat it for an order.", show_default=False),
+]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", help="Group to leave out; may be repeated.", show_default=False)
+]
+DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def parsed_alpha(text: str) -> float | Literal["cv"]:
+    """The value of --alpha."""
+    if text == "cv":
+        return "cv"
+    try:
+        return float(text)
+    except ValueError:
+        raise TrainingError(f"--alpha is {text!r}; expected a number, 0 or more, or 'cv'") from None
+
+
+def checked_folds(folds: int, *, needed: bool) -> int:
+    """The value of --folds."""
+    if folds < 0 or folds == 1:
+        raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
+    if folds == 0 and needed:
+        raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
+    return folds
+
+
+def workers(jobs: int | None) -> int:
+    """The value of --n-jobs for joblib: all cores unless told."""
+    if jobs == 0:
+        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
+    return -1 if jobs is None else jobs
+
+
+Out = Annotated[Path, typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False)]
+
+
+def check_out(out: Path) -> None:
+    """Refuse a model file that could not be written, or would not be found by a server."""
+    if out.suffix != ".safetensors":
+        raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .safetensors")
+    check_directory(out)
+
+
+def check_directory(out: Path) -> None:
+    """Refuse a file whose directory is not there, or that is one itself."""
+    if not out.parent.is_dir():
+        raise ArtifactError(f"cannot write {str(out)!r}: there is no directory {str(out.parent)!r}")
+    if out.is_dir():
+        raise ArtifactError(f"cannot write {str(out)!r}: it is a directory")

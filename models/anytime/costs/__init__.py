@@ -1,0 +1,1 @@
+"""Costs of groups: measured, simulated and compared with those of a model."""

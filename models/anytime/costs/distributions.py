@@ -1,0 +1,355 @@
+"""A histogram whose sum is known: counts in buckets, as a running service tells what its groups take.
+
+Of all distributions with these counts and this sum the one is taken that assumes least, that of the largest entropy.
+Its density within each bucket is proportional to exp(t x), with one t for all of them, found from the sum: a histogram
+of which every value is in one bucket has its mean, and not the middle of the bucket. Where values are beyond the last
+bound the sum says nothing of the buckets: they are uniform then, and an exponential tail takes the rest of the sum.
+
+What computing groups takes, as distributions and not as numbers alone: measured one by one, or as a histogram.
+
+They are kept in a JSON file beside the groups file::
+
+    {"format": 1, "unit": "ms", "source": "anytime profile", "paired": true,
+     "groups": {"hog": {"samples": [2.41, 2.38]}, "speed": {"bounds": [0.1, 0.2], "counts": [7, 3, 0], "sum": 0.96}}}
+
+Samples are `paired` where those at one place belong to the same input: a large picture is slow for every group, and who
+draws costs at random must then draw them together. Histograms cannot be paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from scipy.optimize import brentq
+
+from anytime.errors import GroupsError, file_error, listed, suggestion
+from anytime.groups import FeatureGroups
+from anytime.types import Float
+
+__all__ = [
+    "CostDistributions",
+    "Histogram",
+    "Samples",
+    "checked_quantile",
+    "milliseconds",
+    "priced",
+]
+
+STEEPEST = 500.0
+"""Largest slope of the log-density, in widths of the widest bucket: all of its values are then at one of its ends."""
+
+
+class Histogram(BaseModel):
+    """How many values lie in each bucket, and their sum.
+
+    Attributes
+    ----------
+    bounds : upper ends of the buckets, rising; the first begins at 0, one without an end follows the last.
+    counts : values in each bucket, above the bound before and up to its own; one more than there are bounds.
+    sum : of all values, in the unit of the bounds.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,)
+    )
+
+    bounds: tuple[float, ...] = Field(min_length=1)
+    counts: tuple[int, ...]
+    sum: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if len(self.counts) != len(self.bounds) + 1:
+            raise ValueError(f"{len(self.counts)} counts for {len(self.bounds)} bounds; expected one more count")
+        if self.bounds[0] <= 0 or any(low >= high for low, high in pairwise(self.bounds)):
+            raise ValueError("the bounds do not rise from above 0; expected the upper ends of buckets, in order")
+        if min(self.counts) < 0 or not any(self.counts):
+            raise ValueError("the counts are negative, or all 0; expected at least one value")
+        return self
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values, which is exact."""
+        return self.sum / self.count
+
+    def bucket(self, q: float) -> tuple[float, float]:
+        """Lower and upper end of the bucket in which the q-quantile lies, all that is certain of it."""
+        edges = np.array([0.0, *self.bounds, np.inf])
+        k = int(self._places(np.array([q]))[0])
+        return float(edges[k]), float(edges[k + 1])
+
+    def quantiles(self, q: Float) -> Float:
+        """Quantiles of the distribution of the module's head, by q of 0 to 1 in any shape."""
+        k = self._places(q)
+        u = np.clip((q * self.count - self._below[k]) / self._counts[k], 0.0, 1.0)
+        last = len(self.bounds)
+        inside = np.minimum(k, last - 1)
+        low, width = self._lows[inside], self._widths[inside]
+        # Rounding must not lead out of the bucket.
+        within = np.clip(low + width * _inverse(u, self._slope * width), low, np.array(self.bounds)[inside])
+        tail = self.bounds[-1] - self._excess * np.log1p(-np.minimum(u, 1 - 1e-12))
+        return np.where(k == last, tail, within)
+
+    @cached_property
+    def _counts(self) -> Float:
+        return np.array(self.counts, dtype=np.float64)
+
+    @cached_property
+    def _below(self) -> Float:
+        """Values in the buckets before each, (buckets,)."""
+        return np.cumsum(self._counts) - self._counts
+
+    @cached_property
+    def _lows(self) -> Float:
+        return np.array([0.0, *self.bounds[:-1]])
+
+    @cached_property
+    def _widths(self) -> Float:
+        return np.diff([0.0, *self.bounds])
+
+    @cached_property
+    def _slope(self) -> float:
+        """The t of the module's head."""
+        counts = self._counts[:-1]
+        if self.counts[-1]:
+            return 0.0
+        held = counts > 0
+        counts, lows, widths = counts[held], self._lows[held], self._widths[held]
+        widest = widths.max()
+
+        def missing(z: float) -> float:
+            """By how much the sum at this slope is short of the true one."""
+            return self.sum - float(counts @ (lows + widths * _mean(z * widths / widest)))
+
+        if missing(-STEEPEST) <= 0:  # rounding, or values at the very ends
+            return float(-STEEPEST / widest)
+        if missing(STEEPEST) >= 0:
+            return float(STEEPEST / widest)
+        return float(brentq(missing, -STEEPEST, STEEPEST, xtol=1e-9)) / float(widest)
+
+    @cached_property
+    def _excess(self) -> float:
+        """By how much values beyond the last bound are above it, in the mean."""
+        if not self.counts[-1]:
+            return 0.0
+        rest = self.sum - float(self._counts[:-1] @ (self._lows + self._widths / 2))
+        return max(rest / self.counts[-1] - self.bounds[-1], 0.0)
+
+    def _places(self, q: Float) -> np.typing.NDArray[np.intp]:
+        """Bucket of each quantile, one that has values."""
+        ends = np.cumsum(self._counts)
+        held = np.flatnonzero(self._counts)
+        # At 0 it is the first bucket that has values; rounding must not lead beyond the last one.
+        at = np.searchsorted(ends[held], np.asarray(q) * self.count * (1 - 1e-12), side="left")
+        found: np.typing.NDArray[np.intp] = held[np.minimum(at, len(held) - 1)]
+        return found
+
+
+def _mean(z: Float) -> Float:
+    """Mean of the density proportional to exp(z u) on 0 to 1."""
+    flat = np.abs(z) < 1e-3
+    safe = np.where(flat, 1.0, z)
+    return np.where(flat, 0.5 + z / 12, 1 / -np.expm1(-safe) - 1 / safe)
+
+
+def _inverse(u: Float, z: Float) -> Float:
+    """Quantile u of the density proportional to exp(z v) on 0 to 1."""
+    flat = np.abs(z) < 1e-6
+    safe = np.where(flat, 1.0, z)
+    # By the end at which the density is larger, so that nothing overflows.
+    falling = np.log((1 - u) + u * np.exp(-np.abs(safe))) / -np.abs(safe)
+    rising = 1 + np.log(u + (1 - u) * np.exp(-np.abs(safe))) / np.abs(safe)
+    return np.where(flat, u, np.where(safe < 0, falling, rising))
+
+
+DIGITS = 4
+"""Significant digits of what is measured."""
+
+_MILLISECONDS = {
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
+    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
+}
+
+_Time = Annotated[float, Field(ge=0)]
+
+
+class Samples(BaseModel):
+    """Values that were measured one by one."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,)
+    )
+
+    samples: tuple[_Time, ...] = Field(min_length=1)
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return len(self.samples)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return float(self.array.mean())
+
+    @cached_property
+    def array(self) -> Float:
+        """The values, (count,), as they came."""
+        return np.array(self.samples, dtype=np.float64)
+
+    def quantiles(self, q: Float) -> Float:
+        """Quantiles of the values, by q of 0 to 1 in any shape: each is one of the values."""
+        return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
+
+
+def _kind(group: Any) -> str:
+    """Which of the two a group is, read or made, so that what is wrong is told of that one."""
+    is_samples = "samples" in group if isinstance(group, Mapping) else isinstance(group, Samples)
+    return "samples" if is_samples else "histogram"
+
+
+_Group = Annotated[Annotated[Samples, Tag("samples")] | Annotated[Histogram, Tag("histogram")], Discriminator(_kind)]
+
+
+class CostDistributions(BaseModel):
+    """What computing each group takes, in milliseconds.
+
+    Attributes
+    ----------
+    source : where they come from, in words.
+    paired : whether the samples at one place belong to the same input; see the module's head.
+    groups : by name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    format: Literal[1] = 1
+    unit: Literal["ms"] = "ms"
+    source: str = ""
+    paired: bool = False
+    groups: dict[str, _Group] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if self.paired:
+            counts = {group.count for group in self.groups.values() if isinstance(group, Samples)}
+            if len(counts) != 1 or any(isinstance(group, Histogram) for group in self.groups.values()):
+                raise ValueError("paired groups have samples alone, and as many each")
+        return self
+
+    @classmethod
+    def measured(cls, times: Mapping[str, Float], source: str, *, paired: bool = True) -> CostDistributions:
+        """Of samples, (count,) milliseconds each, to four significant digits."""
+        rounded = {name: tuple(_rounded(value) for value in each.tolist()) for name, each in times.items()}
+        return cls(source=source, paired=paired, groups={name: Samples(samples=kept) for name, kept in rounded.items()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostDistributions:
+        """Read and check a file.
+
+        Raises
+        ------
+        GroupsError
+            It is not there, or holds something else.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise GroupsError(f"cannot read {str(path)!r}: it is not text") from error
+        except OSError as error:
+            raise file_error(GroupsError, f"read {str(path)!r}", error) from error
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise GroupsError(
+                f"{str(path)!r} holds no distributions of costs ({where}: {first['msg'].lower()}); expected a file "
+                "that 'anytime profile' or 'anytime costs' wrote by --distributions"
+            ) from None
+
+    def text(self) -> str:
+        """The file's content."""
+        return self.model_dump_json(indent=None) + "\n"
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Which of some groups it does not have."""
+        return [name for name in names if name not in self.groups]
+
+    def draw(self, names: Iterable[str], draws: int, rng: np.random.Generator) -> Float:
+        """Random costs of groups that it has, (draws, groups), in milliseconds: those of one input in each row."""
+        found = [self.groups[name] for name in names]
+        if self.paired:
+            arrays = [group.array for group in found if isinstance(group, Samples)]
+            places = rng.integers(next(iter(self.groups.values())).count, size=draws)
+            return np.stack([array[places] for array in arrays], axis=1) if arrays else np.zeros((draws, 0))
+        columns = [group.quantiles(rng.random(draws)) for group in found]
+        return np.stack(columns, axis=1) if columns else np.zeros((draws, 0))
+
+    def cost(self, name: str, quantile: float | None) -> float:
+        """What a group costs: its mean, or a quantile; in milliseconds to four significant digits."""
+        group = self.groups[name]
+        return _rounded(group.mean if quantile is None else float(group.quantiles(np.array(quantile))))
+
+
+def checked_quantile(quantile: float | None) -> float | None:
+    """The value of --cost-quantile.
+
+    Raises
+    ------
+    GroupsError
+        It is not between 0 and 1.
+    """
+    if quantile is not None and not 0 < quantile < 1:
+        raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
+    return quantile
+
+
+def milliseconds(unit: str) -> float | None:
+    """How many milliseconds a unit of cost is; None where it is no time."""
+    return _MILLISECONDS.get(unit.strip().lower())
+
+
+def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
+    """Groups at costs in milliseconds; those that are not among them keep theirs, in milliseconds too.
+
+    Parameters
+    ----------
+    costs : by name of the group.
+
+    Raises
+    ------
+    GroupsError
+        A cost is of no such group; or a group that keeps its cost has one that is no time.
+    """
+    for name in costs:
+        if name not in groups.positions:
+            raise GroupsError(f"there is no group {name!r}; {suggestion(name, groups.names)}")
+    factor = milliseconds(groups.cost_unit)
+    unknown = [group.name for group in groups.groups if group.name not in costs and group.cost > 0]
+    if factor is None and unknown:
+        raise GroupsError(
+            f"{listed(unknown)} cannot be measured and keep a cost in {groups.cost_unit!r}, which is no time; "
+            "give their costs in ms, and cost_unit ms"
+        )
+    told = [
+        group.model_copy(update={"cost": costs.get(group.name, group.cost * (factor or 0.0))})
+        for group in groups.groups
+    ]
+    return FeatureGroups(cost_unit="ms", groups=tuple(told))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

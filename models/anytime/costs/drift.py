@@ -1,0 +1,164 @@
+"""Whether other costs would change a model's sequence, and what is lost by leaving it as it is.
+
+Both curves are at the new costs: that of the sequence as it stands, and that of the sequence that would be learned now.
+By least squares the latter is learned from the moments that the model carries; a likelihood is fitted on its rows
+again, and where there are none the curve is *estimated*: the steps keep what they gained, and are sorted by what they
+gain for the new costs, each after those that it requires.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from anytime.groups import FeatureGroups
+from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
+from anytime.model.model import Model, affordable
+from anytime.training.resequencing import Retrained, resequence
+from anytime.types import Float
+
+__all__ = [
+    "Drift",
+    "Order",
+    "drift",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A sequence at given costs.
+
+    Attributes
+    ----------
+    steps : the groups that each step adds, the chosen one last.
+    costs : (steps + 1,) cumulative cost.
+    explained : (steps + 1,) F of each prefix in training, as a share of the risk of the base rate. Both sequences are
+        at the penalty that ordered the groups, so their difference is what the order loses.
+    r2 : (steps + 1,) R² in training of each prefix by the coefficients that its model stores, or None where a response
+        is constant.
+    """
+
+    steps: tuple[tuple[str, ...], ...]
+    costs: Float
+    explained: Float
+    r2: Float | None
+
+    def at(self, budget: float) -> float | None:
+        """Return R² in training within a budget."""
+        return None if self.r2 is None else float(self.r2[affordable(self.costs, budget)])
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """The sequence as it stands beside the one that would be learned, both at the new costs.
+
+    Attributes
+    ----------
+    groups : the groups at the new costs.
+    staying, moving : the two.
+    estimated : whether `moving` is estimated from the steps' own gains, for want of moments or rows.
+    """
+
+    groups: FeatureGroups
+    staying: Order
+    moving: Order
+    estimated: bool
+
+    @property
+    def changes(self) -> bool:
+        """Whether the sequence would be another."""
+        return self.staying.steps != self.moving.steps
+
+    @cached_property
+    def stop(self) -> float:
+        """Cost at which the new sequence has its plateau; timeliness is measured up to there."""
+        moving = self.moving
+        return stopping_cost(moving.costs, moving.explained, plateau_level(moving.costs, moving.explained))
+
+    @cached_property
+    def timeliness(self) -> tuple[float, float]:
+        """Area under the share explained up to `stop`, as a share of it: staying, and moving."""
+        staying, moving = (
+            timeliness(order.costs, order.explained, self.stop, 1.0, "step") for order in (self.staying, self.moving)
+        )
+        return staying, moving
+
+    @property
+    def lost(self) -> float:
+        """What staying loses: of timeliness, 0 to 1."""
+        staying, moving = self.timeliness
+        return max(moving - staying, 0.0)
+
+
+def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) -> Drift:
+    """Compare a model's sequence with the one that it would have at other costs.
+
+    Parameters
+    ----------
+    groups : the model's groups at the new costs.
+    data : the rows, for families other than "gaussian"; without them the new curve is estimated.
+
+    Raises
+    ------
+    GroupsError
+        These are not the groups of the model.
+    """
+    priced = model.groups.with_costs(groups)
+    staying = _order(model, priced)
+    learnable = data is not None if model.manifest.family != "gaussian" else model.moments is not None
+    if not learnable:
+        return Drift(priced, staying, _sorted(model, staying, priced), estimated=True)
+    new = resequence(model, priced, data=data)
+    moving = _order(new, priced)
+    return Drift(priced, staying, staying if moving.steps == staying.steps else moving, estimated=False)
+
+
+def _order(model: Model, groups: FeatureGroups) -> Order:
+    """Return the sequence of a model at the costs of some groups."""
+    manifest = model.manifest
+    risk = 0.5 * (len(manifest.responses) if manifest.prior_deviance is None else manifest.prior_deviance)
+    explained = np.array([0.0, *(step.explained_variance for step in manifest.steps)]) / risk
+    r2 = [model.expected(prefix).r2 for prefix in range(model.steps + 1)]
+    known = None if None in r2 else np.array(r2, dtype=np.float64)
+    steps = [step.adds for step in manifest.steps]
+    return Order(tuple(steps), _costs(steps, groups), explained, known)
+
+
+def _costs(steps: list[tuple[str, ...]], groups: FeatureGroups) -> Float:
+    """Return the cumulative costs (steps + 1,) of steps."""
+    spent = [sum(groups.groups[groups.positions[name]].cost for name in adds) for adds in steps]
+    return np.cumsum([0.0, *spent])
+
+
+def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
+    """Return the steps by falling gain per new cost, each after those that it requires.
+
+    Steps of groups that the user placed first stay where they are, as does a cost-blind order.
+
+    New requirements may tie steps of several groups to each other: these are taken as they stand.
+    """
+    if model.manifest.cost_blind:
+        return staying
+    gains, costs = np.diff(staying.explained), np.diff(staying.costs)
+    density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
+    owner = {name: k for k, adds in enumerate(staying.steps) for name in adds}
+    needed = [
+        {owner[groups.names[g]] for name in adds for g in groups.prerequisites[groups.positions[name]]} - {k}
+        for k, adds in enumerate(staying.steps)
+    ]
+    first = set(model.manifest.first)
+    order = [k for k, adds in enumerate(staying.steps) if first.intersection(adds)]
+    taken = set(order)
+    left = [k for k in range(len(gains)) if k not in taken]
+    while left:
+        # None is open where steps require each other, as their groups never do: then the first one left is next.
+        open_steps = [k for k in left if needed[k] <= taken] or left[:1]
+        best = max(open_steps, key=lambda k: float(density[k]))
+        order.append(best)
+        taken.add(best)
+        left.remove(best)
+    steps = [staying.steps[k] for k in order]
+    r2 = None if staying.r2 is None else reordered(staying.r2, order)
+    return Order(tuple(steps), _costs(steps, groups), reordered(staying.explained, order), r2)

@@ -1,0 +1,1 @@
+"""Tables with the meaning of their columns."""

@@ -1,0 +1,168 @@
+"""From a batch to the matrix that training works on, or one line about why it cannot be.
+
+Which columns of an array or a DataFrame are the features of the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from anytime.data.formats.table import Batch, Text
+from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
+from anytime.groups import FeatureGroups, singletons
+from anytime.types import Float, Index
+
+__all__ = [
+    "GivenGroups",
+    "check_no_times",
+    "feature_matrix",
+    "numbers",
+    "ordered_columns",
+    "picked_columns",
+    "settled_columns",
+]
+
+
+def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
+    """Columns of a batch side by side.
+
+    Parameters
+    ----------
+    batch
+        Holds every feature; other columns are ignored.
+    features
+        Names of the columns, in the order wanted.
+
+    Returns
+    -------
+    Float
+        (rows, features), C-contiguous and writable, NaN where missing.
+
+    Raises
+    ------
+    TableError
+        A column holds text or infinities; the message names it, with an example and its row, counted from 0.
+    """
+    X = np.empty((batch.rows, len(features)))
+    for j, name in enumerate(features):
+        X[:, j] = numbers(batch, name)
+    return X
+
+
+def numbers(batch: Batch, name: str) -> Float:
+    """One column as (rows,) finite float64, NaN where missing; errors as in `feature_matrix`."""
+    if name not in batch.columns:
+        raise TableError(f"column {name!r} was not read; {suggestion(name, tuple(batch.columns))}")
+    column = batch.columns[name]
+    if column.dtype == object:
+        text = batch.culprits.get(name) or _first_text(batch, name)
+        if text is not None:
+            raise TableError(
+                f"column {name!r} holds text, as {_short(text.value)} in row {text.row} (counted from 0); "
+                "expected numbers: encode it, mend it, or leave the column out"
+            )
+        return np.full(batch.rows, np.nan)
+    values: Float = column.astype(np.float64, copy=False)
+    infinite = np.isinf(values)
+    if infinite.any():
+        count, first = int(infinite.sum()), batch.start + int(infinite.argmax())
+        raise TableError(
+            f"column {name!r} holds {count} infinite {'value' if count == 1 else 'values'}, the first in row {first} "
+            "(counted from 0); expected finite numbers, or nothing where a value is missing"
+        )
+    return values
+
+
+def _first_text(batch: Batch, name: str) -> Text | None:
+    cells = enumerate(batch.columns[name], start=batch.start)
+    return next((Text(row, str(value)) for row, value in cells if value is not None), None)
+
+
+def _short(value: str, limit: int = 40) -> str:
+    return repr(value if len(value) <= limit else value[: limit - 3] + "...")
+
+
+TIMES = "mM"
+"""Kinds of numpy's durations and dates."""
+
+GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
+"""Groups as an estimator takes them: the path of a file, its content, or None for each column at cost 1."""
+
+
+def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
+    """Return the columns of a DataFrame that the groups name; anything else as it is.
+
+    Raises
+    ------
+    GroupsError
+        A feature of the groups is no column.
+    TableError
+        A column of a DataFrame, or an array, has no numbers: it has dates, or text that is no number.
+    """
+    if not hasattr(X, "columns"):
+        check_no_times("X", X)
+        return X
+    if groups is None:
+        _check_numbers(X)
+        return X
+    lost = [f for f in groups.features if f not in X.columns]
+    if lost:
+        raise GroupsError(f"the table has no column {listed(lost)}, which the groups name; expected every feature")
+    picked = X[list(groups.features)]
+    _check_numbers(picked)
+    return picked
+
+
+def check_no_times(name: str, values: Any) -> None:
+    """Refuse an array or a Series of dates, times or durations."""
+    dtype = getattr(values, "dtype", None)
+    if getattr(dtype, "kind", "f") in TIMES:
+        raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")
+
+
+def _check_numbers(X: Any) -> None:
+    """Refuse a DataFrame with a column that has no numbers; scikit-learn would not name the column."""
+    kinds = [getattr(dtype, "kind", "O") for dtype in X.dtypes]
+    for name in (name for name, kind in zip(X.columns, kinds, strict=True) if kind not in "biuf"):
+        values = np.asarray(X[name])
+        if values.dtype.kind in TIMES:
+            raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=True)}")
+        for row, value in enumerate(values.tolist() if values.dtype.kind in "OUS" else ()):
+            try:
+                np.float64(value)
+            except (TypeError, ValueError):
+                how = "convert it" + " (a date to days since a fixed date, for example)" * (not isinstance(value, str))
+                raise TableError(
+                    f"X: column {name!r} has {value!r} in row {row} (counted from 0); expected numbers: {how}, "
+                    "or leave the column out"
+                ) from None
+
+
+def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:
+    """The groups, and the place of each of their features among columns of these names.
+
+    Raises
+    ------
+    GroupsError
+        The features are not among the names, nor as many.
+    """
+    settled = singletons(names) if groups is None else groups
+    place = {name: j for j, name in enumerate(names)}
+    if all(feature in place for feature in settled.features):
+        return settled, np.array([place[feature] for feature in settled.features], dtype=np.intp)
+    if len(settled.features) == len(names):  # an array without names: columns in the order of the groups
+        return settled, np.arange(len(names))
+    raise GroupsError(
+        f"X has {len(names)} columns without names and the groups have {len(settled.features)} features; "
+        "expected as many, in the order of the groups, or features called x0, x1, ..."
+    )
+
+
+def ordered_columns(X: Any, columns: Index) -> Any:
+    """Columns in the order of the groups; X itself where they are."""
+    in_place = len(columns) == X.shape[1] and (np.diff(columns) == 1).all() and columns[0] == 0
+    return X if in_place else X[:, columns]

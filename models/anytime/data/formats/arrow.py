@@ -1,0 +1,286 @@
+"""From Arrow's many types to the four dtypes of a table.
+
+Tables that come as Arrow record batches: what Parquet, Arrow and CSV files share.
+
+Arrow files: IPC file format (also known as Feather) and IPC streams.
+
+Parquet: a file, or a directory of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.data.formats.table import Batch, FileTable, Text, damaged, required
+from anytime.errors import TableError, listed, unusable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+__all__ = [
+    "INT64_MAX",
+    "ArrowFileTable",
+    "ArrowTable",
+    "Kind",
+    "ParquetTable",
+    "decoded",
+    "kind_of",
+    "to_numpy",
+]
+
+INT64_MAX = int(np.iinfo(np.int64).max)
+
+
+class Kind(Enum):
+    """How a column is handed out."""
+
+    BOOL = "bool"
+    INT = "int64"
+    FLOAT = "float64"
+    TEXT = "object"
+
+
+def kind_of(arrow_type: pa.DataType) -> Kind | None:
+    """Kind of an Arrow type when nothing is missing; None when it is neither number nor text.
+
+    Missing values later turn BOOL and INT into FLOAT, the only number that can say "missing".
+    """
+    types = required("pyarrow").types
+    if types.is_dictionary(arrow_type):
+        return kind_of(arrow_type.value_type)
+    if types.is_boolean(arrow_type):
+        return Kind.BOOL
+    if types.is_integer(arrow_type):
+        return Kind.INT
+    if types.is_floating(arrow_type) or types.is_decimal(arrow_type) or types.is_null(arrow_type):
+        return Kind.FLOAT
+    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
+        return Kind.TEXT
+    return None
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """Look up the values, where a column stores codes into a dictionary."""
+    is_coded = required("pyarrow").types.is_dictionary(column.type)
+    return column.dictionary_decode() if is_coded else column
+
+
+def to_numpy(column: pa.Array, kind: Kind) -> NDArray[Any]:
+    """One column of a record batch as (rows,) of its kind's dtype; it may share memory and be read-only."""
+    pa = required("pyarrow")
+    target = {Kind.BOOL: pa.bool_(), Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}[kind]
+    # Unsafe, because integers past 2^53 are meant to round when their column has gaps; Kind.INT is known to fit.
+    array: NDArray[Any] = decoded(column).cast(target, safe=False).to_numpy(zero_copy_only=False)
+    return array
+
+
+class ArrowTable(FileTable):
+    """A table whose file pyarrow reads; nothing of it is kept but names, types and kinds."""
+
+    format: ClassVar[str]
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._kinds: dict[str, Kind] = {}
+        self._culprits: dict[str, Text] = {}
+        with self._reading():
+            self._types = self._open()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in the order of the file."""
+        return tuple(self._types)
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be asked for."""
+        return name in self._types
+
+    @abstractmethod
+    def _open(self) -> dict[str, pa.DataType]:
+        """Check the file as far as is cheap; its columns and their types."""
+
+    @abstractmethod
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read the file from one of its `starts`, these columns only, in any order; pieces may be of any length."""
+
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        culprits = {name: self._culprits[name] for name in names if name in self._culprits}
+        kinds = {name: self._kind(name, numeric) for name in names}
+        with self._reading():
+            for piece in self._pieces(names, rows, begin):
+                for first in range(0, piece.num_rows, rows):
+                    part = piece.slice(first, rows)
+                    arrays = {name: to_numpy(part.column(name), kind) for name, kind in kinds.items()}
+                    yield Batch(begin, arrays, culprits)
+                    begin += part.num_rows
+
+    def _kind(self, name: str, numeric: frozenset[str]) -> Kind:
+        """How a column is handed out that is prepared."""
+        kind = self._kinds.get(name, Kind.FLOAT)
+        return Kind.FLOAT if name in numeric and kind is not Kind.TEXT else kind
+
+    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
+        """Settle a kind for each column.
+
+        A column of integers is int64 only if no row of the file is missing. The type does not tell, so those columns,
+        and only those, are surveyed first; the answer is kept.
+        """
+        unsettled = []
+        for name in names:
+            if name in self._kinds:
+                continue
+            kind = kind_of(self._types[name])
+            if kind is None:
+                raise TableError(f"{self.name}: {unusable(repr(name), self._types[name], numeric=name in numeric)}")
+            if kind in (Kind.BOOL, Kind.INT):
+                if name not in numeric:
+                    unsettled.append(name)
+            else:
+                self._kinds[name] = kind
+        if unsettled:
+            with self._reading():
+                self._survey(unsettled)
+
+    def _survey(self, names: Sequence[str]) -> None:
+        """Settle columns of integers and booleans: float64 if a value is missing or too large."""
+        pc = required("pyarrow.compute")
+        kinds = {name: kind_of(self._types[name]) or Kind.FLOAT for name in names}
+        for piece in self._pieces(names, rows=1 << 16):
+            for name in names:
+                column = decoded(piece.column(name))
+                if kinds[name] is Kind.FLOAT:
+                    continue
+                if column.null_count or (kinds[name] is Kind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
+                    kinds[name] = Kind.FLOAT
+        self._kinds |= kinds
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn pyarrow's errors into one line that names the file."""
+        pa = required("pyarrow")
+        try:
+            yield
+        except MemoryError as error:  # also an ArrowException
+            size = re.search(r"size (\d+)", str(error))
+            if size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+                raise
+            raise self._complaint(error) from error  # no batch of a table is larger than the machine's memory
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise self._complaint(error) from error
+
+    def _complaint(self, error: Exception) -> TableError:
+        return damaged(self.name, self.format, error)
+
+
+class ArrowFileTable(ArrowTable):
+    """An Arrow file or stream, mapped into memory, one record batch at hand at a time."""
+
+    format = "Arrow"
+
+    def _open(self) -> dict[str, pa.DataType]:
+        with self.path.open("rb") as file:
+            if file.read(4) == b"FEA1":
+                raise TableError(
+                    f"{self.name} is a Feather file of version 1; write it again as version 2 or as Parquet"
+                )
+        with self._batches(None) as (schema, batches):
+            self._check_names(schema.names)
+            if not any(batch.num_rows for batch in batches):
+                raise self._no_rows()
+        return {field.name: field.type for field in schema}
+
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        del rows, begin  # the batches of the file are taken as they are, from its start
+        fields = sorted(self.columns.index(name) for name in names)
+        with self._batches(fields) as (_, batches):
+            for batch in batches:
+                # Offsets of text that point outside the file would crash the process rather than raise.
+                batch.validate(full=True)
+                yield batch
+
+    @contextmanager
+    def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        ipc = required("pyarrow.ipc")
+        options = ipc.IpcReadOptions(included_fields=fields)
+        with required("pyarrow").memory_map(self.name, "r") as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            with (ipc.open_file if is_file else ipc.open_stream)(source, options=options) as reader:
+                if is_file:
+                    yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+                else:
+                    yield reader.schema, iter(reader)
+
+
+_BUFFER = 1 << 16
+"""Bytes read ahead for each column: a row group is streamed, however large, and 500 columns take 32 MiB."""
+
+
+class _RowGroup(NamedTuple):
+    """Where some consecutive rows of the table are: a file, and which of its row groups."""
+
+    file: Path
+    number: int
+    rows: int
+
+
+class ParquetTable(ArrowTable):
+    """A Parquet file, its row groups streamed one after the other; or all `*.parquet` of a directory, by name.
+
+    The statistics in its footer would tell of missing values at less cost than a survey, but pyarrow ends the process
+    when asked for them in a damaged file.
+    """
+
+    format = "Parquet"
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each row group."""
+        return self._starts
+
+    def _open(self) -> dict[str, pa.DataType]:
+        paths = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
+        if not paths:
+            raise TableError(f"{self.name} is a directory without a file *.parquet; expected at least one")
+        types: dict[str, pa.DataType] = {}
+        self._groups: list[_RowGroup] = []
+        for path in paths:
+            with _file(path) as file:
+                found = {field.name: field.type for field in file.schema_arrow}
+                if not types:
+                    self._check_names(file.schema_arrow.names)
+                    types = found
+                elif found != types:
+                    other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
+                    raise TableError(f"{path} has other columns or types than {paths[0].name}: {listed(other)}")
+                sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+            self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
+        if not self._groups:
+            raise self._no_rows()
+        self._starts = tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
+        return types
+
+    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        left: dict[Path, list[int]] = {}
+        for group in self._groups[self._starts.index(begin) :]:
+            left.setdefault(group.file, []).append(group.number)
+        for path, numbers in left.items():
+            with _file(path) as file:
+                yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(names))
+
+
+def _file(path: Path) -> pq.ParquetFile:
+    # Pre-buffering would hold the columns of the whole file.
+    return required("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)

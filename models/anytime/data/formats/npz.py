@@ -1,0 +1,215 @@
+"""NumPy archives: 1-D arrays are columns by name, a 2-D array `X` gives a column for each of its own.
+
+The columns of `X` are called `x0`, `x1` ..., or as a 1-D array of text `columns` or `feature_names` says. Headers are
+read when opening; arrays are streamed, save one in Fortran order, which is held while it is read. Objects are refused,
+for they are pickles.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from anytime.data.formats.arrow import INT64_MAX
+from anytime.data.formats.table import ROWS, Batch, FileTable, damaged
+from anytime.errors import TableError, listed, unusable
+
+__all__ = [
+    "NpzTable",
+]
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
+"""What reading an archive raises that is none, or not whole."""
+
+_NO_HEADER = (ArithmeticError, AttributeError, LookupError, MemoryError, SyntaxError, TokenError, TypeError)
+"""What comes through numpy, beside its own ValueError, of a header that is none: of one too deep, MemoryError."""
+
+
+@dataclass(frozen=True)
+class _Header:
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+
+class NpzTable(FileTable):
+    """An .npz file, compressed or not."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with self._reading() as archive:
+            headers = {
+                member.removesuffix(".npy"): _header(archive, member)
+                for member in archive.namelist()
+                if member.endswith(".npy")
+            }
+        matrix = headers.get("X")
+        names = self._feature_names(headers) if matrix is not None and len(matrix.shape) == 2 else ()
+        self._arrays = {
+            name: header for name, header in headers.items() if len(header.shape) == 1 or (name == "X" and names)
+        }
+        # Where each column is found: its array, and which column of it if that has two dimensions.
+        self._places: dict[str, tuple[str, int]] = {}
+        columns = [(name, "X", j) for j, name in enumerate(names)]
+        columns += [(name, name, 0) for name, header in self._arrays.items() if len(header.shape) == 1]
+        self._check_names([name for name, _, _ in columns])
+        self._places = {name: (array, j) for name, array, j in columns}
+        self._check_lengths()
+        self._types: dict[str, np.dtype[Any]] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of `X`, then the 1-D arrays."""
+        return tuple(self._places)
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be asked for."""
+        return name in self._places
+
+    def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
+        """Names of the columns of `X`; the array of names is then no column itself."""
+        (rows, width), dtype = headers["X"].shape, headers["X"].dtype
+        if not rows:
+            raise self._no_rows()
+        if not dtype.itemsize:
+            raise TableError(f"{self.name}: array 'X' is {dtype}; expected numbers or text")
+        for key in ("columns", "feature_names"):
+            header = headers.get(key)
+            if header is None or len(header.shape) != 1 or header.dtype.kind not in "USO":
+                continue
+            if header.dtype.kind == "O":
+                raise TableError(f"{self.name}: array {key!r} holds objects; save it as text, with astype(str)")
+            if header.shape[0] != width:
+                raise TableError(f"{self.name}: {key!r} names {header.shape[0]} columns; expected {width}, as X has")
+            del headers[key]
+            with self._reading() as archive:
+                return tuple(_text(next(_pieces(archive, key, header, max(1, width)))).tolist()) if width else ()
+        return tuple(f"x{j}" for j in range(width))
+
+    def _check_lengths(self) -> None:
+        first, header = next(iter(self._arrays.items()))
+        for name, other in self._arrays.items():
+            if other.shape[0] != header.shape[0]:
+                raise TableError(
+                    f"{self.name}: array {name!r} has {other.shape[0]} rows and {first!r} has {header.shape[0]}; "
+                    "expected the same in all"
+                )
+        if not header.shape[0]:
+            raise self._no_rows()
+
+    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
+        for array in dict.fromkeys(self._places[name][0] for name in names):
+            if array not in self._types:
+                inside = [name for name in names if self._places[name][0] == array]
+                self._types[array] = self._settled(array, inside, numeric=not numeric.isdisjoint(inside))
+
+    def _settled(self, array: str, names: Sequence[str], *, numeric: bool) -> np.dtype[Any]:
+        header = self._arrays[array]
+        match header.dtype.kind:
+            case "b":
+                return np.dtype(np.bool_)
+            case "f":
+                return np.dtype(np.float64)
+            case "U" | "S":
+                return np.dtype(object)
+            case "i" | "u":
+                # Only uint64 can be too large, and only its values tell.
+                wide = header.dtype.kind == "u" and header.dtype.itemsize == 8
+                with self._reading() as archive:
+                    pieces = _pieces(archive, array, header, ROWS) if wide else iter(())
+                    return np.dtype(np.float64 if any(np.any(p > INT64_MAX) for p in pieces) else np.int64)
+            case "O":
+                ways = "as numbers" if numeric else "as numbers or, with astype(str), text"
+                raise TableError(f"{self.name}: {listed(names)} holds objects; save it {ways}")
+            case _:
+                raise TableError(f"{self.name}: {unusable(listed(names), header.dtype, numeric=numeric)}")
+
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        del begin, numeric  # read from the start
+        arrays = tuple(dict.fromkeys(self._places[name][0] for name in names))
+        with ExitStack() as stack:
+            # A handle each, for one zip file cannot be read at several places without seeking back and forth.
+            archives = [stack.enter_context(self._reading()) for _ in arrays]
+            streams = [
+                stack.enter_context(closing(_pieces(archive, array, self._arrays[array], rows)))
+                for archive, array in zip(archives, arrays, strict=True)
+            ]
+            start = 0
+            for pieces in zip(*streams, strict=True):
+                found = dict(zip(arrays, pieces, strict=True))
+                columns = {name: self._column(found, name) for name in names}
+                yield Batch(start, columns)
+                start += len(pieces[0])
+
+    def _column(self, found: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
+        array, j = self._places[name]
+        values = found[array] if found[array].ndim == 1 else found[array][:, j]
+        return _text(values) if self._types[array].kind == "O" else values.astype(self._types[array])
+
+    @contextmanager
+    def _reading(self) -> Iterator[zipfile.ZipFile]:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                yield archive
+        except TableError:
+            raise
+        except _DAMAGE as error:
+            raise damaged(self.name, "npz", error) from error
+
+
+def _header(archive: zipfile.ZipFile, member: str) -> _Header:
+    """Shape and dtype of an array, whose values there are."""
+    with archive.open(member) as file:
+        header = _read_header(file)
+        left = archive.getinfo(member).file_size - file.tell()
+    # A pickled object has a byte at least.
+    size = 1 if header.dtype.hasobject else header.dtype.itemsize
+    if min(header.shape, default=0) < 0 or math.prod(header.shape) * size > left:
+        raise ValueError(f"{member!r} is of shape {header.shape} and has {left} bytes")
+    return header
+
+
+def _read_header(file: IO[bytes]) -> _Header:
+    """Shape and dtype of an array, the file left at its first value."""
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array has format version {version[0]}.{version[1]}, which only structured arrays need")
+    try:
+        return _Header(*(npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file))
+    except _NO_HEADER as error:
+        raise ValueError(f"an array has no header: {error}") from error
+
+
+def _pieces(archive: zipfile.ZipFile, array: str, header: _Header, rows: int) -> Generator[NDArray[Any]]:
+    """Read an array, `rows` rows at a time."""
+    with archive.open(f"{array}.npy") as file:
+        if header.fortran and len(header.shape) > 1:
+            whole = npy.read_array(file, allow_pickle=False)
+            yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
+            return
+        _read_header(file)
+        length, tail = header.shape[0], header.shape[1:]
+        width = int(np.prod(tail)) * header.dtype.itemsize
+        for start in range(0, length, rows):
+            count = min(rows, length - start)
+            content = file.read(count * width)
+            if len(content) < count * width:
+                raise EOFError(f"array {array!r} ends early")
+            yield np.frombuffer(content, header.dtype).reshape(count, *tail) if width else np.zeros((count, *tail))
+
+
+def _text(values: NDArray[Any]) -> NDArray[Any]:
+    """Text as objects; bytes are taken for UTF-8."""
+    return (np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values).astype(object)

@@ -1,0 +1,73 @@
+"""Which reader a file's name asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
+from anytime.data.formats.csv import CsvTable
+from anytime.data.formats.npz import NpzTable
+from anytime.data.formats.svmlight import SvmlightTable
+from anytime.data.formats.table import Table
+from anytime.errors import TableError
+
+__all__ = [
+    "SUFFIXES",
+    "fingerprint",
+    "open_table",
+]
+
+SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
+    {
+        ".parquet": ParquetTable,
+        ".csv": CsvTable,
+        ".csv.gz": CsvTable,
+        ".arrow": ArrowFileTable,
+        ".feather": ArrowFileTable,
+        ".svm": SvmlightTable,
+        ".svm.gz": SvmlightTable,
+        ".svmlight": SvmlightTable,
+        ".svmlight.gz": SvmlightTable,
+        ".libsvm": SvmlightTable,
+        ".libsvm.gz": SvmlightTable,
+        ".npz": NpzTable,
+    }
+)
+"""Readers by suffix."""
+
+
+def open_table(path: str | Path) -> Table:
+    """Open a file as a table, by its suffix; case does not matter. A directory is one of Parquet files.
+
+    Checks what is cheap to check. Nothing stays open, so a table can be sent to another process.
+
+    Raises
+    ------
+    TableError
+        There is no such file, its suffix is not known, it is not what its suffix says, it is empty, two columns share a
+        name, or a package that reads it is not installed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return ParquetTable(path)
+    if not path.exists():
+        raise TableError(f"there is no file {str(path)!r}; check the path")
+    name = path.name.lower()
+    reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
+    if reader is None:
+        raise TableError(f"{str(path)!r} is of no known format; expected one of {' '.join(SUFFIXES)}")
+    return reader(path)
+
+
+def fingerprint(name: str) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of last change (ns) of each file of a table: what tells whether it is still the same.
+
+    Parameters
+    ----------
+    name : the path of a table that has been opened.
+    """
+    path = Path(name)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -1,0 +1,86 @@
+"""svmlight (libsvm) files: `target qid:7 3:0.5 12:1`, kept sparse in memory.
+
+The columns are `target`, `qid` where the file has it, and an `f<index>` for each index that some row has, as written in
+the file. Any other feature may be asked for, since a test file often has fewer than its training file: it is zero.
+The target is int64 if all targets are whole numbers, for the format knows no types.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.data.formats.table import Batch, FileTable, damaged, required
+from anytime.errors import TableError
+from anytime.types import Float
+
+__all__ = [
+    "SvmlightTable",
+]
+
+_FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
+
+
+class SvmlightTable(FileTable):
+    """An svmlight file, read whole when opened; batches are made dense one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        from scipy import sparse  # noqa: PLC0415  (a server never needs it)
+
+        load = required("sklearn.datasets").load_svmlight_file
+        try:
+            with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+                matrix, target, query = load(file, zero_based=True, query_id=True)
+        except (ValueError, OverflowError, EOFError, OSError, zlib.error) as error:
+            raise damaged(self.name, "svmlight", error) from error
+        if not len(target):
+            raise self._no_rows()
+        if len(query) not in (0, len(target)):
+            raise TableError(
+                f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all of them or none"
+            )
+        found = np.unique(matrix.indices)
+        places = np.searchsorted(found, matrix.indices)
+        # As wide as it has features, whatever their indices: what is taken from it costs memory by its width.
+        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
+        self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
+        self._labels: dict[str, NDArray[Any]] = {"target": _whole(target)}
+        if len(query):
+            self._labels["qid"] = query.astype(np.int64)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """`target`, `qid` if there, and the features that some row has."""
+        return (*self._labels, *self._places)
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be asked for: any feature may."""
+        return name in self._labels or _FEATURE.fullmatch(name) is not None
+
+    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
+        del begin, numeric  # all of it is in memory
+        inside = {name: self._places[name] for name in names if name in self._places}
+        for start in range(0, self._features.shape[0], rows):
+            part = slice(start, start + rows)
+            dense = self._features[part][:, list(inside.values())].toarray(order="F")
+            found = dict(zip(inside, dense.T, strict=True))
+            zeros = np.zeros(len(dense))
+            yield Batch(
+                start,
+                {name: self._labels[name][part] if name in self._labels else found.get(name, zeros) for name in names},
+            )
+
+
+def _whole(target: Float) -> NDArray[Any]:
+    """Targets as integers if none has a fraction; up to 2^53, where float64 stops telling integers apart."""
+    whole = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
+    return target.astype(np.int64) if whole else target

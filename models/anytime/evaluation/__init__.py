@@ -1,0 +1,1 @@
+"""Measuring, calibrating, certifying and plotting models."""

@@ -1,0 +1,228 @@
+"""How a certified share is told: rounded down, so that nothing is said that is not known.
+
+Certificates of a sequence: how much of the best possible each of its prefixes reaches.
+
+For a prefix of cost K and training F, U is a bound on the F of any set of groups of cost K at most, on the same data at
+the same penalty: the prefix reaches at least F/U of the best possible.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, pairwise
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import TrainingError
+from anytime.evaluation.certificate.problem import Problem
+from anytime.evaluation.certificate.search import SAME, Found, Search, Stopped
+from anytime.groups import FeatureGroups
+from anytime.moments.gram import Gram
+from anytime.types import Float
+
+__all__ = [
+    "CertifiedPrefix",
+    "at_least",
+    "certify",
+]
+
+ROUNDING = 1e-6
+"""Tenths of a percent that are whole but for rounding are told as they are."""
+
+
+def at_least(share: float) -> str:
+    """A share as a percentage with one decimal at the most, no larger than it is."""
+    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
+
+
+CHAIN = 8
+"""Prefixes that are bounded one after the other, from the largest cost down: the first from afar, the others each from
+the one before, in a third of the steps."""
+
+UNLIKE = 1e-6
+"""An F that exceeds that of all groups by more than this was not taken from these moments at this penalty."""
+
+NEAR = 0.75
+"""A budget of less than this share of the one before begins from afar too: its relaxation is another."""
+
+
+@dataclass(frozen=True)
+class CertifiedPrefix:
+    """What is known of the best set within the cost of a prefix.
+
+    Attributes
+    ----------
+    cost, F : of the prefix.
+    bound : no set of groups of this cost has a larger F (relative tolerance 1e-9).
+    exact : the bound is reached by a set that is known: the prefix, or `best`.
+    best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if none
+        was found.
+    reached : F of that set, or of the prefix.
+    nodes : how many nodes the search bounded.
+    stopped : "solved" if the search found the best set, or the limit that ended it: "nodes" or "seconds".
+    """
+
+    cost: float
+    F: float
+    bound: float
+    exact: bool
+    best: tuple[int, ...] | None
+    reached: float
+    nodes: int
+    stopped: Stopped
+
+    @property
+    def share(self) -> float:
+        """At least this share of the best possible F is reached."""
+        return self.F / self.bound if self.bound > 0 else 1.0
+
+
+def certify(
+    gram: Gram,
+    groups: FeatureGroups,
+    costs_of_prefixes: Many[float] | Float,
+    F_of_prefixes: Many[float] | Float,
+    alpha: float,
+    *,
+    nodes: int = 200,
+    seconds: float | None = None,
+    n_jobs: int | None = None,
+    progress: Callable[[int, CertifiedPrefix], None] = lambda _, __: None,
+) -> list[CertifiedPrefix]:
+    """Bound the best F within the cost of each prefix of a least-squares sequence.
+
+    Parameters
+    ----------
+    gram : standardised normal equations of the training data, columns in the order of the groups file.
+    costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
+        `Sequence.explained_variance`. F must be that at `alpha`: it is trusted to be within reach.
+    nodes : how many nodes each search may bound; the result is the same in every run where `seconds` is None.
+    seconds : time for all prefixes together. Each first gets a bound without branching; what time is left is shared
+        out by how wide these leave it open. One step of a relaxation, about 10 D^3 operations, is finished before the
+        clock is looked at.
+    n_jobs : how many processes, as in joblib.
+    progress : called with the index of each prefix that is done and its certificate.
+
+    Raises
+    ------
+    TrainingError
+        Unlike numbers of costs and F, a negative cost, limits that allow nothing, or an F that no set has at `alpha`.
+
+    Notes
+    -----
+    A bound is never under that of a smaller budget, nor over that of a larger one; a set found for one budget counts
+    for all larger ones.
+    """
+    costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
+    _check(costs, F, nodes, seconds)
+    prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
+    with single_blas_thread():
+        problem = Problem.of(gram, groups, alpha)
+        most = problem.explained(np.ones(len(groups), dtype=np.bool_))
+    if F.max(initial=0.0) > most * (1 + UNLIKE) + UNLIKE:
+        raise TrainingError(
+            f"a prefix has F {F.max():.6g}, and all groups at alpha {alpha:g} {most:.6g}; expected F at this alpha"
+        )
+    run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
+    done: dict[int, CertifiedPrefix] = {}
+
+    def report(k: int, found: Found) -> None:
+        done[k] = _certified(*prefixes[k], found)
+        progress(k, done[k])
+
+    order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
+    searches = [Search(*prefixes[k]) for k in order]
+    chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
+    unbranched = run.all(chains, [len(several) for several in chains], nodes=1)
+    left: list[tuple[int, Search, float]] = []
+    for k, (search, found) in zip(order, unbranched, strict=True):
+        if found.stopped == "solved" or nodes == 1:
+            report(k, found)
+        else:
+            left.append((k, search, (found.bound - found.explained) / found.bound))
+    # Small budgets are often solved before their time; what they leave goes to those after them.
+    left.reverse()
+    branched = run.all([[search] for _, search, _ in left], [gap for _, _, gap in left], nodes=nodes)
+    for (k, _, _), (_, found) in zip(left, branched, strict=True):
+        report(k, found)
+    return _shared([done[k] for k in range(len(prefixes))])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How searches are run: on what problem, until when, in how many processes."""
+
+    problem: Problem
+    end: float | None
+    n_jobs: int | None
+
+    def all(self, chains: list[list[Search]], weights: Many[float], nodes: int) -> Iterator[tuple[Search, Found]]:
+        """Each search with what it found, in this order; the time left is shared out to the chains by the weights."""
+        jobs = effective_n_jobs(self.n_jobs)
+        ahead = np.cumsum(weights[::-1])[::-1]
+        shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
+        parallel = Parallel(n_jobs=self.n_jobs, return_as="generator", pre_dispatch="n_jobs")
+        found: Iterator[list[tuple[Search, Found]]] = parallel(
+            delayed(_searched)(self.problem, several, nodes, self.end, share)
+            for several, share in zip(chains, shares, strict=True)
+        )
+        return chain.from_iterable(found)
+
+
+def _searched(
+    problem: Problem, several: list[Search], nodes: int, end: float | None, share: float
+) -> list[tuple[Search, Found]]:
+    """Search one after the other, each from where the one before began, within a share of the time that is left."""
+    begun = time.monotonic()
+    allowed = None if end is None else share * max(end - begun, 0.0)
+    before: Search | None = None
+    results = []
+    with single_blas_thread():
+        for place, search in enumerate(several, start=1):
+            until = None if allowed is None else begun + allowed * place / len(several)
+            begin = before.wide if before is not None and search.budget >= NEAR * before.budget else None
+            found = search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
+            before = search
+            results.append((search, found))
+    return results
+
+
+def _late(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
+
+
+def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
+    best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
+    return CertifiedPrefix(
+        cost, F, found.bound, found.stopped == "solved", best, found.explained, found.nodes, found.stopped
+    )
+
+
+def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
+    if len(costs) != len(F):
+        raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both of every prefix")
+    if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
+        raise TrainingError("a cost or F of a prefix is negative or not finite; expected those of a sequence")
+    if nodes < 1 or (seconds is not None and not (math.isfinite(seconds) and seconds >= 0)):
+        raise TrainingError(
+            f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, and a finite number of seconds"
+        )
+
+
+def _shared(certified: list[CertifiedPrefix]) -> list[CertifiedPrefix]:
+    """Bounds lowered to those of larger costs, best sets raised to those of smaller ones."""
+    shared = list(certified)
+    order = sorted(range(len(shared)), key=lambda k: shared[k].cost)
+    for k, larger in reversed(list(pairwise(order))):
+        shared[k] = replace(shared[k], bound=min(shared[k].bound, shared[larger].bound))
+    for smaller, k in pairwise(order):
+        if shared[smaller].reached > shared[k].reached:
+            shared[k] = replace(shared[k], best=shared[smaller].best, reached=shared[smaller].reached)
+    return [replace(p, exact=p.exact or p.bound <= p.reached * (1 + SAME)) for p in shared]

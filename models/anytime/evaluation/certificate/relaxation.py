@@ -1,0 +1,249 @@
+"""A bound by splitting: what no set within the budget can exceed, from a convex problem.
+
+Let C and b be the covariance and gradient of the candidates, Delta = diag(delta) > 0 with C - Delta positive
+semi-definite, and u (d, P) anything. As  u'Mu + w'Mw >= 2 u'Mw  with M = C - Delta, and w is on the columns of S,
+
+    F(S) = max_w  b'w - 1/2 w'Mw - 1/2 w' Delta w
+        <= 1/2 u'Mu + max_w  r'w - 1/2 w' Delta w,       r = b - Mu
+         = 1/2 u'Mu + sum over g in S of p_g,            p_g = 1/2 sum over the columns of g of r^2/delta,
+
+and the best sum within a budget K is at most that of the fractional knapsack,  min over the price t >= 0 of
+t K + sum_g (p_g - t c_g)_+.  With delta the least eigenvalue of C and u = 0 this is the spectral bound; the best u and
+delta make it the semi-definite relaxation of the problem (Pilanci, Wainwright, El Ghaoui 2015; Dong, Chen, Linderoth
+2015), far tighter. The best u belongs to shares z_g in [0, 1] of the groups with c'z = K:
+
+    u = W(z, delta) = (C + Delta (1/z - 1))^-1 b,     the saddle  min over delta, max over z of  1/2 tr(b' W(z, delta)),
+
+convex in delta and concave in z. It is followed by Newton's method on the barrier problem
+
+    1/2 tr(b'W) - mu [log det(C - Delta) + sum log delta] + mu sum_g [log z_g + log(1 - z_g)],
+
+mu falling. Every iterate gives a bound, so nothing has to converge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.blas import dtrsm
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from anytime.types import Float, Index
+
+__all__ = [
+    "Relaxed",
+    "Split",
+    "first_split",
+    "priced",
+    "relax",
+]
+
+SETTLED = 0.3
+"""A Newton step this small, in the barrier's own measure, ends the work at one mu."""
+
+INTERIOR = 0.9
+"""Share of the way to the boundary that a step may go."""
+
+NULL = 1e-13
+"""A covariance that can lose less than this of a column is as good as singular."""
+
+RESUMED = 1e-4
+"""The last mu whose point is kept to begin a smaller problem from: deep inside, so that the first steps are long."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A point of the saddle: delta (d,) by column, z (J,) by group, and the price of the budget."""
+
+    delta: Float
+    z: Float
+    price: float
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """A bound on what any set of candidates adds within the budget.
+
+    Attributes
+    ----------
+    value : the bound.
+    p : (J,) what each group counts for.
+    surplus : (J,) p_g less its cost at the price; the bound falls by |surplus| if the group is on the other side: left
+        out where this is positive, taken where it is negative.
+    z : (J,) shares of the groups at the bound.
+    split : a point of the path to begin a smaller problem from.
+    """
+
+    value: float
+    p: Float
+    surplus: Float
+    z: Float
+    split: Split
+
+
+def first_split(C: Float, costs: Float) -> Split | None:
+    """A point inside: half of what C - t diag(C^-1)^-1 can lose, the budget spread evenly; None where C is singular."""
+    try:
+        inverse = _inverse(C)
+    except np.linalg.LinAlgError:
+        return None
+    scale = 1.0 / np.sqrt(np.diagonal(inverse))
+    largest = float(np.linalg.eigvalsh(scale[:, np.newaxis] * inverse * scale)[-1])
+    delta = 0.5 * scale**2 / largest
+    if not (delta > NULL).all():
+        return None
+    return Split(delta, np.full(len(costs), min(0.5, 1.0 / float(costs.sum()))), 0.0)
+
+
+def priced(C: Float, b: Float, starts: Index, costs: Float, split: Split, u: Float) -> Relaxed:
+    """The bound at a budget of 1 from any u (d, P) and any split; groups begin at the columns `starts`."""
+    fitted = C @ u - split.delta[:, np.newaxis] * u
+    r = b - fitted
+    p = np.add.reduceat(0.5 * np.einsum("dp,dp->d", r, r) / split.delta, starts)
+    density = p / costs
+    order = np.argsort(-density, kind="stable")
+    filled = np.cumsum(costs[order])
+    critical = int(np.searchsorted(filled, 1.0, side="right"))
+    price = float(density[order[critical]]) if critical < len(order) else 0.0
+    surplus = p - price * costs
+    value = 0.5 * float(np.sum(u * fitted)) + price + float(np.maximum(surplus, 0.0).sum())
+    return Relaxed(value, p, surplus, split.z, split)
+
+
+def relax(
+    C: Float,
+    b: Float,
+    starts: Index,
+    costs: Float,
+    split: Split,
+    levels: tuple[tuple[float, int], ...],
+    enough: Callable[[float], bool],
+) -> Relaxed:
+    """The least bound along the barrier's path, at a budget of 1 and for b scaled so that all candidates add 1.
+
+    Parameters
+    ----------
+    C : (d, d) positive definite.  b : (d, P).  starts : (J,) first column of each group.
+    costs : (J,) positive, in budgets; together more than 1.
+    split : where to begin: a point with C - Delta positive definite.
+    levels : values of mu with the largest number of steps at each.
+    enough : told the least bound so far before each step; true ends the search.
+    """
+    while not _positive(C - np.diag(split.delta)):  # by rounding only, where the larger problem ended at the boundary
+        split = replace(split, delta=0.9 * split.delta)
+    saddle = _Saddle(C, b, starts, costs, split)
+    best = priced(C, b, starts, costs, split, saddle.W)
+    resumed = split
+    for mu, most in levels:
+        for _ in range(most):
+            step = None if enough(best.value) else saddle.step(mu)
+            if step is None:
+                return replace(best, split=resumed)
+            split, size = step
+            saddle = _Saddle(C, b, starts, costs, split)
+            here = priced(C, b, starts, costs, split, saddle.W)
+            best = here if here.value < best.value else best
+            resumed = split if mu >= RESUMED else resumed
+            if size < SETTLED:
+                break
+    return replace(best, split=resumed)
+
+
+class _Saddle:
+    """One point of the saddle, with the Newton step from it.
+
+    With h = 1/z - 1 and t = delta/z^2 by column, G = (C + Delta h)^-1, W = G b, Q = G o WW', P = (C - Delta)^-1 and
+    s = 1/2 |W|^2 by row, the derivatives of 1/2 tr(b'W) are
+
+        by delta: -h s,   by z: sum over the group of t s,
+        twice:    h Q h,  s/z^2 - h Q t,  and  t Q t - 2 t s/z.
+    """
+
+    def __init__(self, C: Float, b: Float, starts: Index, costs: Float, split: Split) -> None:
+        self.C, self.starts, self.costs, self.split = C, starts, costs, split
+        self.sizes = np.diff(np.append(starts, len(C)))
+        self.z = np.repeat(split.z, self.sizes)
+        self.h = 1.0 / self.z - 1.0
+        self.G = _inverse(C + np.diag(split.delta * self.h))
+        self.W: Float = self.G @ b
+
+    def step(self, mu: float) -> tuple[Split, float] | None:
+        """The next point and the size of the step to it; None where rounding is all there is."""
+        delta, z, price = self.split.delta, self.split.z, self.split.price
+        Q, s, t = self.G * (self.W @ self.W.T), 0.5 * np.einsum("dp,dp->d", self.W, self.W), delta / self.z**2
+        try:
+            P = _inverse(self.C - np.diag(delta))
+        except np.linalg.LinAlgError:
+            return None
+        by_delta = -self.h * s + mu * (np.diagonal(P) - 1.0 / delta)
+        by_z = self._grouped(t * s) + mu * (1.0 / z - 1.0 / (1.0 - z)) - price * self.costs
+        H = self.h[:, np.newaxis] * Q * self.h + mu * P * P
+        H[np.diag_indices_from(H)] += mu / delta**2
+        cross = -(self.h[:, np.newaxis] * Q * t)
+        cross[np.diag_indices_from(cross)] += s / self.z**2
+        cross = self._grouped(cross.T).T
+        B = -self._grouped(self._grouped(t[:, np.newaxis] * Q * t).T)
+        B[np.diag_indices_from(B)] += self._grouped(2.0 * t * s / self.z) + mu * (1.0 / z**2 + 1.0 / (1.0 - z) ** 2)
+        try:
+            moved = _newton(H, cross, B, by_delta, by_z, self.costs, 1.0 - float(self.costs @ z))
+        except np.linalg.LinAlgError:
+            return None
+        return self._along(*moved) if all(np.isfinite(part).all() for part in moved) else None
+
+    def _grouped(self, by_column: Float) -> Float:
+        """Sums over the columns of each group, of the first axis."""
+        if len(self.starts) == len(by_column):
+            return by_column
+        return np.asarray(np.add.reduceat(by_column, self.starts, axis=0))
+
+    def _along(self, d_delta: Float, d_z: Float, d_price: float) -> tuple[Split, float] | None:
+        """As far along a step as the barrier allows."""
+        delta, z = self.split.delta, self.split.z
+        toward = max((-d_delta / delta).max(), (-d_z / z).max(), (d_z / (1.0 - z)).max(), INTERIOR)
+        share = INTERIOR / toward
+        while not _positive(self.C - np.diag(delta + share * d_delta)):
+            share *= 0.7
+            if share < 1e-8:
+                return None
+        size = max(np.abs(d_delta / delta).max(), np.abs(d_z / np.minimum(z, 1.0 - z)).max())
+        return Split(delta + share * d_delta, z + share * d_z, self.split.price + share * d_price), float(size)
+
+
+def _newton(
+    H: Float, cross: Float, B: Float, by_delta: Float, by_z: Float, costs: Float, missing: float
+) -> tuple[Float, Float, float]:
+    """Solve  [H, X, 0; X', -B, -c; 0, -c', 0] (delta, z, price) = -(by_delta, by_z, missing), by elimination."""
+    scale = 1.0 / np.sqrt(np.diagonal(H))
+    L = np.linalg.cholesky(scale[:, np.newaxis] * H * scale)
+    Y = dtrsm(1.0, L, scale[:, np.newaxis] * np.column_stack([cross, by_delta]), lower=1)
+    X, y = Y[:, :-1], Y[:, -1]
+    A, g = B + X.T @ X, by_z - X.T @ y
+    balance = 1.0 / np.sqrt(np.diagonal(A))
+    factor = cho_factor(balance[:, np.newaxis] * A * balance, lower=True, check_finite=False)
+    sides = balance[:, np.newaxis] * np.column_stack([g, costs])
+    both = balance[:, np.newaxis] * cho_solve(factor, sides, check_finite=False)
+    price = float((costs @ both[:, 0] - missing) / (costs @ both[:, 1]))
+    d_z = both[:, 0] - price * both[:, 1]
+    back = dtrsm(1.0, L, (y + X @ d_z)[:, np.newaxis], lower=1, trans_a=1)
+    return -scale * back[:, 0], d_z, price
+
+
+def _inverse(A: Float) -> Float:
+    """Inverse of a positive definite matrix; LinAlgError where it is not."""
+    factor, info = dpotrf(A, lower=1)
+    if info == 0:
+        half, info = dpotri(factor, lower=1, overwrite_c=1)
+    if info != 0:
+        raise np.linalg.LinAlgError("not positive definite")
+    # The other triangle is zero.
+    inverse: Float = half + half.T
+    inverse[np.diag_indices_from(inverse)] = np.diagonal(half)
+    return inverse
+
+
+def _positive(A: Float) -> bool:
+    """Whether A is positive definite."""
+    return bool(dpotrf(A, lower=1)[1] == 0)

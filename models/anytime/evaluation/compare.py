@@ -1,0 +1,150 @@
+"""The methods side by side on one problem: who explains what at which cost (section 5 of the paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime._linalg import single_blas_thread
+from anytime.groups import FeatureGroups
+from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
+from anytime.model.prefixes import staircase
+from anytime.moments.gram import Gram, Held
+from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
+from anytime.types import Float, Method
+
+__all__ = [
+    "VARIANTS",
+    "Comparison",
+    "Measured",
+    "Variant",
+    "compare",
+]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method as the paper names it, and the options that make it."""
+
+    name: str
+    method: Method
+    cost_blind: bool = False
+    doubling: bool = False
+    oracle: bool = False
+    shrunken: bool = False
+
+
+VARIANTS = (
+    Variant("CS-G-FR", "fr"),
+    Variant("CS-G-OMP", "omp"),
+    Variant("Single", "single"),
+    Variant("No-Whiten", "no-whiten"),
+    Variant("G-OMP", "omp", cost_blind=True),
+    Variant("Doubling", "fr", doubling=True),
+    Variant("FR Oracle", "fr", oracle=True),
+    Variant("OMP Oracle", "omp", oracle=True),
+    Variant("Sparse", "sparse"),
+    Variant("Sparse (shrunken)", "sparse", shrunken=True),
+)
+"""What is compared. An oracle is a line to compare with, not a model: a curve's own gains, sorted by gain per cost.
+Sparse is refitted, as a model of that method is; shrunken, it has the path's own weights, as in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A curve on one table: costs, F and R² of each prefix (steps + 1,), and its timeliness in both shapes.
+
+    R² is without penalty; it is None where a response does not vary in the table. The shrunken curve has a point for
+    each penalty of its path instead.
+    """
+
+    costs: Float
+    explained_variance: Float
+    r2: Float | None
+    timeliness: float
+    timeliness_step: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All variants on the training table and, where given, on a test table.
+
+    Attributes
+    ----------
+    alpha : the penalty of every variant.
+    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness counts up to
+    there.
+    train, test : curves by variant name; `test` is empty without a test table.
+    """
+
+    alpha: float
+    level: float
+    stop: float
+    train: dict[str, Measured]
+    test: dict[str, Measured]
+
+
+def compare(
+    gram: Gram, groups: FeatureGroups, alpha: float, held: Held | None = None, level: float | None = None
+) -> Comparison:
+    """Order the groups by every variant and measure the curves.
+
+    Parameters
+    ----------
+    gram : the training problem.  held : a test table's second moments in its units (`Gram.beside`).
+    level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
+
+    Raises
+    ------
+    TrainingError
+        As `sparse_entries`.
+    """
+    learned: dict[tuple[Method, bool, bool], FactoredSequence] = {}
+    entries = sparse_entries(gram, groups)
+    for variant in VARIANTS:
+        key = variant.method, variant.cost_blind, variant.doubling
+        if key in learned:
+            continue
+        if variant.method == "sparse":
+            learned[key] = given_sequence(gram, groups, entries.steps, alpha)
+        else:
+            learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
+    reference = learned["omp", False, False]
+    level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
+    stop = stopping_cost(reference.costs, reference.explained_variance, level)
+    tables = {"train": gram.own} | ({} if held is None else {"test": held})
+    curves: dict[str, dict[str, Measured]] = {"train": {}, "test": {}}
+    for variant in VARIANTS:
+        order = learned[variant.method, variant.cost_blind, variant.doubling]
+        for side, table in tables.items():
+            if variant.shrunken:
+                costs, explained = shrunken_curve(entries.path, groups, table)
+                F = explained.sum(axis=1)
+            else:
+                costs, explained = order.costs, _explained(order, table)
+                F = order.explained_variance if side == "train" else explained.sum(axis=1)
+            risk = 0.5 * float(table.yy.sum())
+            curves[side][variant.name] = _measured(variant, costs, F, table.r2(explained), stop, risk)
+    return Comparison(alpha, level, stop, curves["train"], curves["test"])
+
+
+def _explained(order: FactoredSequence, table: Held) -> Float:
+    """Return what each prefix explains of each response of a table, without penalty, (steps + 1, P)."""
+    with single_blas_thread():
+        W = staircase(order.factor, order.z, order.ends)
+    return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
+
+
+def _measured(variant: Variant, costs: Float, explained: Float, r2: Float | None, stop: float, risk: float) -> Measured:
+    if variant.oracle:
+        best = oracle_order(np.diff(explained), np.diff(costs))
+        costs, explained = reordered(costs, best), reordered(explained, best)
+        r2 = None if r2 is None else reordered(r2, best)
+    return Measured(
+        costs,
+        explained,
+        r2,
+        timeliness(costs, explained, stop, risk),
+        timeliness(costs, explained, stop, risk, "step"),
+    )

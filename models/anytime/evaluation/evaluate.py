@@ -1,0 +1,266 @@
+"""How good every prefix of a model is on a table: explained variance, error, and the task's own measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anytime.data.dataset import Dataset
+from anytime.data.formats import Table
+from anytime.errors import TableError
+from anytime.evaluation.calibrate import measured
+from anytime.evaluation.held_out import held_out
+from anytime.glm.families import FAMILIES, deviances
+from anytime.model.curve import plateau_level, stopping_cost, timeliness
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels, explained_variances
+from anytime.model.probabilities import class_probabilities
+from anytime.moments.gram import Held
+from anytime.moments.moments import Moments
+from anytime.target import class_codes
+from anytime.training.stopping import HoldOut
+from anytime.types import FamilyName, Float
+
+__all__ = [
+    "Evaluation",
+    "evaluate",
+    "evaluated",
+    "held_out_curve",
+    "hold_out",
+    "ndcg",
+]
+
+NDCG_AT = 5
+"""Documents of a query that count, as in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Every prefix of a model on one table, element 0 being the base rate.
+
+    Attributes
+    ----------
+    rows : rows of the table that have a target.
+    costs : (steps + 1,) cumulative cost.
+    explained_variance : (steps + 1,) F on this table, without penalty: by how much half the mean squared error is less
+        than that of the model's base rate, in training deviations of the responses; of a likelihood, half the mean
+        deviance.
+    r2 : (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, SST being about the table's own
+        mean, as scikit-learn's `r2_score`; of a likelihood 1 - deviance/null deviance, the null deviance being that of
+        the table's own base rate, as `d2_log_loss_score` and `d2_tweedie_score`. None where SST (of several responses,
+        of one of them) or the null deviance is 0.
+    mse : (steps + 1,) mean squared error in target units, averaged over the responses; of classes, of probabilities.
+    deviance : (steps + 1,) mean deviance, where a likelihood was fitted, else None.
+    accuracy : (steps + 1,) for classification, else None.
+    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None;
+        weights of rows play no part in it.
+    coverage : (steps + 1,) share of the rows that intervals or sets cover, where the model is calibrated, else None.
+    size : (steps + 1,) mean width of the intervals, or number of classes in the sets, where calibrated, else None.
+    stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
+        this table's F up to there.
+
+    Where rows have weights, means and shares over rows are weighted.
+    """
+
+    rows: int
+    costs: Float
+    explained_variance: Float
+    r2: Float | None
+    mse: Float
+    deviance: Float | None
+    accuracy: Float | None
+    ndcg: Float | None
+    coverage: Float | None
+    size: Float | None
+    stop: float
+    timeliness: float
+    timeliness_step: float
+
+
+def evaluate(
+    model: Model,
+    table: Table,
+    *,
+    weights: str | None = None,
+    drop_missing: bool = False,
+    n_jobs: int | None = None,
+) -> Evaluation:
+    """Predict a table by every prefix; the model knows the names of its columns.
+
+    Parameters
+    ----------
+    model : the model to measure.
+    table : the rows to measure it on.
+    weights : column of row weights, or None for equal weights.
+    drop_missing : leave out rows without a target (they are an error otherwise).
+    n_jobs : threads that read rows, as joblib counts them.
+
+    Raises
+    ------
+    TableError, GroupsError
+        The table lacks a column, has a value that the model does not accept, or no row with a weight above 0.
+    """
+    dataset, _ = held_out(model, table, weights=weights, drop_missing=drop_missing)
+    return evaluated(model, dataset, n_jobs=n_jobs)
+
+
+def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
+    """Predict a checked dataset, with the model's features and target, by every prefix."""
+    manifest, query = model.manifest, dataset.query
+    deviance = None
+    if manifest.family == "gaussian":
+        moments = table_moments(dataset, n_jobs=n_jobs)
+        explained, mse, r2, risk = held_out_curve(model.prefixes, moments)
+        rows = moments.rows
+    else:
+        rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
+        explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
+        r2 = None if null is None else 1.0 - deviance / null
+    covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
+    training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
+    stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
+    with np.errstate(invalid="ignore"):  # a deviance may be infinite
+        area = timeliness(model.costs, explained, stop, risk)
+        area_step = timeliness(model.costs, explained, stop, risk, "step")
+    return Evaluation(
+        rows=rows,
+        costs=model.costs,
+        explained_variance=explained,
+        r2=r2,
+        mse=mse,
+        deviance=deviance,
+        accuracy=None if manifest.classes is None else _accuracy(model, dataset),
+        ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
+        coverage=None if covered is None else covered.coverage,
+        size=None if covered is None else covered.size,
+        stop=stop,
+        timeliness=area,
+        timeliness_step=area_step,
+    )
+
+
+def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
+    """Return the moments of a checked dataset to measure on.
+
+    Raises
+    ------
+    TableError
+        No row has a weight above 0.
+    """
+    moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
+    _check_weight(dataset, moments.weight)
+    return moments
+
+
+def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, Float | None, float]:
+    """Return F, mean squared error and R² of each prefix (steps + 1,), and R(empty), on a table's moments.
+
+    F uses the training means and scales and no penalty, and is summed over the responses. R² is None where a response
+    does not vary.
+    """
+    held = Held.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
+    fitted = explained_variances(models, held)
+    mse = np.mean((held.yy - 2 * fitted) * np.square(models.response_scale), axis=1)
+    return fitted.sum(axis=1), np.maximum(mse, 0.0), held.r2(fitted), 0.5 * float(held.yy.sum())
+
+
+def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
+    """A checked dataset, with the features and target that training has, that chooses how many steps are kept."""
+    if family == "gaussian":
+        moments = table_moments(dataset, n_jobs=n_jobs)
+        return HoldOut(Path(dataset.table.name).name, lambda models: held_out_curve(models, moments)[1])
+    return HoldOut(Path(dataset.table.name).name, lambda models: _likelihood_curve(models, family, dataset)[1])
+
+
+def _likelihood_curve(
+    models: PrefixModels, name: FamilyName, dataset: Dataset
+) -> tuple[int, Float, Float, float | None]:
+    """Return how many rows there are, mean deviance and squared error of each prefix (steps + 1,), and null deviance.
+
+    The null deviance is that of the table's own mean responses, None where they do not vary. The loss is linear in the
+    responses, so its mean at their base rate is the saturated loss of their mean.
+    """
+    family = FAMILIES[name]
+    deviance, squares, count = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
+    weight, saturated, mean = 0.0, 0.0, np.zeros(len(models.intercept))
+    low, high = np.full(len(mean), np.inf), np.full(len(mean), -np.inf)
+    for rows in dataset.rows_for(models.scores):
+        count += len(rows.Y)
+        used = rows.row_weights > 0  # a deviance may be infinite, which times a weight of 0 is no number
+        w, Y = rows.row_weights[used], rows.Y[used]
+        weight += float(w.sum())
+        saturated += float(w @ family.saturated(Y))
+        mean += w @ Y
+        low = np.minimum(low, Y.min(axis=0, initial=np.inf))
+        high = np.maximum(high, Y.max(axis=0, initial=-np.inf))
+        for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean)[used])):
+            deviance[prefix] += w @ deviances(family, scores, Y)
+            with np.errstate(over="ignore"):  # a prediction may be absurd on some row
+                squares[prefix] += w @ np.square(family.mean(scores) - Y).mean(axis=1)
+    _check_weight(dataset, weight)
+    least = float(family.saturated(mean[np.newaxis] / weight)[0])
+    null = 2 * (least - saturated / weight) if (low < high).any() else None
+    return count, deviance / weight, squares / weight, null
+
+
+def _check_weight(dataset: Dataset, weight: float) -> None:
+    """Refuse a table to measure on whose rows have no weight."""
+    if not weight > 0:
+        raise TableError(
+            f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
+        )
+
+
+def _accuracy(model: Model, dataset: Dataset) -> Float:
+    """Share of rows of which the most likely class is right."""
+    right, total = np.zeros(model.steps + 1), 0.0
+    for rows in dataset.rows_for(model.prefixes.scores):
+        X = rows.filled(model.prefixes.mean)
+        truth = class_codes(rows.Y)
+        total += rows.row_weights.sum()
+        for prefix, scores in enumerate(model.prefixes.predict_all(X)):
+            likely = class_probabilities(scores, model.manifest.family).argmax(axis=1)
+            right[prefix] += rows.row_weights @ (likely == truth)
+    return right / total
+
+
+def _ndcg(model: Model, dataset: Dataset) -> Float | None:
+    """NDCG@5 of each prefix, where it is defined."""
+    scores, truth, keys = [], [], []
+    for rows in dataset.rows_for(model.prefixes.scores):
+        X = rows.filled(model.prefixes.mean)
+        scores.append(model.prefixes.predict_all(X)[:, :, 0].T.copy())
+        truth.append(rows.Y[:, 0])
+        keys.append(np.asarray(rows.query))
+    return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))
+
+
+def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float | None:
+    """Mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
+
+    None where a relevance is negative, so that it is none, or no query has two rows.
+
+    Parameters
+    ----------
+    truth : (n,) relevances, 0 or more.  scores : (n, models).  keys : (n,) the query of each row.
+
+    Notes
+    -----
+    Ties share their gain. A query of one row has no order and is left out; one without a relevant row counts 0.
+    """
+    from sklearn.metrics import ndcg_score  # noqa: PLC0415
+
+    _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    if (truth < 0).any() or counts.max() < 2:
+        return None
+    rows = np.argsort(codes, kind="stable")
+    starts = np.cumsum(counts) - counts
+    total = np.zeros(scores.shape[1])
+    for size in np.unique(counts[counts > 1]):
+        members = rows[starts[counts == size, np.newaxis] + np.arange(size)]  # (queries of this size, size)
+        for model in range(scores.shape[1]):
+            mean = ndcg_score(truth[members], scores[members, model], k=NDCG_AT)
+            total[model] += mean * len(members)
+    return total / int((counts > 1).sum())

@@ -1,0 +1,1 @@
+"""Generalised linear models: families, Newton's method and the greedy search by likelihood."""

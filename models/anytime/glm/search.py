@@ -1,0 +1,225 @@
+"""The greedy sequence of a generalised linear model: Algorithm 3 of the paper (appendix B), and its forward regression.
+
+After each step the prefix is fitted to its optimum. The gradients of the groups left come from one more pass; for "fr"
+the pass also brings the weighted moments at the fit, and the gain of a group g is that of its score test,
+
+    1/2 b_g' H_{g|S}^-1 b_g,
+
+the growth of the likelihood's second-order model: a sweep over these moments, as in least squares. Where classes times
+columns are too many to keep H, Boehning's bound H <= 1/2 I (x) X'X/n stands in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import TrainingError
+from anytime.glm.design import Design, Predictors
+from anytime.glm.newton import Optimum, SeparatedError, optimum
+from anytime.glm.quadratic import Curvature, Curvatures, on_all_columns
+from anytime.groups import FeatureGroups
+from anytime.selection.candidates import Candidates
+from anytime.selection.criteria import CRITERIA
+from anytime.selection.greedy import greedy
+from anytime.selection.sequence import Sequence
+from anytime.selection.state import Left
+from anytime.selection.sweep import Sweep
+from anytime.types import Float, Index, Method
+
+__all__ = [
+    "LARGEST_HESSIAN",
+    "LikelihoodSequence",
+    "base_rate",
+    "likelihood_sequence",
+    "separated",
+]
+
+LARGEST_HESSIAN = 3000
+"""Columns times predictors up to which second derivatives are kept: 72 MB."""
+
+BOUND = 0.5
+"""Boehning (1992): the Hessian of log sum exp is at most 1/2 of the identity on the vectors that sum to 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodSequence(Sequence):
+    """A sequence of a generalised linear model, with the optimum of each prefix.
+
+    Attributes
+    ----------
+    optima : for each prefix the optimum at the penalty that ordered, theta (ends + 1, Q), intercept first.
+    curvatures : second-order models at these optima, by prefix, where the search needed them and they are small.
+    """
+
+    optima: tuple[Optimum, ...]
+    curvatures: dict[int, Curvature]
+
+    def upto(self, steps: int) -> Self:
+        """The sequence of the first steps alone, with their optima."""
+        curvatures = {prefix: found for prefix, found in self.curvatures.items() if prefix <= steps}
+        return replace(super().upto(steps), optima=self.optima[: steps + 1], curvatures=curvatures)
+
+
+def likelihood_sequence(
+    design: Design,
+    groups: FeatureGroups,
+    method: Method = "fr",
+    alpha: float = 1e-5,
+    cost_blind: bool = False,
+    doubling: bool = False,
+    epsilon: float | None = None,
+    first: Many[int] = (),
+) -> LikelihoodSequence:
+    """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
+
+    F of a prefix is by how much its penalised mean loss lies under that of the base rate.
+
+    Raises
+    ------
+    TrainingError
+        At alpha 0, no finite optimum: the groups separate the classes.
+    """
+    with single_blas_thread():
+        search = _Fitted(design, groups, method, alpha, cost_blind)
+        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
+    return LikelihoodSequence(
+        found.steps,
+        found.doubling_until,
+        np.array(search.columns, dtype=np.intp),
+        found.ends,
+        tuple(search.optima),
+        search.curvatures,
+        longest=found.longest,
+    )
+
+
+def base_rate(design: Design) -> Optimum:
+    """The optimum of the empty prefix, (1, Q): the link of the mean responses."""
+    theta = design.family.start(design.gram.y_mean)[np.newaxis]
+    view = design.view(np.empty(0, dtype=np.intp))
+    loss = view.loss(view.predictors(theta))
+    return Optimum(theta, loss, loss)
+
+
+def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
+    """What to say where a prefix has no finite optimum."""
+    name = groups.names[adds[-1]]
+    return TrainingError(
+        f"at alpha 0 the groups up to {name!r} separate the responses, so that the coefficients grow without bound; "
+        "give an alpha above 0, or 'cv'"
+    )
+
+
+class _Fitted:
+    """Groups taken one after another, each prefix fitted to its optimum."""
+
+    def __init__(self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool) -> None:
+        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, cost_blind
+        self._criterion = CRITERIA[method](design.gram)
+        self._whole = design.view(np.arange(len(design.gram.x_mean)))
+        self.columns: list[int] = []
+        self.optima = [base_rate(design)]
+        self._order: list[int] = []
+        exact = design.predictors * len(design.gram.x_mean) <= LARGEST_HESSIAN
+        self._curved = self._criterion.needs_blocks and exact
+        self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
+        self._curvature: Curvature | None = None
+        self.curvatures: dict[int, Curvature] = {}
+        self._kept = design.predictors == 1 and Curvatures.all_kept(len(design.gram.x_mean), len(groups) + 1)
+        self._scale = 0.0
+        self.candidates = self._candidates()
+
+    def take(self, adds: tuple[int, ...]) -> float:
+        """Fit the next prefix; returns its F."""
+        new = [j for g in adds for j in range(self._groups.slices[g].start, self._groups.slices[g].stop)]
+        self._order += adds
+        if new:
+            self.columns += new
+            self.optima.append(self._fitted(adds))
+        else:
+            self.optima.append(self.optima[-1])
+        self.candidates = self._candidates() if len(self._order) < len(self._groups) else self._exhausted()
+        return self.optima[0].objective - self.optima[-1].objective
+
+    def _fitted(self, adds: tuple[int, ...]) -> Optimum:
+        """The optimum of the present columns, begun where the prefix before ended."""
+        columns = np.array(self.columns, dtype=np.intp)
+        last = self.optima[-1]
+        start = np.zeros((len(columns) + 1, last.theta.shape[1]))
+        start[: len(last.theta)] = last.theta
+        known = None
+        if self._curvature is not None:
+            known = self._curvature.evaluation(self._padded(), columns, last.loss)
+        try:
+            found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
+        except SeparatedError:
+            raise separated(self._groups, adds) from None
+        return replace(found, near=None)  # a prefix each would fill the memory
+
+    def _padded(self) -> Float:
+        """The last optimum on all columns, (D + 1, Q)."""
+        return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._whole.width - 1)
+
+    def _fitted_columns(self) -> Index:
+        """The columns of the last optimum."""
+        return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
+
+    def _predictors(self) -> Predictors:
+        """The predictors of all rows at the last optimum."""
+        return self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
+
+    def _candidates(self) -> Candidates:
+        return Candidates(self._groups, self._left(), self._criterion, self._cost_blind)
+
+    def _left(self) -> Left:
+        """The groups left, with their gradients at the last optimum."""
+        theta = self._padded()
+        at = self._whole.evaluate(self._predictors(), hessian=self._curved)
+        self._scale = self._scale or float(np.abs(at.score).max())
+        if self._curved:
+            self._curvature = Curvature.at(theta, at)
+            if self._kept:
+                self.curvatures[len(self.optima) - 1] = self._curvature
+            return self._swept(self._curvature)
+        if self._bound is not None:
+            return self._under_bound(self._bound, at.score[1:])
+        b = at.score[1:].copy()
+        b[np.array(self.columns, dtype=np.intp)] = 0.0
+        left = Left(self._groups.slices, b, np.ones(len(theta) - 1))
+        left.taken[self._order] = True
+        left.stack()
+        return left
+
+    def _swept(self, curvature: Curvature) -> Sweep:
+        Q = curvature.predictors
+        slices = [slice(s.start * Q, s.stop * Q) for s in self._groups.slices]
+        sweep = Sweep(curvature.gram(self._design.gram), slices, self._alpha, blocks=True)
+        for group in self._order:
+            sweep.select(group)
+        return sweep
+
+    def _under_bound(self, sweep: Sweep, score: Float) -> Sweep:
+        for group in self._order:
+            if not sweep.taken[group]:
+                sweep.select(group)
+        for group in np.flatnonzero(~sweep.taken).tolist():
+            rows = sweep.rows(group)
+            sweep.b[rows] = score[sweep.columns[rows]]
+        return sweep
+
+    def _exhausted(self) -> Candidates:
+        left = Left(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
+        left.taken[:] = True
+        return Candidates(self._groups, left, self._criterion, self._cost_blind)
+
+
+def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:
+    """A sweep over Boehning's bound of the Hessian; its gradients are set from outside."""
+    gram = design.gram
+    q = np.zeros((len(gram.S), design.predictors))
+    return Sweep(replace(gram, S=BOUND * gram.S, q=q), groups.slices, alpha, blocks=True)

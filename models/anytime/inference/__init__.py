@@ -1,0 +1,1 @@
+"""Predictions from the groups that have arrived, by a deadline."""

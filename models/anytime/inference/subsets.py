@@ -1,0 +1,174 @@
+"""The optimum for whatever set of groups has arrived, solved from the moments and kept.
+
+A failed sensor or groups out of order leave a set that is no prefix. Its best linear model is one Cholesky of its
+columns: w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set that is a prefix gets
+that prefix's own coefficients, so that the two policies agree there.
+
+A likelihood has no such moments. There the optimum is approximate: one Newton step from the nearest prefix (the one
+that shares most columns, less those it has beyond) on the second-order model that is kept of it, at its alpha.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from anytime._linalg import factorise
+from anytime.errors import ValuesError
+from anytime.model.model import Expected, Model
+from anytime.moments.gram import Gram
+from anytime.types import Float, Index
+
+__all__ = [
+    "KEPT_SETS",
+    "ArrivedModel",
+    "arrived_at_hand",
+    "arrived_model",
+]
+
+KEPT_SETS = 256
+"""Solved sets kept for each model; the least recently used goes first."""
+
+
+@dataclass(frozen=True)
+class ArrivedModel:
+    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, and what it cost and explains.
+
+    `approximate` tells that it is not the optimum itself; `prefix` is which prefix the set is, where it is one.
+
+    `columns` count in the order of the sequence, as those of a `Prediction` do.
+    """
+
+    groups: frozenset[str]
+    columns: Index
+    coef: Float
+    cost: float
+    expected: Expected
+    intercept: Float
+    approximate: bool = False
+    prefix: int | None = None
+
+
+class _Solved:
+    """What has been solved for one model; bounded, and safe to use from several threads."""
+
+    def __init__(self, model: Model) -> None:
+        if not model.arrives:
+            raise ValuesError(f"model {model.name!r} cannot follow policy 'arrived': {model.falls_back}")
+        self.gram = None if model.moments is None else Gram.of(model.moments)
+        self.prefixes: dict[frozenset[str], int] = {}
+        for prefix, names in enumerate(model.needed):
+            self.prefixes.setdefault(names, prefix)
+        self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
+        self.lock = Lock()
+
+    def get(self, groups: frozenset[str]) -> ArrivedModel | None:
+        with self.lock:
+            if groups in self.sets:
+                self.sets.move_to_end(groups)
+            return self.sets.get(groups)
+
+    def keep(self, found: ArrivedModel) -> ArrivedModel:
+        with self.lock:
+            self.sets[found.groups] = found
+            if len(self.sets) > KEPT_SETS:
+                self.sets.popitem(last=False)
+        return found
+
+
+_SOLVED: WeakKeyDictionary[Model, _Solved] = WeakKeyDictionary()
+_SOLVED_LOCK = Lock()
+
+
+def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
+    """Best linear model of a set of groups that have features, from what `model` keeps: D_A^3 / 3 operations.
+
+    Raises
+    ------
+    ValuesError
+        The model knows no optimum of other sets than prefixes, see `Model.falls_back`.
+    """
+    at_hand = arrived_at_hand(model, groups)
+    # Not under the lock: whoever asks for a set that is at hand need not wait for one that is being solved.
+    if at_hand is not None:
+        return at_hand
+    gram = _solved(model).gram
+    return _solved(model).keep(_stepped(model, groups) if gram is None else _solve(model, gram, groups))
+
+
+def arrived_at_hand(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
+    """As `arrived_model`, for a set that needs no solving: one solved before, or a prefix."""
+    solved = _solved(model)
+    found = solved.get(groups)
+    if found is None and groups in solved.prefixes:
+        found = solved.keep(_prefix(model, groups, solved.prefixes[groups]))
+    return found
+
+
+def _solved(model: Model) -> _Solved:
+    with _SOLVED_LOCK:
+        if model not in _SOLVED:
+            _SOLVED[model] = _Solved(model)
+        return _SOLVED[model]
+
+
+def _prefix(model: Model, names: frozenset[str], prefix: int) -> ArrivedModel:
+    coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
+    here, cost = np.arange(len(coef)), _cost(model, names)
+    return ArrivedModel(names, here, coef, cost, model.expected(prefix), intercept, prefix=prefix)
+
+
+def _solve(model: Model, gram: Gram, names: frozenset[str]) -> ArrivedModel:
+    models = model.prefixes
+    here, columns = _columns(model, names)
+    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
+    alpha = alphas[int(np.abs(models.ends - len(columns)).argmin())]
+    C, q = gram.penalised(alpha, columns)
+    factor = factorise(C, np.diagonal(C))
+    z = factor.forward(q)
+    w, explained = factor.backward(z), 0.5 * float(np.sum(z * z))
+    # R² is without the penalty: q'w - 1/2 w'S w = 1/2 z'z + alpha/2 w'w, as w solves (S + alpha I) w = q.
+    r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
+    expected = Expected(None, explained, r2)
+    coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
+    return ArrivedModel(names, here, coef, _cost(model, names), expected, models.intercept)
+
+
+def _stepped(model: Model, names: frozenset[str]) -> ArrivedModel:
+    """One Newton step of a likelihood from the nearest of the prefixes whose curvature is kept."""
+    assert model.curvatures is not None  # noqa: S101
+    models, kept = model.prefixes, model.curvatures
+    here, columns = _columns(model, names)
+    ends = models.ends[kept.prefixes]
+    shared = np.searchsorted(here, ends)
+    nearest = int((2 * shared - ends).argmax())
+    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
+    theta = kept.at(nearest, columns).newton(np.arange(len(columns)), alphas[int(kept.prefixes[nearest])])
+    coef = theta[1:] / models.scale[columns, np.newaxis]
+    # What a set explains is not known; the longest prefix within it is the least that it does.
+    expected = replace(model.expected(_largest_within(model, names)), cv_error=None)
+    return ArrivedModel(names, here, coef, _cost(model, names), expected, theta[0], approximate=True)
+
+
+def _largest_within(model: Model, names: frozenset[str]) -> int:
+    """The longest prefix that some groups complete."""
+    return max(prefix for prefix, needed in enumerate(model.needed) if needed <= names)
+
+
+def _columns(model: Model, names: frozenset[str]) -> tuple[Index, Index]:
+    """Columns of some groups, in the order of the sequence: their places in it, and in the groups file."""
+    order = model.order(names)
+    here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
+    return here, model.prefixes.columns[here]
+
+
+def _cost(model: Model, names: frozenset[str]) -> float:
+    """Joint cost of groups and of what they require."""
+    groups = model.groups
+    indices = [groups.positions[name] for name in names]
+    paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
+    return float(groups.costs[sorted(paid)].sum())

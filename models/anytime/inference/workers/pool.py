@@ -1,0 +1,271 @@
+"""A bounded pool of servers, and the queue in front of them.
+
+Every server has a daemon thread. An extraction goes to an idle one; when there is none, another is started in the
+background, up to `max_workers`, and the extraction waits in the queue for whichever is free first. Whoever started it
+watches the clock.
+
+A child that is forked off has the pools of its parent, but neither their threads nor their processes: it starts its own
+when it has work for them. Processes take most of a second for that, so a child does better to make pools of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from threading import Condition, Thread, current_thread
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+from weakref import WeakSet
+
+from anytime.errors import ExtractorError, suggestion
+from anytime.inference.workers.extraction import Arrival, Extraction
+from anytime.inference.workers.servers import (
+    ProcessServer,
+    Server,
+    ServerLostError,
+    ThreadServer,
+    disown_processes,
+    packed_extractors,
+    packed_input,
+)
+
+__all__ = [
+    "Worker",
+    "Workers",
+]
+
+Worker = Literal["thread", "process"]
+
+STARTED = {"thread": 1, "process": 2}
+"""Servers ready from the beginning: a process takes most of a second to start, so a spare stands by."""
+
+GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
+"""How long `close` waits for the threads: one inside an extractor cannot be ended, a process can."""
+
+_log = logging.getLogger("anytime.inference.workers")
+
+_pools: WeakSet[Workers] = WeakSet()
+
+
+class Workers:
+    """Threads or processes that compute feature groups; a context manager.
+
+    Parameters
+    ----------
+    extractors : for each group, a callable that takes the input and returns the group's values. It must not change the
+        input.
+    worker : "thread" calls extractors in threads of this process. A thread cannot be killed: an extractor that hangs
+        keeps its thread. One that holds the interpreter delays everything else here, the answer too: loops in Python by
+        the interpreter's switch interval (5 ms unless set otherwise), C code that keeps the GIL by as long as it takes.
+        "process" has neither weakness, but extractors and inputs must be picklable.
+    max_workers : how many threads or processes there may be; also how many hanging extractors are borne.
+    patience_ms : how long after its cancellation a process may still be busy before it is killed and replaced.
+
+    Raises
+    ------
+    ExtractorError
+        An extractor is not callable or cannot be sent to a process, a process does not start, or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        extractors: Mapping[str, Callable[[Any], Any]],
+        worker: Worker = "thread",
+        *,
+        max_workers: int = 4,
+        patience_ms: float = 1000.0,
+    ) -> None:
+        _check_options(extractors, worker, max_workers, patience_ms)
+        self.worker = worker
+        self.max_workers = max_workers
+        self._make: Callable[[], Server]
+        self._pack: Callable[[Any], Any]
+        if worker == "process":
+            packed = packed_extractors(extractors)
+            self._make, self._pack = lambda: ProcessServer(packed, patience_ms), packed_input
+        else:
+            own = dict(extractors)
+            self._make, self._pack = lambda: ThreadServer(own), lambda x: x
+        self._closed = False
+        self._renew()
+        _pools.add(self)
+        # Registered after multiprocessing's own hook, so run before it: processes must not look as if they had died.
+        atexit.register(self.close)
+        with self._changed:
+            starts = [self._grow() for _ in range(min(STARTED[worker], max_workers))]
+        try:
+            for start in starts:
+                start.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def count(self) -> int:
+        """Workers that exist, starting ones and those held by abandoned extractors included."""
+        return len(self._threads)
+
+    def _renew(self) -> None:
+        """Be as new, with no workers and no work: after a fork, whose child has none of its parent's other threads."""
+        # A garbage collection may close a pool from a thread that is inside one; Condition's lock is reentrant.
+        self._changed = Condition()
+        self._queue: deque[Extraction] = deque()
+        self._threads: dict[Thread, Server | None] = {}
+        self._idle = 0
+
+    def start(self, order: Sequence[str], x: Any) -> Extraction:
+        """Have the groups of `x` computed in order; returns at once. Cancel the extraction when it is of no more use.
+
+        Raises
+        ------
+        ExtractorError
+            The workers are closed, or `x` cannot be sent to a process.
+        """
+        extraction = Extraction(order, self._pack(x))
+        with self._changed:
+            if self._closed:
+                raise ExtractorError("these workers are closed; make new ones")
+            if self._queue:  # what was cancelled while it waited would pile up behind extractors that hang
+                self._queue = deque(waiting for waiting in self._queue if not waiting.cancelled)
+            self._queue.append(extraction)
+            starting = sum(server is None for server in self._threads.values())
+            if len(self._queue) > self._idle + starting and self.count < self.max_workers:
+                self._grow().add_done_callback(_log_refusal)
+            self._changed.notify()
+        return extraction
+
+    def extract(self, order: Sequence[str], x: Any, until: float) -> Iterator[Arrival]:
+        """Yield groups of `x` as they come, until all have or `until` (by `time.perf_counter`) strikes; then cancel."""
+        extraction = self.start(order, x)
+        try:
+            yield from extraction.arrivals(until)
+        finally:
+            extraction.cancel()
+
+    def close(self) -> None:
+        """End the workers; extractions on their way end where they are. Safe to call twice."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for extraction in self._queue:
+                extraction.finish()
+            self._queue.clear()
+            self._changed.notify_all()
+            threads = dict(self._threads)
+        atexit.unregister(self.close)
+        for server in threads.values():
+            if server is not None:
+                server.abort()
+        until = time.monotonic() + GRACE_SECONDS[self.worker]
+        for thread in threads:
+            if thread is not current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _grow(self) -> Future[None]:
+        """Start a server in a thread of its own, with the lock held; the future tells when it is ready, or why not."""
+        started: Future[None] = Future()
+        thread = Thread(target=self._attend, args=(started,), name="anytime-worker", daemon=True)
+        self._threads[thread] = None
+        thread.start()
+        return started
+
+    def _attend(self, started: Future[None]) -> None:
+        """Make a server, give it one extraction after another, replace it when it is lost: the life of a thread."""
+        try:
+            server = self._make()
+        except BaseException as error:  # told by the future
+            with self._changed:
+                del self._threads[current_thread()]
+            started.set_exception(error)
+            return
+        with self._changed:
+            self._threads[current_thread()] = server
+        started.set_result(None)
+        lost = True
+        try:
+            lost = self._serve(server)
+        finally:
+            with self._changed:
+                del self._threads[current_thread()]
+                if lost and not self._closed:
+                    self._grow().add_done_callback(_log_refusal)
+            server.close()
+
+    def _serve(self, server: Server) -> bool:
+        """Have extractions computed until the pool closes (False) or the server is lost (True)."""
+        while (extraction := self._next()) is not None:
+            if not server.alive():  # it died between two extractions, which is no fault of this one
+                with self._changed:
+                    self._queue.appendleft(extraction)
+                    self._changed.notify()
+                return True
+            try:
+                server.compute(extraction)
+            except ServerLostError as error:
+                if not self._closed:
+                    _log.warning("a worker is replaced: %s", error)
+                return True
+            finally:
+                extraction.finish()
+        return False
+
+    def _next(self) -> Extraction | None:
+        with self._changed:
+            self._idle += 1
+            try:
+                while not self._closed:
+                    if self._queue:
+                        extraction = self._queue.popleft()
+                        if not extraction.cancelled:
+                            return extraction
+                        continue
+                    self._changed.wait()
+            finally:
+                self._idle -= 1
+            return None
+
+
+def _renew_pools() -> None:
+    """In a child that was forked off: leave the workers to the parent, and start some of its own when there is work."""
+    disown_processes()
+    for pool in _pools:
+        pool._renew()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_pools)
+
+
+def _log_refusal(started: Future[None]) -> None:
+    """Tell of a worker that did not start in the background, where nobody waits for it."""
+    error = started.exception()
+    if error is not None:
+        _log.warning("a worker did not start: %s", error)
+
+
+def _check_options(
+    extractors: Mapping[str, Callable[[Any], Any]], worker: str, max_workers: int, patience_ms: float
+) -> None:
+    if worker not in get_args(Worker):
+        raise ExtractorError(f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}")
+    for group, extractor in extractors.items():
+        if not callable(extractor):
+            raise ExtractorError(f"the extractor of group {group!r} is {type(extractor).__name__}; expected a callable")
+    if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
+        raise ExtractorError(f"max_workers is {max_workers!r}; expected a whole number, 1 or more")
+    if not patience_ms >= 0:
+        raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")

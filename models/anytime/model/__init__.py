@@ -1,0 +1,1 @@
+"""The trained model: coefficients of every prefix, manifest, file and exports."""

@@ -1,0 +1,236 @@
+"""A trained anytime model: the manifest, the prefix models and, where kept, the moments they were learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from anytime.errors import ValuesError
+from anytime.glm.quadratic import Curvatures
+from anytime.groups import FeatureGroups
+from anytime.model.file import write_model
+from anytime.model.manifest import Manifest
+from anytime.model.prefixes import PrefixModels
+from anytime.moments.moments import Moments
+from anytime.types import Float
+
+__all__ = ["Expected", "Model", "Place", "affordable", "checked_budget"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How good a prefix was in training.
+
+    Attributes
+    ----------
+    cv_error : cross-validated mean squared error in target units, averaged over responses; mean deviance of a
+        likelihood; None where not measured.
+    explained_variance : F on the standardised training data, at most half the number of responses; of a likelihood, by
+        how much the penalised mean loss lies under that of the base rate.
+    r2 : R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; of a likelihood,
+        1 - deviance/null deviance. None where a response is constant in training.
+    deviance : mean deviance of a likelihood on the training rows; None by least squares.
+    """
+
+    cv_error: float | None
+    explained_variance: float
+    r2: float | None
+    deviance: float | None = None
+
+
+UNLIMITED = 1e300
+"""A budget beyond this is no limit."""
+
+
+def checked_budget(budget: Any, cost_unit: str) -> float | None:
+    """A budget as a number, None where it is no limit.
+
+    Raises
+    ------
+    ValuesError
+        It is negative or not a number.
+    """
+    if budget is None:
+        return None
+    number = math.nan
+    if isinstance(budget, int | float | np.number) and not isinstance(budget, bool):
+        number = float(min(budget.item() if isinstance(budget, np.number) else budget, UNLIMITED))
+    if not number >= 0:
+        raise ValuesError(f"budget is {budget!r}; expected a number of {cost_unit}, 0 or more")
+    return None if number >= UNLIMITED else number
+
+
+def affordable(costs: Float, budget: float | None) -> int:
+    """Longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
+
+    Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
+    """
+    return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
+
+
+class Place(NamedTuple):
+    """Where a group with features stands in the sequence.
+
+    Attributes
+    ----------
+    start, stop : its columns, in the order of the sequence.
+    mean : (features,) their training means.
+    step : number of the step that adds it, which is the first prefix that has it.
+    features : their names.
+    """
+
+    start: int
+    stop: int
+    mean: Float
+    step: int
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A trained model. It is immutable, so threads may share it.
+
+    Attributes
+    ----------
+    manifest : names, groups, steps, costs and errors of every prefix.
+    prefixes : coefficients of every prefix.
+    moments : sums over the training rows, or None; what re-sequencing and `policy="arrived"` work on by least squares.
+    curvatures : second-order models of a likelihood at its prefixes, or None; what `policy="arrived"` works on there.
+    """
+
+    manifest: Manifest
+    prefixes: PrefixModels
+    moments: Moments | None = None
+    curvatures: Curvatures | None = None
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
+
+    @property
+    def name(self) -> str:
+        """Name of the model, by which a service knows it."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        """Hash of the content; empty until the model is saved."""
+        return self.manifest.version
+
+    @property
+    def groups(self) -> FeatureGroups:
+        """The feature groups and their costs."""
+        return self.manifest.groups
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of steps; a prefix is counted from 0, the base rate, to this."""
+        return len(self.manifest.steps)
+
+    @cached_property
+    def costs(self) -> Float:
+        """Cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
+        return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where each group with features stands in the sequence."""
+        found: dict[str, Place] = {}
+        start = 0
+        for number, step in enumerate(self.manifest.steps, start=1):
+            for name in step.adds:
+                group = self.groups.groups[self.groups.positions[name]]
+                if group.features:
+                    mean = self.prefixes.mean[self.groups.slices[self.groups.positions[name]]]
+                    found[name] = Place(start, start + len(mean), mean, number, group.features)
+                    start += len(mean)
+        return found
+
+    @cached_property
+    def lacking(self) -> tuple[int, ...]:
+        """For each prefix, how many groups with features its last step adds, (steps + 1,)."""
+        steps = [place.step for place in self.places.values()]
+        return tuple(np.bincount(steps, minlength=self.steps + 1).tolist())
+
+    @cached_property
+    def computed(self) -> tuple[tuple[str, ...], ...]:
+        """For each prefix, the groups of `needed` in the order in which the sequence computes them, (steps + 1,)."""
+        return tuple(tuple(self.order(names)) for names in self.needed)
+
+    @cached_property
+    def needed(self) -> tuple[frozenset[str], ...]:
+        """For each prefix, the groups with features that it is computed from, (steps + 1,)."""
+        sets: list[frozenset[str]] = [frozenset()]
+        featured = {group.name for group in self.groups.groups if group.features}
+        for step in self.manifest.steps:
+            sets.append(sets[-1] | featured.intersection(step.adds))
+        return tuple(sets)
+
+    def affordable(self, budget: float | None) -> int:
+        """Longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
+
+        Raises
+        ------
+        ValuesError
+            The budget is negative or not a number.
+        """
+        return affordable(self.costs, checked_budget(budget, self.groups.cost_unit))
+
+    @cached_property
+    def certified_shares(self) -> tuple[float, ...] | None:
+        """For each prefix, (steps + 1,), which share of the best possible F it reaches at the least; None if unknown.
+
+        Of any set of the model's groups that costs as much, on the training data. Where nothing can be explained it is
+        all of it, and rounding is not more than that.
+        """
+        found = self.manifest.certificate
+        if found is None:
+            return None
+        reached = (0.0, *(step.explained_variance for step in self.manifest.steps))
+        pairs = zip(reached, found.bounds, strict=True)
+        return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
+
+    def expected(self, prefix: int) -> Expected:
+        """How good a prefix was in training."""
+        if prefix == 0:
+            r2 = None if self.manifest.steps[0].r2 is None else 0.0
+            return Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
+        step = self.manifest.steps[prefix - 1]
+        return Expected(step.cv_error, step.explained_variance, step.r2, step.deviance)
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the policy "arrived" can be followed."""
+        return self.moments is not None or self.curvatures is not None
+
+    @property
+    def falls_back(self) -> str:
+        """Why the policy "arrived" cannot be followed, where it cannot."""
+        if self.manifest.family == "multinomial":
+            return "multinomial models know no optimum of other sets than the prefixes; the prefix policy answered"
+        return "the model was saved without its moments; the prefix policy answered"
+
+    def order(self, groups: Iterable[str]) -> list[str]:
+        """Groups in the order in which the sequence computes them."""
+        return sorted(groups, key=self._places.__getitem__)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Place of each group in the sequence."""
+        return {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
+
+    def save(self, path: str | Path) -> Self:
+        """Write the model file atomically; return the model with the version that its content has.
+
+        Raises
+        ------
+        ArtifactError
+            The file cannot be written, or a number of the model is not finite.
+        """
+        manifest = write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
+        return replace(self, manifest=manifest)

@@ -1,0 +1,187 @@
+"""Prefix models: the coefficients of every prefix of a sequence, centred and in raw units.
+
+A prefix of k steps has the scores
+
+    intercept + (x - mean)[columns[:ends[k]]] @ coef(k),
+
+prefix 0 being the base rate, the intercept. By least squares, scores are predictions and all prefixes share the
+intercept, the mean response; in other families each prefix has its own, and the inverse link makes predictions of
+scores. Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg.blas import dtrsm
+
+from anytime._linalg import Factor
+from anytime.moments.gram import Gram, Held
+from anytime.types import Float, Index
+
+__all__ = [
+    "PrefixModels",
+    "explained_variances",
+    "prefix_models",
+    "staircase",
+]
+
+BATCH = 128
+"""Right-hand sides solved at once; a batch needs no rows beyond its longest prefix."""
+
+
+@dataclass(frozen=True)
+class PrefixModels:
+    """Linear models of the prefixes of one sequence.
+
+    Attributes
+    ----------
+    mean : (D,) training means of the features, in the order of the groups file.
+    scale : (D,) training deviations, 1 where a column is constant.
+    intercept : (P,) scores of the base rate: the training means of the responses by least squares.
+    response_scale : (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
+    columns : the features in the order in which the sequence computes them, all D or those of its steps.
+    ends : (steps + 1,) how many of `columns` each prefix has; `ends[0]` is 0.
+    packed : (sum of ends, P) the coefficients, prefix after prefix.
+    own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
+    """
+
+    mean: Float
+    scale: Float
+    intercept: Float
+    response_scale: Float
+    columns: Index
+    ends: Index
+    packed: Float
+    own_intercepts: Float | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the sequence."""
+        return len(self.ends) - 1
+
+    @property
+    def scores(self) -> int:
+        """How many numbers the scores of all prefixes are for one row."""
+        return (self.steps + 1) * len(self.intercept)
+
+    @cached_property
+    def offsets(self) -> Index:
+        """Row of `packed` where each prefix begins, (steps + 2,)."""
+        return np.concatenate([[0], np.cumsum(self.ends)]).astype(np.intp)
+
+    def coef(self, prefix: int) -> Float:
+        """Coefficients of a prefix, (ends[prefix], P), for `columns[:ends[prefix]]` less their means."""
+        return self.packed[self.offsets[prefix] : self.offsets[prefix + 1]]
+
+    def intercept_of(self, prefix: int) -> Float:
+        """The intercept (P,) of a prefix."""
+        return self.intercept if self.own_intercepts is None else self.own_intercepts[prefix]
+
+    def predict(self, X: Float, prefix: int) -> Float:
+        """Scores (rows, P) of one prefix for X (rows, D) in raw units, columns in the order of the groups file."""
+        used = self.columns[: self.ends[prefix]]
+        return self.intercept_of(prefix) + (X[:, used] - self.mean[used]) @ self.coef(prefix)
+
+    def predict_all(self, X: Float) -> Float:
+        """Scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
+        P = len(self.intercept)
+        W = np.zeros((len(self.columns), self.steps + 1, P))
+        for prefix, end in enumerate(self.ends):
+            W[:end, prefix] = self.coef(prefix)
+        scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(len(self.columns), -1)
+        intercepts = self.intercept if self.own_intercepts is None else self.own_intercepts[:, np.newaxis]
+        return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
+
+    def upto(self, steps: int) -> PrefixModels:
+        """The models of the first steps alone."""
+        own = None if self.own_intercepts is None else self.own_intercepts[: steps + 1]
+        return replace(
+            self,
+            columns=self.columns[: self.ends[steps]],
+            ends=self.ends[: steps + 1],
+            packed=self.packed[: self.offsets[steps + 1]],
+            own_intercepts=own,
+        )
+
+    def restricted(self, columns: Index) -> PrefixModels:
+        """The same models in a table of some of the columns, ascending, which hold all that the sequence computes."""
+        if len(columns) == len(self.mean):
+            return self
+        mean, scale = self.mean[columns], self.scale[columns]
+        return replace(self, mean=mean, scale=scale, columns=np.searchsorted(columns, self.columns))
+
+
+def staircase(factor: Factor, z: Float, ends: Index) -> Float:
+    """Coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero beyond each prefix.
+
+    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z cut off at each prefix's
+    end. The factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
+    """
+    D, P = z.shape
+    W = np.zeros((len(ends), P, D))  # a right-hand side is a row, as BLAS wants it
+    upper, rows = factor.L.T, z.T
+    batch = max(1, BATCH // P)
+    for start in range(0, len(ends), batch):
+        stops = ends[start : start + batch]
+        longest = int(stops.max(initial=0))
+        if longest == 0:
+            continue
+        cut = np.arange(longest) < stops[:, np.newaxis]  # (batch, longest)
+        right = np.where(cut[:, np.newaxis], rows[:, :longest], 0.0).reshape(-1, longest)
+        solved = dtrsm(1.0, upper[:longest, :longest], right.T, overwrite_b=1).T
+        W[start : start + len(stops), :, :longest] = solved.reshape(len(stops), P, longest)
+    return W.transpose(0, 2, 1)
+
+
+def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
+    """Prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
+    unit = gram.y_scale / gram.x_scale[columns, np.newaxis]
+    packed = np.empty((int(ends.sum()), W.shape[2]))
+    stop = 0
+    for k, end in enumerate(ends.tolist()):
+        start, stop = stop, stop + end
+        np.multiply(W[k, :end], unit[:end], out=packed[start:stop])
+    return PrefixModels(
+        mean=gram.x_mean,
+        scale=gram.x_scale,
+        intercept=gram.y_mean,
+        response_scale=gram.y_scale,
+        columns=columns,
+        ends=ends,
+        packed=packed,
+    )
+
+
+def explained_variances(models: PrefixModels, held: Held) -> Float:
+    """Return the explained variance of every prefix and response on a table, without penalty.
+
+    It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of what the prefix takes off the mean
+    squared error of the base rate.
+
+    Parameters
+    ----------
+    models : least-squares models.
+    held : the moments of the table, about the training means.
+
+    Returns
+    -------
+    Float
+        (steps + 1, P).
+    """
+    columns, P = models.columns, len(models.intercept)
+    S, q = held.S[np.ix_(columns, columns)], held.q[columns]
+    unit = models.scale[columns, np.newaxis] / models.response_scale
+    found = np.zeros((models.steps + 1, P))
+    batch = max(1, BATCH // P)
+    for start in range(0, models.steps + 1, batch):
+        ends = models.ends[start : start + batch].tolist()
+        longest = ends[-1]
+        W = np.zeros((longest, len(ends), P))
+        for k, end in enumerate(ends):
+            W[:end, k] = models.coef(start + k) * unit[:end]
+        fitted = (S[:longest, :longest] @ W.reshape(longest, len(ends) * P)).reshape(W.shape)
+        found[start : start + len(ends)] = np.sum(W * (q[:longest, np.newaxis] - 0.5 * fitted), axis=0)
+    return found

@@ -1,0 +1,1 @@
+"""Moments: the sums over rows that every least-squares fit needs."""

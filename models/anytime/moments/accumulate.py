@@ -1,0 +1,307 @@
+"""From rows to moments: one pass, in float64 whatever comes in, by threads over parts of the table.
+
+A part is read in chunks that fit the cache. Each chunk is copied into a buffer less a shift (the mean of the part's
+first chunk, so that a column with mean 1e8 and deviation 1 keeps its digits), and one symmetric product adds it up.
+Missing values are stored as `fill` and marked in indicator columns (see `anytime.moments.moments`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from joblib import effective_n_jobs
+from numpy.typing import NDArray
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import TableError
+from anytime.moments.moments import Moments
+from anytime.types import Float, Index
+
+__all__ = [
+    "Block",
+    "Reached",
+    "UnusableColumnError",
+    "accumulate",
+    "fold_moments_of",
+    "moments_of",
+]
+
+Reached: TypeAlias = Callable[[int, list[Moments]], None]
+"""Told behind which row of the table a pass is, and the moments of each fold until there."""
+
+MAX_PART_ROWS = 65_536
+"""Rows that one task adds up in memory before its moments are merged; longer sums would lose digits to their shift."""
+
+
+class UnusableColumnError(TableError):
+    """A column of a block that cannot be summed; `column` counts features, then responses, and `why` says why."""
+
+    def __init__(self, column: int, features: int, why: str) -> None:
+        named = f"feature number {column}" if column < features else f"target number {column - features}"
+        super().__init__(f"{named} (counted from 0) {why}")
+        self.column, self.why = column, why
+
+
+CENTRE_ROWS = 512
+"""Rows looked at to find the shift, or more where they do not have every column."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a table.
+
+    Attributes
+    ----------
+    X : (rows, D) features of any numeric dtype, or scipy sparse; NaN where missing.
+    Y : (rows, P) responses, none missing.
+    weights : (rows,) or None for weight 1.
+    folds : (rows,) fold of each row, or None when there is one.
+    end : the row of the table behind its last, where there is a table.
+    """
+
+    X: Any
+    Y: NDArray[Any]
+    weights: Float | None = None
+    folds: Index | None = None
+    end: int = 0
+
+
+def moments_of(
+    X: Any, Y: Any, weights: Any = None, *, n_jobs: int | None = None, chunk_rows: int | None = None
+) -> Moments:
+    """Moments of a table in memory, which is not changed.
+
+    Parameters
+    ----------
+    X : (n, D) array of any numeric dtype, or scipy sparse matrix; NaN where missing.
+    Y : (n,) or (n, P).
+    weights : (n,) weights of the rows, or None.
+    n_jobs : threads, as joblib counts them; None is one, unless a `joblib.parallel_config` says otherwise.
+    chunk_rows : rows in a chunk; None fits the cache.
+
+    Raises
+    ------
+    TableError
+        An infinite value, or one too large to square.
+    """
+    return fold_moments_of(X, Y, weights, n_jobs=n_jobs, chunk_rows=chunk_rows)[0]
+
+
+def fold_moments_of(
+    X: Any,
+    Y: Any,
+    weights: Any = None,
+    folds: Index | None = None,
+    count: int = 1,
+    *,
+    n_jobs: int | None = None,
+    chunk_rows: int | None = None,
+) -> list[Moments]:
+    """Moments of each of `count` folds; `folds` (n,) tells each row's. Otherwise as `moments_of`."""
+    X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
+    Y = np.asarray(Y)
+    Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
+    jobs = effective_n_jobs(n_jobs)
+    parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
+    edges = np.linspace(0, len(Y), parts + 1).astype(int)
+    blocks = (
+        Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b])
+        for a, b in pairwise(edges)
+        if b > a
+    )
+    return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
+
+
+def accumulate(
+    blocks: Iterable[Block],
+    count: int = 1,
+    *,
+    n_jobs: int | None = None,
+    chunk_rows: int | None = None,
+    before: list[Moments] | None = None,
+    reached: Reached | None = None,
+) -> list[Moments]:
+    """Moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
+
+    Blocks are asked for while those before are summed, a few ahead at most.
+
+    Parameters
+    ----------
+    before : moments of each fold of rows that go before; without them there must be a block.
+    reached : called with the `end` of each block and the moments so far.
+    """
+    total = before
+    for end, part in _parts(blocks, count, n_jobs, chunk_rows):
+        total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
+        if reached is not None:
+            reached(end, total)
+    if total is None:
+        raise TableError("there are no rows to learn from; expected at least one with a target")
+    return total
+
+
+def _parts(
+    blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
+) -> Iterator[tuple[int, list[Moments]]]:
+    """End and moments of each block, in their order."""
+    jobs = effective_n_jobs(n_jobs)
+    if jobs == 1:
+        yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
+        return
+    with single_blas_thread(), ThreadPoolExecutor(jobs) as threads:
+        ahead: deque[Future[tuple[int, list[Moments]]]] = deque()
+        for block in blocks:
+            ahead.append(threads.submit(_part, block, count, chunk_rows))
+            del block  # it is gone when it is summed
+            if len(ahead) > jobs:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _dense(X: Any) -> NDArray[Any]:
+    return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+
+
+def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[int, list[Moments]]:
+    """End and moments of each fold of one block."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told once, in words
+        return block.end, [_fold(block, fold, count, chunk_rows) for fold in range(count)]
+
+
+def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:
+    """Moments of one fold of a block."""
+    rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
+    size = block.Y.shape[0] if rows is None else len(rows)
+    features, responses = block.X.shape[1], block.Y.shape[1]
+    if size == 0:
+        return Moments.empty(features, responses, np.zeros(features))
+    # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
+    step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
+    sums = _Sums(_centre(block, _chunks(rows, size, CENTRE_ROWS)), features, responses, step)
+    for chunk in _chunks(rows, size, step):
+        sums.add(block, chunk)
+    return sums.moments()
+
+
+def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
+    """The rows (all `size` of a block where None), at most `step` at a time."""
+    for start in range(0, size, step):
+        span = slice(start, min(start + step, size))
+        yield span if rows is None else rows[span]
+
+
+def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
+    """(D + P,) means over the first few rows that tell a column, 0 where none does: near enough to centre by."""
+    means = np.full(block.X.shape[1] + block.Y.shape[1], np.nan)
+    for chunk in chunks:
+        open_columns = np.flatnonzero(np.isnan(means))
+        Z = np.hstack([_dense(block.X[chunk]), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        if block.weights is not None:
+            Z = Z[block.weights[chunk] > 0]
+        present = np.isfinite(Z)
+        count = present.sum(axis=0)
+        total = np.where(present, Z, 0.0).sum(axis=0)
+        means[open_columns] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+        if not np.isnan(means).any():
+            break
+    return np.nan_to_num(means)
+
+
+class _Sums:
+    """Shifted sums and cross-products of [X, Y, U] over chunks of one block.
+
+    Missing values are stored as the shift, which is 0 once shifted.
+    """
+
+    def __init__(self, shift: Float, features: int, responses: int, chunk_rows: int) -> None:
+        self.features, self.responses, self.chunk_rows = features, responses, chunk_rows
+        self.missing: list[int] = []
+        self.rows, self.weight = 0, 0.0
+        self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
+        self._widen(len(shift))
+
+    def _widen(self, more: int) -> None:
+        """Room for more columns; sums so far keep their place."""
+        width = len(self.total) + more
+        self.buffer, self.product = np.empty((self.chunk_rows, width)), np.empty((width, width))
+        self.total = np.pad(self.total, (0, more))
+        self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
+
+    def add(self, block: Block, rows: slice | Index) -> None:
+        """Add a chunk of the block's rows, at most `chunk_rows` of them."""
+        X, Y = _dense(block.X[rows]), block.Y[rows]
+        B = self._shifted(X, Y)
+        total = B.sum(axis=0)
+        if not np.isfinite(total).all():
+            B = self._with_missing(X, Y)
+            total = B.sum(axis=0)
+        if block.weights is None:
+            self.total += total
+            self.weight += len(B)
+        else:
+            root = np.sqrt(block.weights[rows])
+            B *= root[:, np.newaxis]
+            self.total += root @ B
+            self.weight += float(block.weights[rows].sum())
+        # numpy sees B'B and calls the symmetric product, and lets other threads run meanwhile; scipy's dsyrk does not.
+        np.matmul(B.T, B, out=self.product)
+        self.scatter += self.product
+        self.rows += len(B)
+
+    def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
+        D, P = self.features, self.responses
+        B = self.buffer[: len(Y)]
+        np.subtract(X, self.shift[:D], out=B[:, :D])
+        np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
+        B[:, D + P :] = 0.0
+        return B
+
+    def _with_missing(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
+        """The chunk with the shift where a feature is NaN, marked in its indicator column."""
+        X = np.asarray(X, dtype=np.float64)
+        infinite = np.isinf(X)
+        if infinite.any():
+            j = int(np.flatnonzero(infinite.any(axis=0))[0])
+            why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite ones"
+            raise UnusableColumnError(j, self.features, why)
+        gaps = np.isnan(X)
+        new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
+        if new:
+            self.missing += new
+            self._widen(len(new))
+        B = self._shifted(X, Y)
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            B[gaps[:, j], j] = 0.0
+            B[gaps[:, j], column] = 1.0
+        return B
+
+    def moments(self) -> Moments:
+        """What has been added, centred."""
+        mean = self.total / self.weight if self.weight > 0 else self.total
+        scatter = self.scatter - np.outer(self.total, mean)
+        if not np.isfinite(np.diagonal(scatter)).all():
+            j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
+            raise UnusableColumnError(
+                j, self.features, "holds values that are infinite or too large to square; rescale or mend it"
+            )
+        width = self.features + self.responses
+        place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]
+        return Moments(
+            self.features,
+            self.responses,
+            self.rows,
+            self.weight,
+            (np.pad(self.shift, (0, len(self.missing))) + mean)[place],
+            scatter[np.ix_(place, place)] if self.missing else scatter,
+            self.shift[: self.features],
+            tuple(sorted(self.missing)),
+        )

@@ -1,0 +1,224 @@
+"""Moments: all that a linear model needs to know of a table, learned in one pass and added up exactly.
+
+For features X and responses Y with row weights w, the joint table Z = [X, Y, U] has
+
+    weight  = sum_i w_i
+    mean    = sum_i w_i z_i / weight
+    scatter = sum_i w_i (z_i - mean)(z_i - mean)'
+
+U has a 0/1 indicator column for each feature that is missing somewhere. A missing value is stored as `fill`, and
+imputing it by the training mean m afterwards is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and
+scatter: exact in one pass, on the whole table, on any fold and after any merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from anytime.errors import TableError
+from anytime.types import Bool, Float, Index
+
+__all__ = [
+    "Moments",
+]
+
+ROUNDING = 1e-13
+"""Variances under this share of what was cancelled to get them are zero."""
+
+CANCELLED = 1e-9
+"""Negative variances above this share of what was cancelled are rounding."""
+
+ALL = 1.0 - 1e-12
+"""Shares of the rows from here on are all of them, but for rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of D features, P responses and the indicators of the features that are missing somewhere.
+
+    Attributes
+    ----------
+    features, responses : D and P.
+    rows : rows counted, whatever their weight.
+    weight : sum of the row weights, the n of the papers.
+    mean : (D + P + M,) weighted means of [X, Y, U].
+    scatter : (D + P + M, same) centred cross-products, not divided by `weight`.
+    fill : (D,) the value that stands where a feature is missing.
+    missing : which features have an indicator, ascending (M of them).
+    """
+
+    features: int
+    responses: int
+    rows: int
+    weight: float
+    mean: Float
+    scatter: Float
+    fill: Float
+    missing: tuple[int, ...] = ()
+
+    @staticmethod
+    def empty(features: int, responses: int, fill: Float) -> Moments:
+        """Moments of no rows."""
+        width = features + responses
+        return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
+
+    @staticmethod
+    def merged(parts: Iterable[Moments]) -> Moments:
+        """Moments of all rows of the parts (at least one part), merged in the order given."""
+        return reduce(Moments.merge, parts)
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
+
+        With delta = mean_2 - mean_1,
+
+            mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
+        """
+        both = tuple(sorted({*self.missing, *other.missing}))
+        # Never far from the values, for digits are lost to the distance.
+        fill = np.where(self._unseen, other.fill, self.fill)
+        a = self.refilled(fill).with_indicators(both)
+        b = other.refilled(fill).with_indicators(both)
+        weight = a.weight + b.weight
+        rows = a.rows + b.rows
+        if a.weight == 0 or b.weight == 0:
+            return replace(b if a.weight == 0 else a, rows=rows)
+        delta = b.mean - a.mean
+        scatter = a.scatter + b.scatter
+        scatter += np.outer(delta * (a.weight * b.weight / weight), delta)
+        return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
+
+    def without(self, other: Moments) -> Moments:
+        """Moments of the rows that are not among those of `other`, all of which must be here: what `merge` added.
+
+        With delta = mean_2 - mean,  n_1 = n - n_2,
+
+            mean_1 = mean - (n_2/n_1) delta,  scatter_1 = scatter - scatter_2 - (n n_2/n_1) delta delta'.
+
+        Digits are lost where few rows are left of many: what is within rounding of zero is zero.
+
+        Raises
+        ------
+        TableError
+            There are more rows, or more spread, in `other` than here.
+        """
+        both = tuple(sorted({*self.missing, *other.missing}))
+        a = self.with_indicators(both)
+        b = other.refilled(self.fill).with_indicators(both)
+        rows, weight = a.rows - b.rows, a.weight - b.weight
+        if b.weight == 0:
+            return replace(a, rows=rows)
+        if rows < 0 or weight < -ROUNDING * a.weight:
+            raise TableError(
+                f"{b.rows} rows of weight {b.weight:g} cannot be taken away from {a.rows} of weight {a.weight:g}"
+            )
+        if rows == 0 or weight <= ROUNDING * a.weight:
+            return replace(Moments.empty(self.features, self.responses, self.fill), rows=rows)
+        delta, gone = b.mean - a.mean, b.weight / weight
+        change = np.outer(delta * (a.weight * gone), delta)
+        scatter = a.scatter - b.scatter - change
+        cancelled = np.diagonal(a.scatter) + np.diagonal(b.scatter) + np.diagonal(change)
+        spread = np.diagonal(scatter)
+        # The spread of a constant column is that of the rounding of its means, and of the fills that moved them.
+        size = np.abs(a.mean) + np.abs(b.mean)
+        size[: self.features] += np.abs(self.fill - other.fill)
+
+        def rounding(share: float) -> Float:
+            return share * cancelled + a.weight * gone * share * size * (2 * np.abs(delta) + share * size)
+
+        if (spread < -rounding(CANCELLED)).any():
+            raise TableError("rows that are not among those counted cannot be taken away")
+        zero = spread <= rounding(ROUNDING)
+        scatter[zero] = scatter[:, zero] = 0.0
+        mean = a.mean - delta * gone
+        mean[np.abs(mean) <= ROUNDING * size * (1 + gone)] = 0.0
+        left = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
+        return left._with_gaps_only()
+
+    def decayed(self, factor: float) -> Moments:
+        """The same rows, each counting `factor` (0 to 1) times as much: how a stream forgets."""
+        return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
+
+    def with_indicators(self, missing: tuple[int, ...]) -> Moments:
+        """The same moments with (zero) indicators for more features; `missing` holds at least the present ones."""
+        if missing == self.missing:
+            return self
+        width = self.features + self.responses
+        place = [*range(width), *(width + missing.index(j) for j in self.missing)]
+        mean = np.zeros(width + len(missing))
+        mean[place] = self.mean
+        scatter = np.zeros((len(mean), len(mean)))
+        scatter[np.ix_(place, place)] = self.scatter
+        return replace(self, mean=mean, scatter=scatter, missing=missing)
+
+    def refilled(self, fill: Float) -> Moments:
+        """The same table with another value where features are missing."""
+        if not self.missing:
+            return replace(self, fill=fill)
+        width = self.features + self.responses
+        mean, scatter = self.mean.copy(), self.scatter.copy()
+        for column, j in enumerate(self.missing, start=width):
+            shift = fill[j] - self.fill[j]
+            mean[j] += shift * mean[column]
+            scatter[j] += shift * scatter[column]
+            cancelled = self.scatter[j, j] + shift**2 * self.weight
+            scatter[:, j] += shift * scatter[:, column]
+            if scatter[j, j] <= ROUNDING * cancelled:
+                scatter[j] = scatter[:, j] = 0.0
+        return replace(self, mean=mean, scatter=scatter, fill=fill)
+
+    def _with_gaps_only(self) -> Moments:
+        """Without the indicators of features that no row lacks any more."""
+        width = self.features + self.responses
+        gaps = np.flatnonzero(np.abs(self.mean[width:]) > ROUNDING)
+        if len(gaps) == len(self.missing):
+            return self
+        at = np.concatenate([np.arange(width), width + gaps])
+        missing = tuple(self.missing[k] for k in gaps)
+        return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], missing=missing)
+
+    @property
+    def _unseen(self) -> Bool:
+        """(D,) the features that no row of weight has."""
+        unseen = np.full(self.features, self.weight == 0)
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            unseen[j] |= self.mean[column] >= ALL
+        return unseen
+
+    @property
+    def observed_mean(self) -> Float:
+        """(D,) weighted means of the features over the rows that have them; `fill` where none has."""
+        mean = self.mean[: self.features].copy()
+        for column, j in enumerate(self.missing, start=self.features + self.responses):
+            share = self.mean[column]
+            mean[j] = self.fill[j] if share >= ALL else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
+        return mean
+
+    def restricted(self, columns: Index) -> Moments:
+        """Moments of the table that has these columns (ascending) as its only features, to the bit."""
+        if len(columns) == self.features:
+            return self
+        width = self.features + self.responses
+        place = {j: new for new, j in enumerate(columns.tolist())}
+        kept = [k for k, j in enumerate(self.missing) if j in place]
+        at = np.concatenate([columns, np.arange(self.features, width), width + np.array(kept, dtype=np.intp)])
+        return replace(
+            self,
+            features=len(columns),
+            mean=self.mean[at],
+            scatter=self.scatter[np.ix_(at, at)],
+            fill=self.fill[columns],
+            missing=tuple(place[self.missing[k]] for k in kept),
+        )
+
+    def imputed(self) -> Moments:
+        """Moments of the table with each missing value replaced by its feature's mean; no indicators are left."""
+        if not self.missing:
+            return self
+        filled = self.refilled(self.observed_mean)
+        width = self.features + self.responses
+        return replace(filled, mean=filled.mean[:width], scatter=filled.scatter[:width, :width], missing=())

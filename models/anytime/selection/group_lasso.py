@@ -1,0 +1,445 @@
+"""The Group Lasso of the penalised groups alone, and how far from its optimum coefficients are.
+
+The residual is r = y - X w; rows are divided by the root of n, so that S = X'X, q = X'y and b = X'r = q - S w. With
+k_g = mu c_g,
+
+    P(w) = 1/2 |r|^2 + sum_g k_g |w_g|_F.
+
+*Groups of weight 0* may be chosen freely once the others are: w_0 = S_00^+ (q_0 - S_0. w). Put in, they leave the same
+problem on what they do not explain,
+
+    S - S_.0 S_00^+ S_0.,   q - S_.0 S_00^+ q_0,   yy - q_0' S_00^+ q_0,
+
+so they are taken out beforehand, exactly. Their dual constraint, the equality X_0'theta = 0, holds for every residual
+of what is left.
+
+*Dual.* maximise D(theta) = 1/2 |y|^2 - 1/2 |y - theta|^2 over |X_g'theta|_F <= k_g. With theta = s r, feasible for
+s = min(1, min_g k_g/|b_g|), and by <r, y> = |r|^2 + <b, w>,
+
+    P(w) - D(s r) = 1/2 (1 - s)^2 |r|^2 + sum_g (k_g |w_g| - s <b_g, w_g>).
+
+No term is negative, so nothing cancels: the gap is told to its last digits, from moments alone. It bounds P(w) - min P.
+
+One group's exact optimum given the others.
+
+    minimise  1/2 tr(w'S w) - tr(z'w) + k |w|_F
+
+is 0 where |z|_F <= k. Otherwise, with rho = |w|_F, w = (S + k/rho I)^-1 z; in the eigenvectors of S, with s_i the
+eigenvalues and a_i the squared norms of the rows of V'z, rho is the root of the *secular equation*
+
+    h(rho) = sum_i a_i/(s_i rho + k)^2 = 1.
+
+h^-1/2 - 1 is concave and increasing: Newton's steps from below stay below and rise to the root, and a step from above
+lands below. It is nearly straight, and quite so where all s_i are equal: three or four steps reach the last digit.
+
+How far to go along a line on which the Group Lasso is convex, and has kinks where groups pass through zero.
+
+Newton's direction where no group is zero, and there the Group Lasso is smooth.
+
+With r the gradient of the descent and u_g = vec(w_g)/|w_g|, solve H d = r for
+
+    H = I_P (x) S_AA + blockdiag(kappa_g (I - u_g u_g')),   kappa_g = k_g/|w_g|.
+
+Descent to the optimum at one penalty: exact block updates, and Newton's steps on the groups that are not zero.
+
+Block coordinate descent finds out which groups are zero; where columns are nearly collinear it then takes thousands of
+cycles for the last digits. But where no group is zero the objective is smooth, and its second derivatives are at hand.
+So cycles and Newton's steps, each with an exact line search, take turns: a handful of either from the last penalty's
+optimum. Moments make the gradient b of *all* groups cheap, so that no rule has to guess which may be left out: a cycle
+goes over the groups that are not zero or violate |b_g| <= k_g, and every duality gap is taken over all groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from anytime._linalg import RANK_TOLERANCE, Factor, factorise_penalised
+from anytime.moments.gram import Gram
+from anytime.types import Bool, Float, Index
+
+__all__ = [
+    "Block",
+    "Curved",
+    "Descent",
+    "Line",
+    "Problem",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The groups that are penalised and have columns, after the free ones are taken out.
+
+    Attributes
+    ----------
+    S, q, yy : moments of what the free groups leave; S (d, d), q (d, P), yy the sum over responses.
+    weights : (k,) weight of each group's norm, positive.
+    starts, sizes : (k,) first column and number of columns of each group.
+    members : (k,) which groups of the whole they are.
+    columns : (d,) which columns of the whole.
+    """
+
+    S: Float
+    q: Float
+    yy: float
+    weights: Float
+    starts: Index
+    sizes: Index
+    members: Index
+    columns: Index
+    _whole: tuple[int, Index, Factor, Float, Float]
+
+    @staticmethod
+    def of(gram: Gram, slices: Sequence[slice], weights: Float) -> Problem:
+        """Take the groups of weight 0 out. Cost d_0 D^2 for d_0 columns of theirs."""
+        size = np.array([s.stop - s.start for s in slices], dtype=np.intp)
+        members = np.flatnonzero((weights > 0) & (size > 0))
+        owner = np.repeat(np.arange(len(slices)), size)
+        penalised = weights[owner] > 0
+        columns, free = np.flatnonzero(penalised), np.flatnonzero(~penalised)
+        factor = factorise_penalised(gram.S[np.ix_(free, free)], np.zeros(len(free)))
+        z, V = factor.forward(gram.q[free]), factor.forward(gram.S[np.ix_(free, columns)])
+        S, q = gram.S[np.ix_(columns, columns)], gram.q[columns]
+        before = np.diagonal(S).copy()
+        if len(free):
+            S, q = S - V.T @ V, q - V.T @ z
+        # What the free groups span is theirs; what is left of it is rounding.
+        spent = np.diagonal(S) <= RANK_TOLERANCE * before
+        S[spent], S[:, spent], q[spent] = 0.0, 0.0, 0.0
+        sizes = size[members]
+        return Problem(
+            S=np.asfortranarray(S),
+            q=q,
+            yy=max(float(gram.yy.sum() - np.sum(z * z)), 0.0),
+            weights=weights[members],
+            starts=np.cumsum(sizes) - sizes,
+            sizes=sizes,
+            members=members,
+            columns=columns,
+            _whole=(len(gram.q), free, factor, z, V),
+        )
+
+    def whole(self, w: Float) -> Float:
+        """Coefficients (D, P) of all columns, those of the free groups at their optimum."""
+        D, free, factor, z, V = self._whole
+        full = np.zeros((D, w.shape[1]))
+        full[self.columns] = w
+        full[free] = factor.backward(z - np.where(factor.dropped[:, np.newaxis], 0.0, V @ w))
+        return full
+
+    def norms(self, w: Float) -> Float:
+        """Frobenius norm of each group's rows, (k,)."""
+        return np.sqrt(self.sums(np.square(w)))
+
+    def largest(self) -> float:
+        """The smallest mu at which all penalised groups are zero."""
+        return float((self.norms(self.q) / self.weights).max(initial=0.0))
+
+    def gap(self, w: Float, b: Float, mu: float) -> float:
+        """By how much P(w) lies above the dual at the scaled residual, at least by how much above the optimum."""
+        k, gradients = mu * self.weights, self.norms(b)
+        s = min(1.0, float((k / np.where(gradients > 0, gradients, np.inf)).min(initial=np.inf, where=gradients > k)))
+        squares = max(self.yy - float(np.sum(self.q * w)) - float(np.sum(b * w)), 0.0)
+        terms = k * self.norms(w) - s * self.sums(b * w)
+        return 0.5 * (1.0 - s) ** 2 * squares + float(np.maximum(terms, 0.0).sum())
+
+    def sums(self, values: Float) -> Float:
+        """Sum of values (d, P) over the rows of each group and over responses, (k,)."""
+        sums: Float = np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
+        return sums
+
+
+STEPS = 100
+"""More than Newton's monotone steps ever need from the lower bound."""
+
+
+class Block:
+    """The eigenvectors of one group's covariance S (d, d).
+
+    None is left out, however small its eigenvalue: the penalty holds it, and Newton's steps know it, too.
+    """
+
+    def __init__(self, S: Float) -> None:
+        self.S = np.ascontiguousarray(S)
+        values, vectors = np.linalg.eigh(S)
+        self.values, self.vectors = np.maximum(values, 0.0), vectors
+
+    def optimum(self, z: Float, k: float, rho: float) -> Float:
+        """The optimum (d, P), for k > 0; `rho`, a guess of its norm, spares steps."""
+        if len(z) == 1:
+            length = math.sqrt(float(np.vdot(z, z)))
+            return z * ((length - k) / (length * float(self.S[0, 0]))) if length > k else np.zeros_like(z)
+        along = self.vectors.T @ z
+        a = np.einsum("dp,dp->d", along, along)
+        length = math.sqrt(float(a.sum()))
+        if length <= k:
+            return np.zeros_like(z)
+        rho = self._norm(a, k, max(rho, (length - k) / float(self.values[-1])))
+        w: Float = self.vectors @ (along / (self.values + k / rho)[:, np.newaxis])
+        return w
+
+    def _norm(self, a: Float, k: float, rho: float) -> float:
+        """Root of the secular equation. Once Newton's step no longer rises it is rounding."""
+        s = self.values
+        floor = (math.sqrt(float(a.sum())) - k) / float(s[-1])
+        for step in range(STEPS):
+            inverse = 1.0 / (s * rho + k)
+            terms = a * inverse * inverse
+            h = float(terms.sum())
+            slope = float(terms @ (s * inverse))  # -h'/2
+            # (h^-1/2 - 1) / (h^-3/2 slope)
+            moved = max(rho + (h * math.sqrt(h) - h) / slope, floor)
+            if abs(moved - rho) <= 4e-16 * rho or (moved <= rho and step > 0):
+                return moved
+            rho = moved
+        return rho
+
+
+STRAIGHT = 1e-14
+"""A group that passes 0 at less than the root of this share of its norm passes through it."""
+
+FALLEN = 0.5
+"""The whole step is taken where it leaves the slope no steeper, up or down, than this share of what it was."""
+
+FARTHEST = 2.0**20
+"""Longest step, where the slope still falls: the objective is bounded, but rounding may not know it."""
+
+BISECTIONS = 40
+"""Halvings of the step; what is left of it, 1e-12, the next step mends."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The objective's slope at t, with |w_g + t d_g|^2 = f (t - t_g)^2 + c: nothing cancels; where c = 0 it jumps.
+
+    Attributes
+    ----------
+    linear, curvature : <b, d> and <d, S d>.
+    pull, nearest, f, c : (groups,) k_g f, t_g, f and c of the groups that move from a place other than 0; else 0.
+    """
+
+    linear: float
+    curvature: float
+    pull: Float
+    nearest: Float
+    f: Float
+    c: Float
+
+    @staticmethod
+    def of(linear: float, curvature: float, k: Float, ww: Float, wd: Float, dd: Float) -> Line:
+        """From the groups' penalties k and inner products |w_g|^2, <w_g, d_g>, |d_g|^2."""
+        moving = (dd > 0) & (ww > 0)
+        nearest = np.where(moving, -wd / np.where(moving, dd, 1.0), 0.0)
+        c = np.where(moving, ww + nearest * wd, 0.0)
+        c[c <= STRAIGHT * ww] = 0.0
+        f = np.where(moving, dd, 0.0)
+        return Line(linear, curvature, k * f, nearest, f, c)
+
+    def slope(self, t: float) -> float:
+        """Derivative at t; at a kink the middle of its jump."""
+        past = t - self.nearest
+        norms = np.sqrt(self.f * past * past + self.c)
+        return self.curvature * t - self.linear + float(np.sum(self.pull * past / np.where(norms > 0, norms, 1.0)))
+
+    def step(self) -> tuple[float, Bool]:
+        """A step that lowers the objective, and which groups (groups,) it takes to their kink, if any.
+
+        It is 1 where the slope has fallen enough there, else where the slope is zero, or jumps over zero.
+        """
+        nowhere, before = np.zeros(len(self.f), dtype=np.bool_), self.slope(0.0)
+        if before >= 0:
+            return 0.0, nowhere
+        if abs(self.slope(1.0)) <= -FALLEN * before:
+            return 1.0, nowhere
+        low, high = 0.0, 1.0
+        while self.slope(high) < 0 and high < FARTHEST:
+            low, high = high, 2.0 * high
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.slope(middle) < 0 else (low, middle)
+        kinks = (self.f > 0) & (self.c == 0) & (low <= self.nearest) & (self.nearest <= high)
+        return (float(self.nearest[kinks][0]) if kinks.any() else low), kinks
+
+
+DIRECT = 1000
+"""Unknowns up to which H is factored whole."""
+
+RIDGES = (1e-13, 1e-9)
+"""Shares of H's diagonal added to it, the second where rounding makes the first too small: duplicate columns leave
+directions without curvature."""
+
+SOLVED = 1e-12
+"""Share of the first residual (squared, in the preconditioner's norm) at which conjugate gradients end: a direction
+that is right to six digits gives Newton's step all its speed."""
+
+MOST = 200
+"""Conjugate gradients at most; cut short they still give a direction of descent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curved:
+    """Second derivatives at some point.
+
+    Attributes
+    ----------
+    S : (d, d) covariance of the columns of the groups that are not zero.
+    owner : (d,) their group, ascending.
+    unit : (d, P) the coefficients, each group divided by its norm.
+    kappa : (d,) the penalty of each column's group divided by the group's norm.
+    """
+
+    S: Float
+    owner: Index
+    unit: Float
+    kappa: Float
+
+    def direction(self, gradient: Float) -> Float | None:
+        """H^-1 gradient, (d, P), or None where rounding forbids it."""
+        return self._factored(gradient) if gradient.size <= DIRECT else self._conjugate(gradient)
+
+    def _factored(self, gradient: Float) -> Float | None:
+        """By the Cholesky factor of H, (d P)^3/3 operations."""
+        d, P = self.unit.shape
+        u, kappa, owner = self.unit.ravel(), np.repeat(self.kappa, P), np.repeat(self.owner, P)
+        across = np.eye(d * P) - np.outer(u, u)  # for a group of one coefficient exactly 0
+        H = np.kron(self.S, np.eye(P)) + np.where(owner[:, np.newaxis] == owner, across * kappa, 0.0)
+        # Groups of any norm are solved for in one unit.
+        diagonal = np.diagonal(H)
+        scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        H /= scale[:, np.newaxis] * scale
+        for ridge in RIDGES:
+            H[np.diag_indices(d * P)] += ridge
+            try:
+                factor = cho_factor(H, lower=True, check_finite=False)
+            except LinAlgError:
+                continue
+            solved: Float = cho_solve(factor, gradient.ravel() / scale, check_finite=False) / scale
+            return solved.reshape(d, P)
+        return None
+
+    def _conjugate(self, gradient: Float) -> Float:
+        """By conjugate gradients preconditioned by S + diag(kappa), d x d and shared by the responses."""
+        M = self.S + np.diag(self.kappa)
+        M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
+        factor = cho_factor(M, lower=True, check_finite=False)
+        x, r = np.zeros_like(gradient), gradient
+        z = cho_solve(factor, r, check_finite=False)
+        p, rz = z, float(np.sum(r * z))
+        enough = SOLVED * rz
+        for _ in range(MOST):
+            Hp = self._times(p)
+            curvature = float(np.sum(p * Hp))
+            if rz <= enough or curvature <= 0:
+                break
+            x, r = x + (rz / curvature) * p, r - (rz / curvature) * Hp
+            z = cho_solve(factor, r, check_finite=False)
+            before, rz = rz, float(np.sum(r * z))
+            p = z + (rz / before) * p
+        return x
+
+    def _times(self, x: Float) -> Float:
+        """H x."""
+        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        radial = np.add.reduceat(np.sum(self.unit * x, axis=1), starts)
+        along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * self.unit
+        product: Float = self.S @ x + self.kappa[:, np.newaxis] * (x - along)
+        return product
+
+
+SHARP = 1e-6
+"""Share of its penalty up to which a group's gradient may be off."""
+
+POLISH = 10
+"""Rounds spent, once the gap is reached, on groups that are off: where the penalty is small, a group may be there that
+should be zero, and the gap hardly tell. More than rounding allows is not asked for."""
+
+
+class Descent:
+    """Coefficients w (d, P) of one problem and their gradient b = q - S w, kept from one penalty to the next."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
+        ends = problem.starts + problem.sizes
+        self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
+        self._columns = [problem.S[:, rows] for rows in self._slices]
+        self._blocks = [Block(problem.S[rows, rows]) for rows in self._slices]
+        self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
+
+    def start(self, w: Float) -> None:
+        """Begin at some coefficients."""
+        self.w = w.copy()
+        self._refresh()
+
+    def solve(self, mu: float, target: float, rounds: int) -> float:
+        """Descend until the gap is at most `target`, or for so many rounds; returns the gap reached."""
+        k = mu * self.problem.weights
+        gap = self.problem.gap(self.w, self.b, mu)
+        polishing = 0
+        for _ in range(rounds):
+            if gap <= target:
+                if polishing == POLISH or self._is_sharp(k):
+                    break
+                polishing += 1
+            norms = self.problem.norms(self.w)
+            self._cycle(np.flatnonzero((norms > 0) | (self.problem.norms(self.b) > k)), k, norms)
+            self._newton(k)
+            self._refresh()
+            gap = self.problem.gap(self.w, self.b, mu)
+        return gap
+
+    def _is_sharp(self, k: Float) -> bool:
+        """Whether each group by itself fulfils the conditions of an optimum: b_g = k_g u_g, or |b_g| <= k_g at 0."""
+        norms = self.problem.norms(self.w)
+        unit = self.w / np.where(norms > 0, norms, 1.0)[self._owner, np.newaxis]
+        off = self.problem.norms(self.b - k[self._owner, np.newaxis] * unit)
+        return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
+
+    def _refresh(self) -> None:
+        """The gradient from the coefficients: what updates have left of rounding goes."""
+        nonzero = np.flatnonzero(self.w.any(axis=1))
+        self.b = self.problem.q - self.problem.S[:, nonzero] @ self.w[nonzero]
+
+    def _cycle(self, groups: Index, k: Float, norms: Float) -> None:
+        """Each of some groups to its optimum given the others, once."""
+        w, b = self.w, self.b
+        for g in groups.tolist():
+            rows, block = self._slices[g], self._blocks[g]
+            after = block.optimum(b[rows] + block.S @ w[rows], float(k[g]), float(norms[g]))
+            b -= self._columns[g] @ (after - w[rows])
+            w[rows] = after
+
+    def _newton(self, k: Float) -> None:
+        """A step on the groups that are not zero; where it ends at a kink, that group is 0 and the others go on."""
+        problem = self.problem
+        for _ in range(len(k)):
+            norms = problem.norms(self.w)
+            rows = np.flatnonzero(norms[self._owner] > 0)
+            if len(rows) == 0:
+                return
+            owner = self._owner[rows]
+            unit = self.w[rows] / norms[owner, np.newaxis]
+            columns = problem.S[:, rows]
+            curved = Curved(columns[rows], owner, unit, k[owner] / norms[owner])
+            direction = curved.direction(self.b[rows] - k[owner, np.newaxis] * unit)
+            if direction is None:
+                return
+            d, Sd = np.zeros_like(self.w), columns @ direction
+            d[rows] = direction
+            line = Line.of(
+                float(np.sum(self.b * d)),
+                float(np.sum(d * Sd)),
+                k,
+                *(problem.sums(product) for product in (self.w * self.w, self.w * d, d * d)),
+            )
+            step, kinks = line.step()
+            self.w += step * d
+            self.w[kinks[self._owner]] = 0.0
+            self.b -= step * Sd
+            if not kinks.any():
+                return

@@ -1,0 +1,1 @@
+"""Training: from moments or rows to a model."""

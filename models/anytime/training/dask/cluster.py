@@ -1,0 +1,143 @@
+"""What becomes of a cluster's own faults: one line that says what to do.
+
+A cluster, and the two things it is for: the moments of a table, and its rows for a likelihood.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anytime.data.dataset import Dataset, Progress, ignored
+from anytime.errors import TableError, TrainingError
+from anytime.folds import Deal, Tally
+from anytime.glm.design import Design
+from anytime.glm.families import Family
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.target import Target
+from anytime.training.dask.design import ClusterDesign, light
+from anytime.training.dask.rows import (
+    Part,
+    Span,
+    distributed,
+    held_rows,
+    merged,
+    moments_of_part,
+    spans,
+    tally_of_span,
+    told,
+)
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Cluster", "connected"]
+
+
+PARTS_PER_THREAD = 4
+"""Parts of a table for each thread of the workers, so that one that is slow or lost holds up little."""
+
+CONNECT_S = 10.0
+
+
+class Cluster:
+    """Workers behind a Dask scheduler."""
+
+    def __init__(self, client: Client) -> None:
+        self._client: Any = client
+
+    @property
+    def threads(self) -> int:
+        """Threads of all workers."""
+        return int(sum(self._client.nthreads().values()))
+
+    def moments(
+        self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
+    ) -> list[Moments]:
+        """Moments of each fold of a table, as `Dataset.moments`; they are merged on the workers.
+
+        Parameters
+        ----------
+        progress : called with the number of rows of each part that is done.
+        """
+        parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
+        futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
+        sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
+        for future in distributed().as_completed(futures):
+            with told():
+                future.result()
+            progress(sizes[future.key])
+        while len(futures) > 1:
+            pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
+            futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
+        with told():
+            found: list[Moments] = futures[0].result()
+        return found
+
+    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
+        """The rows of a table, in the same folds, for a likelihood."""
+        parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
+        full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
+        return ClusterObserved(self._client, full, dataset.target)
+
+    def _parts(self, dataset: Dataset, folds: int, seed: int, *, stratified: bool) -> tuple[list[Part], list[Tally]]:
+        """The parts of a table, and how many of their rows have a target."""
+        if not self.threads:
+            raise TrainingError(
+                "the cluster has no workers; start some, or train with --backend local", environment=True
+            )
+        if dataset.query is not None:
+            dataset.table.batches([dataset.query])  # settles its kind once, here, and not in every task
+        deal = Deal(folds, seed, stratified=stratified)
+        ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
+        futures = [self._client.submit(tally_of_span, dataset, deal, span, pure=False) for span in ranges]
+        with told():
+            tallies: list[Tally] = self._client.gather(futures)
+        if not any(tally.rows for tally in tallies):
+            raise TableError("there are no rows to learn from; expected at least one with a target")
+        deals = deal.split(tallies)
+        return [Part(dataset, span, own) for span, own in zip(ranges, deals, strict=True)], tallies
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterObserved:
+    """Rows to fit a likelihood on, which workers read and keep."""
+
+    client: Client
+    parts: tuple[Part, ...]
+    target: Target
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """Let the workers read them."""
+        lean = light(gram)
+        rows = tuple(self.client.submit(held_rows, part, lean, pure=False) for part in self.parts)
+        return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """A cluster by the address of its scheduler, as `tcp://host:8786`.
+
+    Raises
+    ------
+    TrainingError
+        Dask is not installed, or no scheduler answers.
+    """
+    module = distributed()
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    try:
+        client = module.Client(address, timeout=CONNECT_S)
+    except (OSError, ValueError, TimeoutError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise TrainingError(
+            f"no Dask scheduler answers at {address!r} ({said}); start it, or give its address as in tcp://host:8786",
+            environment=isinstance(error, OSError),
+        ) from error
+    with client:
+        yield Cluster(client)

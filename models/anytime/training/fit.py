@@ -1,0 +1,317 @@
+"""Training: from the moments of the folds to a model, with every choice that the options leave open.
+
+Rows are read elsewhere. Least squares is only linear algebra on moments, so that tables of any size, from any source,
+are trained alike; the other families go over the rows again (`anytime.training.likelihood`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from anytime._linalg import factorise, single_blas_thread
+from anytime.errors import TrainingError
+from anytime.glm.design import Design
+from anytime.glm.families import FAMILIES
+from anytime.glm.search import LikelihoodSequence, likelihood_sequence
+from anytime.groups import FeatureGroups
+from anytime.model.curve import Curve
+from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
+from anytime.model.model import Model
+from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.selection import FactoredSequence, Sequence, given_sequence, sequencer
+from anytime.target import Target, check_family
+from anytime.training.cross_validation import split
+from anytime.training.guarantee import guarantee
+from anytime.training.likelihood import Generalised, Observations, Selection, generalised
+from anytime.training.options import Options
+from anytime.training.penalty import choose, nested_errors
+from anytime.training.stopping import HeldBest, HoldOut, check_steps, stopped
+from anytime.types import Bool, Float, Index
+
+__all__ = [
+    "Fit",
+    "fit",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A trained sequence with its prefix models.
+
+    Attributes
+    ----------
+    moments, gram : what was learned from.
+    generalised : what a likelihood learned; None by least squares.
+    alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
+    errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
+    held : what a validation table chose, or None.
+
+    Where the sequence was stopped, `groups`, `moments` and `gram` are of all groups and the rest of those taken.
+    """
+
+    options: Options
+    groups: FeatureGroups
+    moments: Moments
+    gram: Gram
+    sequence: Sequence
+    alpha: float
+    alphas: Float
+    errors: Float | None
+    prefixes: PrefixModels
+    generalised: Generalised | None = None
+    held: HeldBest | None = None
+
+    @property
+    def curve(self) -> Curve:
+        """Cost, explained variance and error of every prefix."""
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+
+    @cached_property
+    def taken(self) -> tuple[FeatureGroups, Index]:
+        """The groups that the sequence takes, and which columns of the table are theirs, ascending."""
+        order = [group for step in self.sequence.steps for group in step.adds]
+        groups = self.groups if len(order) == len(self.groups) else self.groups.only(order)
+        return groups, np.sort(self.sequence.columns)
+
+    @cached_property
+    def stopped(self) -> Stopped | None:
+        """Where the sequence was stopped, and why."""
+        return stopped(self.sequence, self.groups.names, self.options.epsilon, self.held)
+
+    @cached_property
+    def collinear(self) -> Bool:
+        """(D,) which features taken are linear combinations of others before them; about D^3/3 operations."""
+        gram, sequence = self.gram, self.sequence
+        if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
+            sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
+        found = np.zeros(len(gram.constant), dtype=np.bool_)
+        found[sequence.columns] = sequence.factor.dropped
+        return found & ~gram.constant
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
+        if self.generalised is not None:
+            return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
+        if self.options.first:
+            return Guarantee(why="the first groups were chosen by hand", doubling_until=self.sequence.doubling_until)
+        return guarantee(
+            self.gram,
+            self.groups,
+            self.options.method,
+            self.alpha,
+            cost_blind=self.options.cost_blind,
+            doubling_until=self.sequence.doubling_until,
+        )
+
+    def model(
+        self,
+        name: str,
+        target: Target,
+        origin: Provenance,
+        *,
+        query: str | None = None,
+        keep_moments: bool = True,
+        left_out: tuple[str, ...] = (),
+    ) -> Model:
+        """Return the model that predicts, of the groups in the sequence; `left_out` names groups excluded before."""
+        groups, columns = self.taken
+        stopped = self.stopped
+        if left_out:
+            stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
+            stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
+        names = np.array(groups.features)
+        manifest = Manifest(
+            name=name,
+            task=target.task,
+            family=self.options.family,
+            link=FAMILIES[self.options.family].link,
+            target=target.columns,
+            query=query,
+            responses=target.responses,
+            classes=target.classes,
+            groups=groups,
+            method=self.options.method,
+            cost_blind=self.options.cost_blind,
+            doubling=self.options.doubling,
+            first=tuple(group for group in self.options.first if group in groups.positions),
+            alpha=self.alpha,
+            prior_error=None if self.errors is None else float(self.errors[0]),
+            prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
+            steps=self._records(),
+            redundant=Redundant(
+                constant=tuple(names[self.gram.constant[columns]].tolist()),
+                collinear=tuple(names[self.collinear[columns]].tolist()),
+            ),
+            guarantee=self.guarantee,
+            stopped=stopped,
+            provenance=origin,
+        )
+        prefixes = self.prefixes.restricted(columns)
+        if not keep_moments:
+            return Model(manifest, prefixes)
+        if self.generalised is not None:
+            return Model(manifest, prefixes, curvatures=self.generalised.curvatures)
+        return Model(manifest, prefixes, self.moments.restricted(columns))
+
+    @cached_property
+    def r2(self) -> Float | None:
+        """R² of each prefix on the training table (steps + 1,), by its own coefficients and without penalty.
+
+        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
+        """
+        if self.generalised is None:
+            held = self.gram.own
+            with single_blas_thread():
+                return held.r2(explained_variances(self.prefixes, held))
+        deviance = self.generalised.deviance
+        return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
+
+    def _records(self) -> tuple[StepRecord, ...]:
+        costs, likelihood = self.sequence.costs, self.generalised
+        return tuple(
+            StepRecord(
+                group=self.groups.names[step.adds[-1]],
+                adds=tuple(self.groups.names[g] for g in step.adds),
+                cost=step.cost,
+                cumulative_cost=float(costs[k]),
+                explained_variance=step.explained_variance,
+                r2=None if self.r2 is None else float(self.r2[k]),
+                cv_error=None if self.errors is None else float(self.errors[k]),
+                alpha=float(self.alphas[k]),
+                deviance=None if likelihood is None else float(likelihood.deviance[k]),
+            )
+            for k, step in enumerate(self.sequence.steps, start=1)
+        )
+
+
+def fit(
+    parts: Many[Moments],
+    groups: FeatureGroups,
+    options: Options,
+    observed: Observations | None = None,
+    hold_out: HoldOut | None = None,
+) -> Fit:
+    """Learn the sequence and the coefficients of every prefix.
+
+    Parameters
+    ----------
+    parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
+    groups : the groups, whose features are the columns of the moments in order.
+    observed : the rows, for families other than "gaussian".
+    hold_out : rows that choose how many steps are kept, of those that `options.epsilon` leaves.
+
+    Raises
+    ------
+    TrainingError
+        Options that do not go together, or fewer rows than they need; or not even one step is kept.
+    """
+    options.check()
+    moments = Moments.merged(parts)
+    if moments.rows < 2 or not moments.weight > 0:
+        raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
+    gram = Gram.of(moments)
+    if len(parts) == 1 and options.alpha == "cv":
+        raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
+    if len(parts) == 1 and options.nested:
+        raise TrainingError("nested errors need folds; give at least 2")
+    if options.family != "gaussian":
+        return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
+
+    first = options.forced(groups)
+
+    def orders(of: Gram) -> Callable[[float], FactoredSequence]:
+        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon, first)
+
+    order = orders(gram)
+    errors: Float | None = None
+    if len(parts) == 1:
+        assert not isinstance(options.alpha, str)  # noqa: S101
+        alpha, found = options.alpha, order(options.alpha)
+        alphas = np.full(len(found.steps) + 1, alpha)
+    else:
+        folds = split(parts)
+        choice = choose(folds, options.grid, order, options.one_se, horizon=options.horizon(groups))
+        alpha, found, alphas, errors = choice.alpha, choice.sequence, choice.alphas, choice.errors
+        if options.nested:
+            errors = nested_errors(folds, lambda train: orders(train)(alpha), found, alphas)
+    check_steps(found, options.epsilon)
+    prefixes = _prefixes(gram, found, alpha, alphas)
+    fitted = Fit(options, groups, moments, gram, found, alpha, alphas, errors, prefixes)
+    return fitted if hold_out is None else _upto(fitted, hold_out.best(prefixes))
+
+
+def _upto(fitted: Fit, held: HeldBest) -> Fit:
+    """The fit of the steps that a hold-out keeps."""
+    steps = held.steps
+    return replace(
+        fitted,
+        sequence=fitted.sequence.upto(steps),
+        alphas=fitted.alphas[: steps + 1],
+        errors=None if fitted.errors is None else fitted.errors[: steps + 1],
+        prefixes=fitted.prefixes.upto(steps),
+        held=held,
+    )
+
+
+def _likelihood(
+    parts: Many[Moments],
+    groups: FeatureGroups,
+    options: Options,
+    moments: Moments,
+    gram: Gram,
+    observed: Observations | None,
+    hold_out: HoldOut | None,
+) -> Fit:
+    """As `fit`, for the families that need the rows."""
+    if observed is None:
+        raise TrainingError(f"family {options.family!r} is fitted on rows, and none were given")
+    check_family(options.family, observed.target)
+
+    def order(design: Design, alpha: float) -> LikelihoodSequence:
+        return likelihood_sequence(
+            design,
+            groups,
+            options.method,
+            alpha,
+            options.cost_blind,
+            options.doubling,
+            options.epsilon,
+            options.forced(groups),
+        )
+
+    how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)
+    found = generalised(parts, gram, groups, options.family, observed, how)
+    check_steps(found.sequence, options.epsilon)
+    return Fit(
+        options,
+        groups,
+        moments,
+        gram,
+        found.sequence,
+        found.alpha,
+        found.alphas,
+        found.errors,
+        found.prefixes,
+        found,
+        found.held,
+    )
+
+
+def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:
+    """Coefficients of each prefix at its own penalty; the order's own penalty needs no further Cholesky."""
+    with single_blas_thread():
+        W = staircase(order.factor, order.z, order.ends)
+        for other in np.unique(alphas[alphas != alpha]):
+            at: Index = np.flatnonzero(alphas == other)
+            C, q = gram.penalised(float(other), order.columns)
+            factor = factorise(C, np.diagonal(C))
+            W[at] = staircase(factor, factor.forward(q), order.ends[at])
+    return prefix_models(gram, order.columns, order.ends, W)

@@ -1,0 +1,325 @@
+"""Training of a generalised linear model: order, penalties and the optimum of every prefix, from the rows.
+
+The same choices as for least squares, on deviances instead of squares: an order at every fourth penalty of the grid
+(from the largest down, until two in a row do worse), that whose curve of cross-validated deviance has the least area;
+then for each prefix the penalty with the least
+deviance of its own. A fit begins at that of the next larger penalty, or of the prefix before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import TrainingError
+from anytime.glm.design import Design
+from anytime.glm.families import FAMILIES, Family
+from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
+from anytime.glm.quadratic import Curvature, Curvatures, on_all_columns
+from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.search import LikelihoodSequence, base_rate, separated
+from anytime.groups import FeatureGroups
+from anytime.model.prefixes import PrefixModels
+from anytime.moments.accumulate import Block
+from anytime.moments.gram import Gram
+from anytime.moments.moments import Moments
+from anytime.target import Target
+from anytime.training.cross_validation import with_rows
+from anytime.training.penalty import choose, nested_errors
+from anytime.training.stopping import HeldBest, HoldOut
+from anytime.types import FamilyName, Float, Index
+
+__all__ = [
+    "Generalised",
+    "Observations",
+    "Observed",
+    "Selection",
+    "generalised",
+]
+
+ORDERED = 4
+"""An order is learned at every so-manyth penalty of the grid."""
+
+RISEN = 3
+"""Rises of the held-out deviance, from one penalty to the next smaller, after which no more are tried."""
+
+ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-6)
+"""Fits that only measure an error on held-out rows."""
+
+
+class Observations(Protocol):
+    """Rows to fit a likelihood on."""
+
+    @property
+    def target(self) -> Target:
+        """What their responses stand for."""
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """The rows in the units of their normal equations, ready for passes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Rows that come block by block, and are kept here.
+
+    Attributes
+    ----------
+    blocks : the rows, read once; their responses are those of `target`.
+    target : what the responses stand for.
+    n_jobs : threads of the passes, as joblib counts them.
+    """
+
+    blocks: Iterable[Block]
+    target: Target
+    n_jobs: int | None = None
+
+    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+        """Read the rows."""
+        ridge = np.ones(len(gram.x_mean))
+        return SlabDesign(gram, family, weight, ridge, slabs=slabs_of(self.blocks, gram), n_jobs=self.n_jobs)
+
+
+@dataclass(frozen=True, eq=False)
+class Generalised:
+    """What a likelihood learned.
+
+    Attributes
+    ----------
+    sequence, alpha, alphas, errors, prefixes : as in `anytime.training.fit.Fit`; errors are mean deviances.
+    deviance : (steps + 1,) mean deviance of each prefix on the training rows.
+    curvatures : second-order models at some of the prefixes, of the columns that the sequence takes (ascending), or
+        None where there are too many coefficients.
+    held : what a hold-out chose; all the others are of the steps that it keeps.
+    """
+
+    sequence: LikelihoodSequence
+    alpha: float
+    alphas: Float
+    errors: Float | None
+    prefixes: PrefixModels
+    deviance: Float
+    curvatures: Curvatures | None
+    held: HeldBest | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How to train, as in `anytime.training.fit.Options`: the order learned at a penalty, and the penalties tried.
+
+    `horizon` is as in `anytime.training.penalty.choose`; `hold_out` chooses how many steps are kept.
+    """
+
+    order: Callable[[Design, float], LikelihoodSequence]
+    grid: Many[float]
+    one_se: bool
+    nested: bool
+    horizon: float | None = None
+    hold_out: HoldOut | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """A fold held out: the design of the others, and its deviances."""
+
+    train: Design
+    weight: float
+
+    @property
+    def n_jobs(self) -> int | None:
+        """Threads for the folds, as joblib counts them."""
+        return self.train.fold_jobs
+
+    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+        """Mean deviances, (alphas, steps + 1), from the largest penalty down.
+
+        Where the deviance of a prefix has risen three times, smaller penalties are not tried; theirs is the last.
+        """
+        falling = np.argsort(alphas)[::-1]
+        found = np.empty((len(alphas), len(ends)))
+        base = base_rate(self.train)
+        scale = _scale(self.train, base)
+        begin: dict[int, Float] = dict.fromkeys(falling, base.theta)
+        for prefix, end in enumerate(ends):
+            view = self.train.view(columns[:end])
+            last: Optimum | None = None
+            risen, before = 0, np.inf
+            for i in falling:
+                if risen < RISEN:
+                    if end > 0:
+                        start, near = (_longer(begin[i], int(end)), None) if last is None else (last.theta, last.near)
+                        last = optimum(view, float(alphas[i]), start, scale, near=near, stop=ROUGH)
+                    theta = base.theta if last is None else last.theta
+                    found[i, prefix] = view.held_deviance(theta) / self.weight
+                    risen = risen + 1 if found[i, prefix] > before else 0
+                    before = found[i, prefix]
+                found[i, prefix] = before
+                begin[i] = theta
+        return found
+
+
+def generalised(
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
+) -> Generalised:
+    """Learn the order and the optimum of every prefix.
+
+    Parameters
+    ----------
+    parts : moments of each fold.  gram : of all rows together.
+
+    Raises
+    ------
+    TrainingError
+        Responses that the family cannot have, or no finite optimum.
+    """
+    with single_blas_thread():
+        return _generalised(parts, gram, groups, family, observed, how)
+
+
+def _generalised(
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
+) -> Generalised:
+    weight = sum(part.weight for part in parts)
+    design = observed.design(gram, FAMILIES[family], weight)
+    _check(design, observed.target)
+    if len(parts) == 1:
+        alpha = how.grid[0]
+        sequence, errors = how.order(design, alpha), None
+        alphas = np.full(len(sequence.steps) + 1, alpha)
+    else:
+        folds = _folds(design, parts, observed.target)
+        choice = choose(
+            folds,
+            how.grid,
+            lambda alpha: how.order(design, alpha),
+            how.one_se,
+            every=ORDERED,
+            rises=2,
+            horizon=how.horizon,
+        )
+        sequence, alpha, alphas, errors = choice.sequence, choice.alpha, choice.alphas, choice.errors
+        if how.nested:
+            errors = nested_errors(folds, lambda train: how.order(train, choice.alpha), sequence, alphas)
+    optima = _refitted(design, sequence, alpha, alphas, groups)
+    prefixes, held = _prefixes(design, sequence, optima), None
+    if how.hold_out is not None and sequence.steps:
+        held = how.hold_out.best(prefixes)
+        kept = held.steps + 1
+        sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
+        optima, alphas, errors = optima[:kept], alphas[:kept], None if errors is None else errors[:kept]
+    deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
+    return Generalised(
+        sequence=sequence,
+        alpha=alpha,
+        alphas=alphas,
+        errors=errors,
+        prefixes=prefixes,
+        deviance=deviance,
+        curvatures=_curvatures(design, sequence, optima),
+        held=held,
+    )
+
+
+def _check(design: Design, target: Target) -> None:
+    """Refuse responses without a base rate."""
+    mean = design.gram.y_mean
+    if target.classes is None:
+        if not mean[0] > 0:
+            raise TrainingError("every count with weight is 0; expected some that are larger")
+        return
+    rows, counts = design.totals.rows, design.totals.responses
+    counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
+    shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
+    for label, count, share in zip(target.classes, counts, shares, strict=True):
+        if count < 2:
+            seen = "one row" if count else "no row"
+            raise TrainingError(
+                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or leave it out"
+            )
+        if share <= 0:
+            raise TrainingError(f"every row of class {label!r} has weight 0; expected some with weight")
+
+
+def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
+    """Each fold held out in turn; those without weight are left out."""
+    full = with_rows(parts)
+    folds = []
+    for f in full:
+        rest = Moments.merged([parts[g] for g in full if g != f])
+        gram = Gram.of(rest)
+        mean = gram.y_mean
+        shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
+        if not (shares > 0).all():
+            what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
+            raise TrainingError(f"{what} is in one fold only; give fewer folds, more rows of it, or a fixed alpha")
+        folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
+    return folds
+
+
+def _scale(design: Design, base: Optimum) -> float:
+    """The largest component of the gradient at the base rate."""
+    view = design.view(np.arange(len(design.gram.x_mean)))
+    etas = design.view(np.empty(0, dtype=np.intp)).predictors(base.theta)
+    return float(np.abs(view.evaluate(etas).score).max())
+
+
+def _longer(theta: Float, columns: int) -> Float:
+    """Coefficients with zeros for more columns."""
+    return np.vstack([theta, np.zeros((columns + 1 - len(theta), theta.shape[1]))])
+
+
+def _refitted(
+    design: Design, sequence: LikelihoodSequence, alpha: float, alphas: Float, groups: FeatureGroups
+) -> list[Optimum]:
+    """The optimum of each prefix at its own penalty."""
+    optima = list(sequence.optima)
+    scale = _scale(design, optima[0])
+    for prefix, end in enumerate(sequence.ends):
+        if end > 0 and alphas[prefix] != alpha:
+            view = design.view(sequence.columns[:end])
+            try:
+                optima[prefix] = optimum(view, float(alphas[prefix]), optima[prefix].theta, scale)
+            except SeparatedError:
+                raise separated(groups, sequence.steps[prefix - 1].adds) from None
+    return optima
+
+
+def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
+    """Prefix models in raw units."""
+    gram, family = design.gram, design.family
+    scores = [family.scores(o.theta) for o in optima]
+    coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
+    intercepts = np.array([W[0] for W in scores])
+    return PrefixModels(
+        mean=gram.x_mean,
+        scale=gram.x_scale,
+        intercept=intercepts[0],
+        response_scale=np.ones_like(gram.y_scale),
+        columns=sequence.columns,
+        ends=sequence.ends,
+        packed=np.concatenate(coef),
+        own_intercepts=intercepts,
+    )
+
+
+def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> Curvatures | None:
+    """Second-order models at as many prefixes as are kept."""
+    if design.predictors > 1:
+        return None
+    taken = np.sort(sequence.columns)
+    kept = Curvatures.prefixes_kept(sequence.ends)
+    found = []
+    whole = design.view(taken)
+    for prefix in kept.tolist():
+        if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
+            found.append(sequence.curvatures[prefix].restricted(taken))
+            continue
+        used = sequence.columns[: sequence.ends[prefix]]
+        theta = on_all_columns(optima[prefix].theta, np.searchsorted(taken, used), len(taken))
+        etas = design.view(used).predictors(optima[prefix].theta)
+        found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
+    return Curvatures.packed_from(kept, found)

@@ -1,0 +1,76 @@
+"""What may be chosen in training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from anytime.errors import TrainingError
+from anytime.glm.families import FAMILIES
+from anytime.groups import FeatureGroups
+from anytime.selection import check_sparse
+from anytime.training.penalty import GRID
+from anytime.training.stopping import check_epsilon
+from anytime.types import FamilyName, Method
+
+__all__ = [
+    "Options",
+]
+
+METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train.
+
+    Attributes
+    ----------
+    family : what is fitted: "gaussian" is least squares.
+    method : criterion of selection, or "sparse": entry on the Group Lasso path, by least squares without doubling.
+    epsilon : stop when the residual's projection on every remaining group is at most this long; see `stopping`.
+    cost_blind : forget the costs in selection.
+    doubling : take no step that costs more than all before it.
+    alpha : the penalty, 0 or more, or "cv" to choose from `anytime.training.penalty.GRID`.
+    one_se : choose the largest penalty within a standard error of the best.
+    nested : let each fold learn its own order for the errors.
+    first : groups that go before all others, in this order, each after what it requires.
+    """
+
+    method: Method = "fr"
+    cost_blind: bool = False
+    doubling: bool = False
+    alpha: float | Literal["cv"] = 1e-5
+    one_se: bool = False
+    nested: bool = False
+    family: FamilyName = "gaussian"
+    epsilon: float | None = None
+    first: tuple[str, ...] = ()
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The penalties to try."""
+        return GRID if isinstance(self.alpha, str) else (self.alpha,)
+
+    def horizon(self, groups: FeatureGroups) -> float | None:
+        """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
+        return None if self.epsilon is None else float(groups.costs.sum())
+
+    def forced(self, groups: FeatureGroups) -> list[int]:
+        """Which groups go first."""
+        return [groups.position(name) for name in self.first]
+
+    def check(self) -> None:
+        """Refuse what cannot be trained."""
+        if self.method not in METHODS:
+            raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
+        if self.family not in FAMILIES:
+            raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
+        check_sparse(self.method, self.doubling, self.family, self.epsilon)
+        if isinstance(self.alpha, str):
+            if self.alpha != "cv":
+                raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
+        elif not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
+        check_epsilon(self.epsilon)

@@ -1,0 +1,175 @@
+"""Reorder the groups of a model at other costs, by another rule, or without some groups.
+
+Least squares reads no data, because the moments are in the model. Other families are fitted on rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anytime.errors import GroupsError, TrainingError
+from anytime.groups import FeatureGroups
+from anytime.model.manifest import Manifest
+from anytime.model.model import Model
+from anytime.moments.moments import Moments
+from anytime.target import Target
+from anytime.training.fit import fit
+from anytime.training.likelihood import Observations
+from anytime.training.options import Options
+from anytime.training.provenance import provenance
+from anytime.types import Method
+
+__all__ = [
+    "Changes",
+    "Retrained",
+    "kept_groups",
+    "left_out",
+    "moments_of_groups",
+    "resequence",
+]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What resequencing changes about a model; None keeps the model's own choice.
+
+    Attributes
+    ----------
+    method, alpha, cost_blind, doubling : as in `Options`; alpha is a number, because a model has no folds.
+    first : groups placed before all others, in this order; () places none there.
+    without : groups that the new model leaves out.
+    """
+
+    method: Method | None = None
+    alpha: float | None = None
+    cost_blind: bool | None = None
+    doubling: bool | None = None
+    first: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+
+    def options(self, old: Manifest) -> Options:
+        """Return the options that find the new order of a model."""
+        first = tuple(name for name in old.first if name not in self.without) if self.first is None else self.first
+        return Options(
+            method=old.method if self.method is None else self.method,
+            cost_blind=old.cost_blind if self.cost_blind is None else self.cost_blind,
+            doubling=old.doubling if self.doubling is None else self.doubling,
+            alpha=old.alpha if self.alpha is None else self.alpha,
+            family=old.family,
+            first=first,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """A table that a model is fitted on again: its name, and the moments and rows of the remaining groups."""
+
+    name: str
+    moments: Moments
+    observed: Observations
+
+
+def resequence(
+    model: Model,
+    groups: FeatureGroups | None = None,
+    name: str | None = None,
+    data: Retrained | None = None,
+    changes: Changes | None = None,
+) -> Model:
+    """Return the model with its groups in another order, under another name if one is given.
+
+    All prefixes share one penalty, and none has a cross-validated error: both need folds, which a model does not
+    store. For the same reason the new model has no record of a stopping rule; groups that were left out stay out.
+
+    Parameters
+    ----------
+    groups : the groups at other costs; those that the model left out may be among them, and stay out.
+    data : the rows, for families other than "gaussian".
+    changes : what else to change.
+
+    Raises
+    ------
+    GroupsError
+        The groups are not those of the model, or another group requires one of `changes.without`.
+    TrainingError
+        The model was saved without its moments, or is of a family that needs data and none were given.
+    """
+    changes = changes or Changes()
+    old = model.manifest
+    options = changes.options(old)
+    options.check()
+    priced = old.groups if groups is None else old.groups.with_costs(_without(groups, left_out(model, groups)))
+    kept = kept_groups(priced, changes)
+    target = Target(old.task, old.target, old.classes)
+    if old.family != "gaussian":
+        if data is None:
+            raise TrainingError(f"model {model.name!r} is {old.family}, which is fitted on rows; give its data")
+        table, fitted = data.name, fit([data.moments], kept, options, data.observed)
+    elif model.moments is None:
+        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
+    else:
+        table = old.provenance.data
+        fitted = fit([moments_of_groups(model.moments, old.groups, kept)], kept, options)
+    origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
+    out = (*(() if old.stopped is None else old.stopped.left_out), *changes.without)
+    return fitted.model(name or old.name, target, origin, query=old.query, left_out=out)
+
+
+def left_out(model: Model, groups: FeatureGroups) -> list[str]:
+    """Return the names of those groups that the model left out."""
+    stopped = model.manifest.stopped
+    return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
+
+
+def kept_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
+    """Return the groups less `changes.without`.
+
+    Raises
+    ------
+    GroupsError
+        `changes` names an unknown group, places a group first that it leaves out, leaves out a group that another
+        requires, or leaves out all of them.
+    """
+    first = changes.first or ()
+    for name in (*changes.without, *first):
+        groups.position(name)
+    both = [name for name in first if name in changes.without]
+    if both:
+        raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
+    if not changes.without:
+        return groups
+    kept = [g for g, name in enumerate(groups.names) if name not in changes.without]
+    if not kept:
+        raise GroupsError("all groups are left out; keep at least one")
+    _check_required(groups, kept, changes.without, ", which is left out; leave out both")
+    return groups.only(kept)
+
+
+def moments_of_groups(moments: Moments, groups: FeatureGroups, kept: FeatureGroups) -> Moments:
+    """Return the moments of the features of some of the groups."""
+    columns = [
+        np.arange(s.start, s.stop)
+        for name, s in zip(groups.names, groups.slices, strict=True)
+        if name in kept.positions
+    ]
+    return moments.restricted(np.concatenate(columns))
+
+
+def _without(groups: FeatureGroups, names: list[str]) -> FeatureGroups:
+    """Return the groups less those that the model left out, which the others must not require."""
+    kept = [g for g, name in enumerate(groups.names) if name not in names]
+    why = " in the new file, which the model left out; train it anew"
+    _check_required(groups, kept, names, why)
+    return groups.only(kept) if names else groups
+
+
+def _check_required(groups: FeatureGroups, kept: Iterable[int], names: Iterable[str], why: str) -> None:
+    """Raise where a remaining group requires one that is left out."""
+    gone = set(names)
+    for g in kept:
+        lost = [name for name in groups.groups[g].requires if name in gone]
+        if lost:
+            raise GroupsError(f"group {groups.names[g]!r} requires {lost[0]!r}{why}")

@@ -1,0 +1,31 @@
+"""Array types and literal types that signatures share."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bool", "FamilyName", "Float", "Index", "Label", "Link", "Method", "Overload", "Policy", "Reason", "Task"]
+
+Float: TypeAlias = NDArray[np.float64]
+Index: TypeAlias = NDArray[np.intp]
+Bool: TypeAlias = NDArray[np.bool_]
+
+Task = Literal["regression", "binary", "multiclass", "count"]
+Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
+FamilyName = Literal["gaussian", "binomial", "multinomial", "poisson"]
+Link = Literal["identity", "logit", "softmax", "log"]
+
+Label = bool | int | float | str
+"""The name of a class; JSON preserves the type."""
+
+Policy = Literal["prefix", "arrived"]
+"""What an answer uses: the longest complete prefix, or every group that has arrived."""
+
+Reason = Literal["deadline", "budget", "end", "complete", "draining", "overload"]
+"""Why an answer was returned."""
+
+Overload = Literal["refuse", "prior"]
+"""What an overloaded server returns: an error, or the base rate at once."""

@@ -1,0 +1,158 @@
+"""The report: one HTML file that stands alone, with the pictures beside it as PNG and the numbers as CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from html import escape
+from pathlib import Path
+
+from anytime.errors import AnytimeError, file_error
+from anytime.evaluation.plots import write_figure
+from anytime_reproduction.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
+
+__all__ = [
+    "check_folder",
+    "write_report",
+]
+
+STYLE = Path(__file__).with_name("report.css")
+
+HOW_TO_READ = (
+    "Every published table and figure with ours beside it. <em>Agrees</em> and <em>differs</em> are computed from the "
+    "numbers of this run; <em>noted</em> is what has no published counterpart. Errors are standard errors of the mean."
+)
+
+VERDICTS = {True: "agrees", False: "differs", None: "noted"}
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a report, before the work for it; AnytimeError where that fails."""
+    try:
+        for name in ("figures", "tables", "runs"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
+
+
+def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
+    """Write report.html, figures/ and tables/ into a folder; returns the report's path.
+
+    Parameters
+    ----------
+    ran_on : lines on the data, the version and the number of runs.
+
+    Raises
+    ------
+    AnytimeError
+        The folder cannot be written, or matplotlib is not installed.
+    """
+    check_folder(folder)
+    try:
+        for _, section in sections:
+            for table in section.tables:
+                _write_csv(table, folder / "tables" / f"{table.name}.csv")
+            for figure in section.figures:
+                write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
+        path = folder / "report.html"
+        aside = path.with_suffix(".tmp")
+        aside.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
+    return path
+
+
+def _write_csv(table: Table, path: Path) -> None:
+    """Every number with all its digits; an estimate fills two columns."""
+    doubled = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_head(table.columns, doubled))
+        for row in table.rows:
+            writer.writerow([value for cell, two in zip(row, doubled, strict=True) for value in _plain(cell, two)])
+
+
+def _head(columns: Many[str], doubled: Many[bool]) -> Iterator[str]:
+    for column, two in zip(columns, doubled, strict=True):
+        yield column
+        if two:
+            yield f"{column} (standard error)"
+
+
+def _plain(cell: Cell, doubled: bool) -> list[str | int | float | None]:
+    if isinstance(cell, Estimate):
+        return [cell.mean, cell.error]
+    return [cell, None] if doubled else [cell]
+
+
+def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Iterator[str]:
+    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, run again</title>"
+    yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
+    yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
+    yield "<h1>The papers, run again</h1>"
+    yield f"<p>{HOW_TO_READ}</p>"
+    yield "".join(f"<p>{escape(line)}</p>" for line in ran_on)
+    yield "<nav><table>"
+    for experiment, section in sections:
+        counts = [sum(finding.agrees is verdict for finding in section.findings) for verdict in (True, False)]
+        link = f"<a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a>"
+        yield f"<tr><td>{link}</td><td>{counts[0]} agree</td><td>{counts[1]} differ</td></tr>"
+    yield "</table></nav>"
+    for experiment, section in sections:
+        yield from _section(experiment, section, folder)
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield f"<footer>Made {made}. Numbers are in tables/, pictures in figures/, results of runs in runs/.</footer>"
+    yield "</body></html>"
+
+
+def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator[str]:
+    yield f"<h2 id='{escape(experiment.name)}'>{escape(experiment.title)}</h2>"
+    source = experiment.source or "not in the papers"
+    yield f"<p class='source'>{escape(source)} · anytime reproduce {escape(experiment.name)}</p>"
+    yield "<ul class='findings'>"
+    yield from (_finding(finding) for finding in section.findings)
+    yield "</ul>"
+    yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
+    for table in section.tables:
+        yield from _table(table)
+    for figure in section.figures:
+        yield _figure(figure, folder)
+
+
+def _finding(finding: Finding) -> str:
+    verdict = VERDICTS[finding.agrees]
+    return f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"<div class='scroll'><table class='numbers'><caption>{escape(table.caption)}</caption><tr>"
+    yield "".join(f"<th>{escape(column)}</th>" for column in table.columns) + "</tr>"
+    for row in table.rows:
+        cells = zip(table.columns, row, strict=True)
+        yield "<tr>" + "".join(_cell(column, str(row[0]), cell, table.digits) for column, cell in cells) + "</tr>"
+    yield "</table></div>"
+
+
+def _cell(column: str, row: str, cell: Cell, digits: int) -> str:
+    """A cell; what was published is shaded."""
+    published = " class='published'" if "published" in column or "published" in row else ""
+    return f"<td{published}>{escape(_shown(cell, digits))}</td>"
+
+
+def _shown(cell: Cell, digits: int) -> str:
+    if isinstance(cell, Estimate):
+        return _shown(cell.mean, digits) + ("" if cell.error is None else f" ± {cell.error:.{digits}f}")
+    if isinstance(cell, float):
+        return f"{cell:.{digits}f}"
+    return "" if cell is None else str(cell)
+
+
+def _figure(figure: Figure, folder: Path) -> str:
+    picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
+    caption = escape(figure.caption)
+    image = f"<img src='data:image/png;base64,{picture}' alt='{caption}'>"
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"

@@ -1,0 +1,409 @@
+"""What the experiments run on where there are no real data sets: scikit-learn's bundled ones, and a synthetic one.
+
+The owners' files of the Yahoo! Learning to Rank Challenge (webscope C14B, set 1), and the costs of its features.
+
+`set1.train.txt`, `set1.valid.txt` and `set1.test.txt` hold a row a line, ``relevance qid:7 3:0.25 18:1``; the cost file
+holds the cost of each feature in turn, by commas or lines. A cost of 1e8 or more means that the feature cannot be had.
+
+The data sets of the experiments, in memory, with the parts that are held out in turn.
+
+Where the folder of real data sets is not given, scikit-learn's bundled sets and a synthetic one take their places: the
+experiments run alike, and say what they ran on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.data.columns import feature_matrix, numbers
+from anytime.data.formats import open_table
+from anytime.errors import AnytimeError, TableError, file_error
+from anytime.evaluation.evaluate import ndcg
+from anytime.groups import FeatureGroup, FeatureGroups, load_groups
+from anytime.moments.accumulate import fold_moments_of
+from anytime.moments.gram import Gram, Held
+from anytime.moments.moments import Moments
+from anytime.types import Float, Index
+from anytime_reproduction.experiment import Setting
+
+__all__ = [
+    "FILES",
+    "RealSet",
+    "SetName",
+    "Split",
+    "boston_stand_in",
+    "check_sets",
+    "check_yahoo",
+    "detection_stand_in",
+    "load_set",
+    "numbered_grouping",
+    "ranking_stand_in",
+    "read_yahoo",
+    "regrouped",
+    "regrouping",
+    "small_ranking_stand_in",
+]
+
+COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
+"""The costs of Yahoo's features (section 5.1)."""
+
+PARTS = 5
+
+
+def detection_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
+    """Breast cancer: ten quantities of cell nuclei, each with mean, error and worst; two classes."""
+    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
+
+    loaded = load_breast_cancer()
+    quantities = len(loaded.feature_names) // 3
+    order = [quantity + kind * quantities for quantity in range(quantities) for kind in range(3)]
+    names = [str(loaded.feature_names[column]) for column in order]
+    rng = np.random.default_rng(seed)
+    made = [
+        FeatureGroup(name=names[at].removeprefix("mean "), features=tuple(names[at : at + 3]), cost=float(cost))
+        for at, cost in zip(range(0, len(names), 3), rng.integers(1, 20, quantities), strict=True)
+    ]
+    groups = FeatureGroups(groups=tuple(made))
+    return groups, loaded.data[:, order], loaded.target.astype(np.float64), rng.integers(0, PARTS, len(loaded.target))
+
+
+def ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
+    """Relevances 0 to 4 by a few of 200 features, which come in correlated families."""
+    rng = np.random.default_rng(seed)
+    rows, families, members = 4000, 40, 5
+    common = rng.normal(size=(rows, families))
+    X = np.repeat(common, members, axis=1) * 0.7 + rng.normal(size=(rows, families * members))
+    weights = np.where(rng.random(X.shape[1]) < 0.3, rng.normal(size=X.shape[1]), 0.0)
+    latent = X @ weights
+    latent += rng.normal(size=rows) * latent.std()
+    y = np.searchsorted(np.quantile(latent, [0.3, 0.65, 0.85, 0.95]), latent).astype(np.float64)
+    query = np.arange(rows) // 16
+    costs = rng.choice(COSTS, X.shape[1])
+    return _each_its_own(costs), X, y, query, (query % PARTS == PARTS - 1).astype(np.intp)
+
+
+def small_ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
+    """Diabetes with squares and products of its ten quantities: 65 features, each its own group."""
+    from sklearn.datasets import load_diabetes  # noqa: PLC0415
+    from sklearn.preprocessing import PolynomialFeatures, scale  # noqa: PLC0415
+
+    loaded = load_diabetes()
+    X = PolynomialFeatures(2, include_bias=False).fit_transform(scale(loaded.data))
+    rng = np.random.default_rng(seed)
+    return _each_its_own(rng.choice(COSTS, X.shape[1])), X, loaded.target, rng.integers(0, PARTS, len(X))
+
+
+def boston_stand_in() -> tuple[FeatureGroups, Float, Float]:
+    """Diabetes, its ten quantities at cost 1."""
+    from sklearn.datasets import load_diabetes  # noqa: PLC0415
+
+    loaded = load_diabetes()
+    return _each_its_own(np.ones(loaded.data.shape[1])), loaded.data, loaded.target
+
+
+def _each_its_own(costs: Float) -> FeatureGroups:
+    made = [FeatureGroup(name=f"f{j}", features=(f"f{j}",), cost=float(cost)) for j, cost in enumerate(costs)]
+    return FeatureGroups(groups=tuple(made))
+
+
+FILES = ("set1.train.txt", "set1.test.txt")
+"""Rows to train on, and rows held out. The rows for validation are not read."""
+
+UNAVAILABLE = 1e8
+
+
+def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
+    """Groups of one feature each, X, relevances, queries, and the part of each row (0 to train on, 1 held out).
+
+    Features that no row has are left out, as are those that cannot be had.
+
+    Raises
+    ------
+    TableError
+        A file is missing or not of the form that this module's head describes.
+    """
+    from sklearn.datasets import load_svmlight_files  # noqa: PLC0415
+
+    prices = check_yahoo(folder, costs)
+    try:
+        loaded = load_svmlight_files(
+            [str(folder / name) for name in FILES], n_features=len(prices), query_id=True, zero_based=False
+        )
+    except (ValueError, OSError) as error:
+        what = " ".join(str(error).split())
+        raise TableError(
+            f"cannot read the files in {str(folder)!r}: {what}; expected lines 'relevance qid:N id:value'"
+        ) from error
+    sparse, labels, queries = loaded[0::3], loaded[1::3], loaded[2::3]
+    _check(folder, sparse, labels, queries)
+    known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
+    if not len(known):
+        raise TableError(f"no row in {str(folder)!r} has a feature that can be had; expected a cost under 1e8 for some")
+    X = np.concatenate([part[:, known].toarray() for part in sparse])
+    made = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
+    part = np.repeat([0, 1], [len(half) for half in labels])
+    return FeatureGroups(groups=tuple(made)), X, np.concatenate(labels), np.concatenate(queries), part
+
+
+def check_yahoo(folder: Path, costs: Path) -> Float:
+    """Cost of each feature, (features,); the rows are only looked for.
+
+    Raises
+    ------
+    TableError
+        A file is missing, or the cost file is not of its form.
+    """
+    for path in (folder / name for name in FILES):
+        if not path.is_file():
+            raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
+    return _costs(costs)
+
+
+def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
+    """Refuse what scikit-learn lets pass: no rows, rows without a query, and numbers that are none."""
+    for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
+        path = str(folder / name)
+        if not len(label):
+            raise TableError(f"{path!r} has no rows; expected lines 'relevance qid:N id:value'")
+        if len(query) != len(label):
+            raise TableError(f"{path!r} has {len(label)} rows but {len(query)} queries; expected 'qid:N' in every line")
+        if not (np.isfinite(label).all() and np.isfinite(values.data).all()):
+            raise TableError(f"{path!r} has a relevance or a value that is not a number; expected finite numbers")
+
+
+def _costs(path: Path) -> Float:
+    """Cost of each feature, (features,), the first being that of feature 1."""
+    try:
+        cells = path.read_text(encoding="utf-8").replace(",", " ").split()
+        prices = np.array([float(cell) for cell in cells])
+    except OSError as error:
+        raise file_error(TableError, f"read the cost file {str(path)!r}", error) from error
+    except ValueError as error:
+        raise TableError(
+            f"cannot read the cost file {str(path)!r}: {error}; expected a number for each feature"
+        ) from error
+    if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
+        raise TableError(
+            f"the cost file {str(path)!r} holds no costs, or one that is negative; expected 0 or more for each feature"
+        )
+    return prices
+
+
+SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
+
+SETS = 5
+"""Disjoint sets of AGRICULTURAL in the paper, and of what stands for it here."""
+
+SET_ROWS = 96_000
+"""Rows in each, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A training problem and a table held out, as seen from it; `test` are its rows."""
+
+    gram: Gram
+    held: Held
+    test: Index
+
+    def ordered(self, order: Index) -> Split:
+        """The same with the features in another order."""
+        held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
+        return Split(self.gram.restricted(order), held, self.test)
+
+
+@dataclass(frozen=True, eq=False)
+class RealSet:
+    """A data set in memory.
+
+    Attributes
+    ----------
+    name : its name among the experiments.  what : what it is, in words for the report.
+    groups : groups with costs; the columns of X are their features in order.
+    X : (n, D).  y : (n,) the response.  query : (n,) the query of each row, or None.
+    part : (n,) part of each row.  splits : for each split, the parts trained on and the part held out.
+    measure : natural measure of the problem; None where it is the error itself.
+    """
+
+    name: SetName
+    what: str
+    groups: FeatureGroups
+    X: Float
+    y: Float
+    part: Index
+    splits: tuple[tuple[tuple[int, ...], int], ...]
+    measure: Literal["accuracy", "NDCG@5"] | None = None
+    query: NDArray[Any] | None = None
+
+    def moments(self) -> list[Moments]:
+        """Moments of each part, in one pass."""
+        return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
+
+    def split(self, number: int, moments: Many[Moments] | None = None) -> Split:
+        """One split; `moments` are those of the parts, where they are known already."""
+        known = self.moments() if moments is None else moments
+        train, test = self.splits[number]
+        gram = Gram.of(Moments.merged([known[part] for part in train]))
+        return Split(gram, gram.beside(known[test]), np.flatnonzero(self.part == test))
+
+    def measured(self, rows: Index, scores: Float) -> Float | None:
+        """The natural measure of scores (models, rows) on some rows, (models,): larger is better."""
+        if self.measure is None:
+            return None
+        if self.measure == "accuracy":
+            accuracy: Float = np.mean((scores >= 0.5) == (self.y[rows] >= 0.5), axis=1)
+            return accuracy
+        assert self.query is not None  # noqa: S101
+        return ndcg(self.y[rows], scores.T, self.query[rows])
+
+
+def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
+    """Random groups of `size` features that cost the same, a group costing their sum (section 5.1).
+
+    What a feature costs is its group's cost, shared equally; the last group of a cost may be smaller. Returned with
+    the old columns of the features in their new order.
+    """
+    prices: dict[float, list[int]] = {}
+    for group, columns in zip(groups.groups, groups.slices, strict=True):
+        for column in range(columns.start, columns.stop):
+            prices.setdefault(group.cost / len(group.features), []).append(column)
+    made: list[FeatureGroup] = []
+    order: list[int] = []
+    for price in sorted(prices):
+        shuffled = rng.permutation(prices[price]).tolist()
+        for start in range(0, len(shuffled), size):
+            members = shuffled[start : start + size]
+            names = tuple(groups.features[column] for column in members)
+            made.append(FeatureGroup(name=f"{price:g} x {len(made)}", features=names, cost=price * len(members)))
+            order += members
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(made)), np.array(order, dtype=np.intp)
+
+
+def numbered_grouping(
+    setting: Setting, groups: FeatureGroups, size: int, number: int = 0
+) -> tuple[FeatureGroups, Index]:
+    """One of the random groupings of a size, by its number: the same one in every experiment of a setting."""
+    return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
+
+
+def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
+    """The same set in random groups, as by `regrouping`."""
+    groups, order = regrouping(data.groups, size, rng)
+    return replace(data, groups=groups, X=data.X[:, order])
+
+
+def check_sets(names: Iterable[str], setting: Setting) -> None:
+    """Look for the files of some data sets, before any work.
+
+    Raises
+    ------
+    AnytimeError
+        One is missing.
+    """
+    for name in names:
+        if name == "yahoo_sample" and setting.yahoo is not None:
+            check_yahoo(*setting.yahoo)
+        elif setting.data is not None and not (setting.data / name / "groups.json").is_file():
+            raise AnytimeError(
+                f"there is no data set {str(setting.data / name)!r}; give --data a folder that has it, or none at all"
+            )
+
+
+@lru_cache(maxsize=2)
+def load_set(name: SetName, setting: Setting) -> RealSet:
+    """A data set of the setting, or what stands in for it.
+
+    Raises
+    ------
+    AnytimeError
+        The folder of data sets lacks this one, or its files are not what they should be.
+    """
+    return _READERS[name](setting)
+
+
+def _read(folder: Path, file: str, target: str, more: str | None = None) -> tuple[FeatureGroups, Float, Float, Any]:
+    """Groups, features, response and one more column of a data set's file."""
+    groups = load_groups(folder / "groups.json")
+    columns = [*groups.features, target, *([more] if more else [])]
+    X, y, extra = [], [], []
+    for batch in open_table(folder / file).batches(columns):
+        X.append(feature_matrix(batch, groups.features))
+        y.append(numbers(batch, target))
+        extra.append(batch.columns[more or target])
+    return groups, np.concatenate(X), np.concatenate(y), np.concatenate(extra)
+
+
+def _kddcup99(setting: Setting) -> RealSet:
+    if setting.data is None:
+        groups, X, y, part = detection_stand_in(setting.seed)
+        return RealSet(
+            "kddcup99", "breast cancer (scikit-learn), with costs assigned", groups, X, y, part, _each(SETS), "accuracy"
+        )
+    groups, X, y, _ = _read(setting.data / "kddcup99", "train.parquet", "attack")
+    rows = min(SET_ROWS, len(y) // SETS)
+    if rows == 0:
+        raise AnytimeError(f"the data set kddcup99 has {len(y)} rows; expected at least {SETS}, one for each set")
+    part = np.minimum(np.arange(len(y)) // rows, SETS)
+    what = f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features"
+    return RealSet("kddcup99", what, groups, X, y, part, _each(SETS), "accuracy")
+
+
+def _yahoo_sample(setting: Setting) -> RealSet:
+    train_on_first = (((0,), 1),)
+    if setting.yahoo is not None:
+        groups, X, y, query, part = read_yahoo(*setting.yahoo)
+        what = f"Yahoo! Learning to Rank, set 1, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
+    elif setting.data is not None:
+        folder = setting.data / "yahoo_sample"
+        halves = [_read(folder, f"{half}.parquet", "relevance", "qid") for half in ("train", "test")]
+        groups = halves[0][0]
+        X, y, query = (np.concatenate([half[i] for half in halves]) for i in (1, 2, 3))
+        part = np.repeat([0, 1], [len(half[2]) for half in halves])
+        what = f"a sample of Yahoo! Learning to Rank, {len(halves[0][2]):,} training rows, {X.shape[1]} features"
+    else:
+        groups, X, y, query, part = ranking_stand_in(setting.seed)
+        what = f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
+    return RealSet("yahoo_sample", what, groups, X, y, part, train_on_first, "NDCG@5", query)
+
+
+def _mq2008(setting: Setting) -> RealSet:
+    if setting.data is None:
+        groups, X, y, part = small_ranking_stand_in(setting.seed)
+        what = "diabetes (scikit-learn) with squares and products, with costs assigned"
+        return RealSet("mq2008", what, groups, X, y, part, _each(SETS))
+    folder = setting.data / "mq2008"
+    groups, X, y, query = _read(folder, "data.parquet", "relevance", "qid")
+    fold = np.concatenate([numbers(batch, "fold") for batch in open_table(folder / "data.parquet").batches(["fold"])])
+    what = f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds"
+    return RealSet("mq2008", what, groups, X, y, fold.astype(np.intp) - 1, _each(SETS), "NDCG@5", query)
+
+
+def _boston_housing(setting: Setting) -> RealSet:
+    if setting.data is None:
+        groups, X, y = boston_stand_in()
+        what = "diabetes (scikit-learn)"
+    else:
+        groups, X, y, _ = _read(setting.data / "boston_housing", "data.parquet", "MEDV")
+        what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
+    return RealSet("boston_housing", what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
+
+
+def _each(parts: int) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Hold out each of the first `parts` parts in turn."""
+    return tuple((tuple(p for p in range(parts) if p != test), test) for test in range(parts))
+
+
+_READERS: dict[SetName, Callable[[Setting], RealSet]] = {
+    "kddcup99": _kddcup99,
+    "yahoo_sample": _yahoo_sample,
+    "mq2008": _mq2008,
+    "boston_housing": _boston_housing,
+}

@@ -1,0 +1,138 @@
+"""What the bounds experiment checks is checked right, and would be told if it failed."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime.selection import sequence
+from anytime.training.guarantee import bound, doubling_bound, subset_values
+from anytime_reproduction.experiment import Setting
+from anytime_reproduction.sets import load_set
+from anytime_reproduction.uai.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
+from anytime_reproduction.uai.small_problems import (
+    PROBLEMS,
+    ProblemName,
+    best_of_sets,
+    cheapest,
+    drawn_costs,
+    recosted,
+    small_problem,
+)
+from models import literal
+
+SETTING = Setting(quick=True)
+ALPHA = 1e-5
+
+
+def of(name: ProblemName, number: int) -> Any:
+    """A problem of six groups at drawn costs, its values of all sets, and the optimum."""
+    small = small_problem(SETTING, name, 6)
+    groups = recosted(small.groups, drawn_costs(np.random.default_rng(5), 6, number))
+    values = subset_values(small.gram, groups, ALPHA)
+    return small.gram, groups, values, best_of_sets(values, groups.costs)
+
+
+@pytest.mark.parametrize("name", ["kddcup99", "one cause"])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("gamma", [0.2, 1.0, 5.0])
+def test_prefixes_are_held_against_every_set(name: ProblemName, number: int, gamma: float) -> None:
+    gram, groups, values, best = of(name, number)
+    found = sequence(gram, groups, "omp", ALPHA)
+    told = check_prefixes(found, best, gamma)
+    F = {members: float(values[sum(1 << g for g in members)]) for members in map(frozenset, _subsets(6))}
+    margins, reached = [], []
+    for B, explained in zip(found.costs[1:], found.explained_variance[1:], strict=True):
+        for members in F:
+            K = literal.cost_of(groups, sorted(members))
+            if K > 0:
+                optimum = literal.brute_force_best(F, groups.costs.tolist(), K)
+                margins.append((explained - bound(gamma, B, K) * optimum) / optimum)
+        reached.append(explained / literal.brute_force_best(F, groups.costs.tolist(), B))
+    assert told["margin"] == pytest.approx(min(margins), abs=1e-9)
+    assert (told["broken"] > 0) == (min(margins) < -1e-9)
+    assert told["reached"] == pytest.approx(min(reached), rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 20.0])
+def test_doubling_is_held_against_every_set_of_a_quarter(ratio: float) -> None:
+    gram, groups, values, best = of("families", 0)
+    found = sequence(gram, groups, "fr", ALPHA, doubling=True)
+    told = check_doubling(found, best, ratio)
+    until = found.costs[found.doubling_until or 0]
+    F = {members: float(values[sum(1 << g for g in members)]) for members in map(frozenset, _subsets(6))}
+    shares = []
+    for budget in np.arange(1, until + 0.5, 0.5):  # costs are whole
+        optimum = literal.brute_force_best(F, groups.costs.tolist(), budget / 4)
+        if optimum > 0:
+            reached = found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]]
+            shares.append(reached / optimum)
+    assert shares
+    assert told["until"] == until
+    assert told["reached"] == pytest.approx(min(shares))
+    assert told["margin"] == pytest.approx(min(shares) - doubling_bound(ratio))
+    assert (told["broken"] > 0) == (min(shares) < doubling_bound(ratio))
+
+
+def _subsets(count: int) -> list[list[int]]:
+    return [[g for g in range(count) if code >> g & 1] for code in range(2**count)]
+
+
+def test_costs_are_drawn_in_turns() -> None:
+    rng = np.random.default_rng(0)
+    whole, any_cost = drawn_costs(rng, 12, 0), drawn_costs(rng, 12, 1)
+    assert (whole == np.round(whole)).all()
+    assert (whole == whole.min()).sum() >= 2
+    assert ((any_cost >= 1) & (any_cost <= 100)).all()
+    assert len(set(any_cost)) == 12
+
+
+def test_of_a_large_set_the_cheapest_groups_are_tried() -> None:
+    data = load_set("mq2008", SETTING)
+    few = cheapest(data, 7)
+    assert len(few.groups) == 7
+    assert few.groups.costs.max() <= np.sort(data.groups.costs)[7]
+    column = {feature: data.X[:, j] for j, feature in enumerate(data.groups.features)}
+    np.testing.assert_array_equal(few.X, np.column_stack([column[feature] for feature in few.groups.features]))
+    assert cheapest(few, 7) is few
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_is_small_and_the_same_for_a_seed(name: ProblemName) -> None:
+    first, again = small_problem(SETTING, name, 5), small_problem(SETTING, name, 5)
+    assert len(first.groups) == 5
+    assert first.groups == again.groups
+    np.testing.assert_array_equal(first.gram.S, again.gram.S)
+    assert first.gram.S.shape[1] == len(first.groups.features)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return {name.replace(" ", "-"): checked_problem(SETTING, name, 6, 2) for name in PROBLEMS}
+
+
+def test_the_section_tells_that_nothing_was_broken(results: dict[str, Any]) -> None:
+    section = BOUNDS.section(SETTING, results)
+    assert [finding.agrees for finding in section.findings] == [True, True, None, None, None]
+    assert all("none broken" in finding.text for finding in section.findings[:2])
+    for table in section.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert section.figures[0].draw().axes
+
+
+def test_the_section_tells_what_was_broken(results: dict[str, Any]) -> None:
+    spoilt = deepcopy(results)
+    spoilt["families"]["cases"][0]["CS-G-OMP"]["broken"] = 3
+    findings = BOUNDS.section(SETTING, spoilt).findings
+    assert [finding.agrees for finding in findings[:2]] == [False, True]
+    assert "3 broken" in findings[0].text
+
+
+def test_runs_are_fit_for_files_and_cover_every_problem() -> None:
+    for setting in (SETTING, Setting()):
+        runs = BOUNDS.runs(setting)
+        assert [run.arguments["problem"] for run in runs] == list(PROBLEMS)
+        assert all(run.name.replace("-", "").replace("_", "").isalnum() for run in runs)

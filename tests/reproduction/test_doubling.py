@@ -1,0 +1,109 @@
+"""Eq. 10: the orders, the ratios at all budgets, and what no sequence can do."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from anytime_reproduction.experiment import Setting
+from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, independent, learned, ratios
+from anytime_reproduction.uai.small_problems import knapsack
+
+
+def eq10(D: int) -> tuple[np.ndarray, np.ndarray]:
+    costs = np.arange(1, D + 1)
+    return np.exp(costs - float(D)), costs
+
+
+def least_ratio(order: tuple[int, ...], share: float) -> float:
+    """Plainly: the least over all budgets of F within B over the best of cost B/C."""
+    values, costs = eq10(len(order))
+    best = knapsack(values, costs)
+    found = np.inf
+    for budget in range(int(costs.sum()) + 1):
+        spent, value = 0, 0.0
+        for item in order:
+            spent += item
+            if spent > budget:
+                break
+            value += values[item - 1]
+        competitor = best[int(budget / share + 1e-9)]
+        if competitor > 0:
+            found = min(found, value / competitor)
+    return float(found)
+
+
+def test_doubling_takes_the_dearest_item_within_its_limit() -> None:
+    assert doubled(13).tolist()[:5] == [1, 2, 3, 6, 12]
+    assert sorted(doubled(13).tolist()) == list(range(1, 14))
+
+
+@pytest.mark.parametrize("D", [5, 12, 30])
+def test_our_trainer_learns_the_orders_of_both_algorithms(D: int) -> None:
+    values, costs = eq10(D)
+    assert (learned(values, costs, doubling=True).columns + 1).tolist() == doubled(D).tolist()
+    greedy = learned(values, costs, doubling=False).columns + 1
+    assert greedy.tolist() == sorted(range(1, D + 1), key=lambda x: -np.exp(x - D) / x)
+
+
+def test_the_linear_model_explains_what_the_items_are_worth() -> None:
+    values, costs = eq10(6)
+    gram, groups = independent(values, costs)
+    assert groups.costs.tolist() == costs.tolist()
+    np.testing.assert_allclose(np.square(gram.q[:, 0]), values / values.sum())
+    found = learned(values, costs, doubling=True)
+    gains = np.diff(found.explained_variance)
+    np.testing.assert_allclose(gains, 0.5 * values[found.columns] / values.sum() / (1 + 1e-5), rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0, 3.5, 4.0])
+def test_ratios_are_those_of_plain_counting(share: float) -> None:
+    values, costs = eq10(9)
+    for order in (doubled(9), np.array([9, 8, 7, 6, 5, 4, 3, 2, 1]), np.array([2, 1, 9, 3, 4, 5, 6, 7, 8])):
+        found = ratios(order - 1, values, costs, share)[1].min()
+        assert found == pytest.approx(least_ratio(tuple(order.tolist()), share))
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5, 2.0, 3.0, 4.0])
+def test_no_sequence_at_all_does_better_than_it_is_said(share: float) -> None:
+    best = max(least_ratio(order, share) for order in permutations(range(1, 7)))
+    limit = any_sequence(6, share)
+    assert min(best, 1.0) <= limit + 1e-12
+    assert limit <= 1.0
+
+
+def test_the_limit_is_close_where_it_matters() -> None:
+    best = max(least_ratio(order, 1.0) for order in permutations(range(1, 8)))
+    assert best <= any_sequence(7, 1.0) <= 3 * best
+
+
+def test_the_limit_falls_with_more_items_under_four_and_not_at_four() -> None:
+    for share in (1.0, 2.0, 3.0):
+        assert any_sequence(64, share) < 0.5 * any_sequence(16, share)
+    assert any_sequence(64, 4.0) == 1.0
+
+
+def test_a_quick_look_finds_what_the_theorems_say() -> None:
+    setting = Setting(quick=True)
+    results = {run.name: run.work(setting, **run.arguments) for run in DOUBLING.runs(setting)}
+    section = DOUBLING.section(setting, results)
+    assert [finding.agrees for finding in section.findings] == [True, True, True, None, True, None]
+    for table in section.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    for figure in section.figures:
+        assert figure.draw().axes
+
+
+def test_findings_follow_the_results() -> None:
+    setting = Setting(quick=True)
+    results = {run.name: run.work(setting, **run.arguments) for run in DOUBLING.runs(setting)}
+    results["sequences"]["Doubling"]["quarter"][3] = 0.2
+    results["sequences"]["CS-G-FR"]["order"].reverse()
+    results["least-8"]["doubling"] = [0.1] * 7
+    findings = DOUBLING.section(setting, results).findings
+    assert [finding.agrees for finding in findings] == [False, True, False, None, False, None]
+    assert "no fall is seen up to 32 items" in findings[5].text
+    results["least-32"]["any"] = [0.01 if share < 4 else 1.0 for share in SHARES]
+    assert DOUBLING.section(setting, results).findings[5].agrees

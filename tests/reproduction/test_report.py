@@ -1,0 +1,99 @@
+"""The report: findings, tables and pictures as they are, in one file and beside it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from anytime.errors import AnytimeError
+from anytime_reproduction import EXPERIMENTS, chosen
+from anytime_reproduction.drawing import STYLES, curve, log_axis, panels
+from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
+from anytime_reproduction.report import write_report
+
+EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))
+
+
+def section() -> Section:
+    def draw() -> Any:
+        figure, (axis,) = panels(1)
+        curve(axis, np.array([1.0, 10.0]), np.array([0.0, 1.0]), "CS-G-FR")
+        log_axis(axis, "x", 1.0, 10.0)
+        return figure
+
+    rows = (("5 published", 0.3188, None), ("5 ours", Estimate(0.31234, 0.00456, 10), 3))
+    table = Table("numbers", "Some & others.", ("size", "F", "runs"), rows)
+    findings = (Finding("as it was", True), Finding("not so", False), Finding("new"))
+    return Section(findings, ("A paragraph.",), (table,), (Figure("curve", "A curve.", draw),))
+
+
+def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
+    path = write_report([(EXPERIMENT, section())], ["Real data."], tmp_path / "new" / "folder")
+    page = path.read_text(encoding="utf-8")
+    assert "A &lt;small&gt; one" in page
+    assert "Some &amp; others." in page
+    assert [page.count(f"class='verdict {word}'") for word in ("agrees", "differs", "noted")] == [1, 1, 1]
+    assert "<td>1 agree</td><td>1 differ</td>" in page
+    assert "0.3123 ± 0.0046" in page
+    assert "<td class='published'>5 published</td><td class='published'>0.3188</td>" in page
+    assert "<td>5 ours</td>" in page
+    assert "src='data:image/png;base64,iVBOR" in page
+    assert "http" not in page.replace("xhtml", "")
+
+
+def test_csv_files_have_every_digit_and_the_errors(tmp_path: Path) -> None:
+    write_report([(EXPERIMENT, section())], [], tmp_path)
+    with (tmp_path / "tables" / "numbers.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    assert lines == [
+        ["size", "F", "F (standard error)", "runs"],
+        ["5 published", "0.3188", "", ""],
+        ["5 ours", "0.31234", "0.00456", "3"],
+    ]
+
+
+def test_pictures_stand_beside_it(tmp_path: Path) -> None:
+    write_report([(EXPERIMENT, section())], [], tmp_path)
+    assert (tmp_path / "figures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AnytimeError, match=r"cannot write into .*file"):
+        write_report([(EXPERIMENT, section())], [], tmp_path / "file")
+
+
+def test_an_estimate_has_the_standard_error_of_the_mean() -> None:
+    values = [1.0, 2.0, 4.0]
+    estimate = Estimate.of(values)
+    assert estimate.mean == pytest.approx(7 / 3)
+    assert estimate.error == pytest.approx(np.std(values, ddof=1) / np.sqrt(3))
+    assert estimate.margin == pytest.approx(t.ppf(0.975, 2) * np.std(values, ddof=1) / np.sqrt(3))
+    assert Estimate.of([1.0]) == Estimate(1.0, None, 1)
+    assert Estimate.of([1.0]).margin == 0.0
+
+
+def test_what_runs_have_in_common_cancels_in_differences() -> None:
+    common = np.array([10.0, 20.0, 30.0])
+    difference = Estimate.of_difference((common + 1.0).tolist(), common.tolist())
+    assert (difference.mean, difference.error) == (1.0, 0.0)
+
+
+def test_methods_are_told_apart_without_colour() -> None:
+    looks = [(style.shade, str(style.dashes), style.marker) for style in STYLES.values()]
+    assert len(set(looks)) == len(looks)
+    assert all(0.0 <= float(style.shade) < 0.8 for style in STYLES.values())
+
+
+def test_experiments_are_chosen_by_name_in_the_order_asked_for() -> None:
+    names = [experiment.name for experiment in EXPERIMENTS]
+    assert len(set(names)) == len(names)
+    assert [experiment.name for experiment in chosen(())] == names
+    assert [experiment.name for experiment in chosen(["curves", "table-1", "curves"])] == ["curves", "table-1"]
+    with pytest.raises(AnytimeError, match="there is no experiment 'table1'; did you mean 'table-1'"):
+        chosen(["table1"])

@@ -1,0 +1,103 @@
+"""`anytime reproduce`: the report from the command line, taken up where it stopped, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from anytime.cli.main import main
+from anytime_reproduction import EXPERIMENTS
+from anytime_reproduction import cli as reproduction
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without real data sets near it."""
+    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
+    (tmp_path / "desk").mkdir()
+    monkeypatch.chdir(tmp_path / "desk")
+    return tmp_path
+
+
+def test_one_experiment_becomes_a_report(capsys: Capture) -> None:
+    assert main(["reproduce", "table-1", "--quick", "--n-jobs", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "table-1: Timeliness on sets of a detection problem" in out
+    assert "noted" in out
+    assert not {"agrees", "DIFFERS"} & set(out.split())  # nothing is judged on data that stand in
+    assert out.rstrip().endswith("wrote reproduction/report.html")
+    assert "scikit-learn's bundled sets" in err
+    page = Path("reproduction/report.html").read_text(encoding="utf-8")
+    assert "breast cancer" in page
+    assert "0.4406" in page
+    assert Path("reproduction/tables/table-1.csv").exists()
+
+
+def test_results_are_taken_up_unless_told_otherwise(capsys: Capture) -> None:
+    run = ["reproduce", "table-1", "--quick", "--n-jobs", "1", "--out", "there"]
+    assert main(run) == 0
+    first, second = sorted(Path("there/runs/table-1").glob("*.json"))
+    kept = json.loads(first.read_text())
+    kept["result"]["test"]["CS-G-FR"] = 0.123456
+    first.write_text(json.dumps(kept))
+    second.unlink()
+    assert main(run) == 0
+    assert "0.1234" in json.dumps(json.loads(first.read_text())["result"])
+    assert second.exists()
+    assert main([*run, "--fresh"]) == 0
+    assert "0.123456" not in first.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table-one"], "there is no experiment 'table-one'"),
+        (["table-1", "--all"], "--all and the name of an experiment were given"),
+        (["--yahoo", "folder"], "--yahoo and --yahoo-costs go together"),
+        (["--data", "nowhere"], "--data 'nowhere' is not a folder"),
+        (["--n-jobs", "0"], "--n-jobs is 0"),
+        (["table-2", "--data", ".."], "there is no data set '../"),
+        (["table-2", "--yahoo", "..", "--yahoo-costs", "costs.csv"], "there is no '../set1.train.txt'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_before_any_work(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert main(["reproduce", "--quick", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err.splitlines()[-1]
+    assert not Path("reproduction").exists()
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(reproduction, "find_spec", lambda name: None if name == "sklearn" else object())
+    assert main(["reproduce", "--quick"]) == 2
+    assert "need sklearn; pip install 'anytime-linear[train,plot]'" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(capsys: Capture) -> None:
+    Path("taken").write_text("")
+    assert main(["reproduce", "table-1", "--quick", "--n-jobs", "1", "--out", "taken"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot write into 'taken'")
+
+
+def test_a_missing_cost_file_is_one_line_before_any_work(desk: Path, capsys: Capture) -> None:
+    for name in ("set1.train.txt", "set1.test.txt"):
+        (desk / name).write_text("1 qid:1 1:0.5\n")
+    assert main(["reproduce", "table-2", "--yahoo", str(desk), "--yahoo-costs", "nofile"]) == 2
+    assert "cannot read the cost file 'nofile': no such file or directory" in capsys.readouterr().err
+
+
+def test_a_quick_look_at_everything_without_real_data(capsys: Capture) -> None:
+    assert main(["reproduce", "--quick", "--n-jobs", "2"]) == 0
+    out = capsys.readouterr().out
+    page = Path("reproduction/report.html").read_text(encoding="utf-8")
+    for experiment in EXPERIMENTS:
+        assert f"{experiment.name}: {experiment.title}" in out
+        assert f"<h2 id='{experiment.name}'>" in page
+    assert sorted(Path("reproduction/figures").glob("*.png"))
+    assert not re.search(r"[>± ]-?(nan|inf)[< ]", page)

@@ -1,0 +1,231 @@
+"""The data sets of the experiments: parts and splits, random groups, stand-ins, and their natural measures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, ndcg_score
+
+from anytime.errors import AnytimeError
+from anytime.groups import FeatureGroups, load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.gram import Gram
+from anytime_reproduction.experiment import Setting
+from anytime_reproduction.sets import (
+    RealSet,
+    SetName,
+    boston_stand_in,
+    detection_stand_in,
+    load_set,
+    ranking_stand_in,
+    regrouped,
+    small_ranking_stand_in,
+)
+from models.properties import quick
+
+NAMES: tuple[SetName, ...] = ("kddcup99", "yahoo_sample", "mq2008", "boston_housing")
+
+
+def singles(costs: list[float]) -> FeatureGroups:
+    content = [{"name": f"f{j}", "features": [f"f{j}"], "cost": cost} for j, cost in enumerate(costs)]
+    return load_groups({"groups": content})
+
+
+def small_set(costs: list[float], rows: int = 60) -> RealSet:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(rows, len(costs))) + rng.normal(size=(rows, 1))
+    y = X @ rng.normal(size=len(costs)) + rng.normal(size=rows)
+    part = np.arange(rows) % 3
+    return RealSet("mq2008", "made", singles(costs), X, y, part, (((0, 1), 2), ((0, 2), 1)))
+
+
+# Parts and splits.
+
+
+def test_a_split_trains_on_its_parts_and_sees_the_other_from_there() -> None:
+    data = small_set([1.0, 2.0, 3.0])
+    split = data.split(0)
+    train, test = data.part != 2, data.part == 2
+    expected = Gram.of(moments_of(data.X[train], data.y[train]))
+    np.testing.assert_allclose(split.gram.S, expected.S, atol=1e-12)
+    np.testing.assert_allclose(split.gram.q, expected.q, atol=1e-12)
+    assert split.test.tolist() == np.flatnonzero(test).tolist()
+    Z = (data.X[test] - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
+    np.testing.assert_allclose(split.held.S, Z.T @ Z / test.sum(), atol=1e-12)
+
+
+def test_moments_that_are_known_already_give_the_same_split() -> None:
+    data = small_set([1.0, 2.0, 3.0])
+    known = data.moments()
+    assert [m.rows for m in known] == [20, 20, 20]
+    np.testing.assert_array_equal(data.split(1, known).gram.S, data.split(1).gram.S)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_split_has_rows_to_train_on_and_other_rows_held_out(name: SetName) -> None:
+    data = load_set(name, Setting())
+    assert len(data.X) == len(data.y) == len(data.part)
+    assert data.X.shape[1] == len(data.groups.features)
+    for train, test in data.splits:
+        assert test not in train
+        assert np.isin(data.part, train).any()
+        assert (data.part == test).any()
+
+
+# Random groups.
+
+
+@quick(max_examples=50)
+@given(st.lists(st.sampled_from([1.0, 5.0, 20.0, 0.0]), min_size=1, max_size=25), st.integers(1, 6), st.integers(0, 99))
+def test_random_groups_have_every_feature_once_at_one_price(costs: list[float], size: int, seed: int) -> None:
+    data = small_set(costs, rows=5)
+    found = regrouped(data, size, np.random.default_rng(seed))
+    price = dict(zip(data.groups.features, costs, strict=True))
+    assert sorted(found.groups.features) == sorted(data.groups.features)
+    for group in found.groups.groups:
+        prices = [price[feature] for feature in group.features]
+        assert len(set(prices)) == 1
+        assert group.cost == pytest.approx(sum(prices))
+        assert len(prices) <= size
+    assert found.groups.costs.sum() == pytest.approx(sum(costs))
+    # Only the last group of a price may be smaller.
+    full = sum(len(group.features) == size for group in found.groups.groups)
+    assert full == sum(costs.count(cost) // size for cost in set(costs))
+    column = {feature: data.X[:, j] for j, feature in enumerate(data.groups.features)}
+    np.testing.assert_array_equal(found.X, np.column_stack([column[feature] for feature in found.groups.features]))
+
+
+def test_the_normal_equations_of_random_groups_are_the_same_in_their_order() -> None:
+    data = small_set([1.0, 5.0, 1.0, 5.0, 5.0, 1.0, 20.0])
+    found = regrouped(data, 2, np.random.default_rng(0))
+    order = [data.groups.features.index(feature) for feature in found.groups.features]
+    assert order != sorted(order)
+    before, after = data.split(0).gram, found.split(0).gram
+    np.testing.assert_allclose(after.S, before.S[np.ix_(order, order)], atol=1e-12)
+    np.testing.assert_allclose(after.q, before.q[order], atol=1e-12)
+
+
+def test_the_features_of_a_group_share_its_cost() -> None:
+    groups = load_groups({"groups": [{"name": "a", "features": ["p", "q"], "cost": 6.0}]})
+    data = replace(small_set([1.0, 1.0]), groups=groups)
+    assert regrouped(data, 1, np.random.default_rng(0)).groups.costs.tolist() == [3.0, 3.0]
+
+
+def test_random_groups_are_those_of_the_generator() -> None:
+    data = small_set([1.0] * 20)
+    first, second, third = (regrouped(data, 5, np.random.default_rng(seed)).groups for seed in (1, 1, 2))
+    assert first == second != third
+
+
+# Stand-ins.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_real_data_a_stand_in_is_loaded_and_says_what_it_is(name: SetName) -> None:
+    data = load_set(name, Setting())
+    assert data.name == name
+    assert any(word in data.what for word in ("scikit-learn", "synthetic"))
+    assert np.isfinite(data.X).all()
+    assert (data.groups.costs > 0).all()
+
+
+@pytest.mark.parametrize("made", [detection_stand_in, ranking_stand_in, small_ranking_stand_in])
+def test_stand_ins_are_the_same_for_a_seed_and_others_for_another(made: object) -> None:
+    assert callable(made)
+    first, again, other = made(1), made(1), made(2)
+    assert first[0] == again[0]
+    assert all(np.array_equal(a, b) for a, b in zip(first[1:], again[1:], strict=True))
+    assert first[0] != other[0]
+
+
+def test_the_stand_in_of_boston_is_not_random() -> None:
+    np.testing.assert_array_equal(boston_stand_in()[1], boston_stand_in()[1])
+
+
+# Measures.
+
+
+def test_accuracy_is_that_of_scikit_learn() -> None:
+    data = load_set("kddcup99", Setting())
+    assert data.measure == "accuracy"
+    rows = np.flatnonzero(data.part == 1)
+    scores = np.random.default_rng(0).uniform(0, 1, size=(4, len(rows)))
+    expected = [accuracy_score(data.y[rows], model >= 0.5) for model in scores]
+    measured = data.measured(rows, scores)
+    assert measured is not None
+    np.testing.assert_allclose(measured, expected)
+
+
+def test_ndcg_is_that_of_scikit_learn_query_by_query() -> None:
+    data = load_set("yahoo_sample", Setting())
+    assert data.measure == "NDCG@5"
+    assert data.query is not None
+    rows = np.flatnonzero(data.part == 1)[:160]
+    scores = np.random.default_rng(1).normal(size=(3, len(rows)))
+    expected = []
+    for model in scores:
+        of_query = [rows_of for q in np.unique(data.query[rows]) for rows_of in [data.query[rows] == q]]
+        assert all(members.sum() > 1 for members in of_query)
+        expected.append(np.mean([ndcg_score([data.y[rows][m]], [model[m]], k=5) for m in of_query]))
+    measured = data.measured(rows, scores)
+    assert measured is not None
+    np.testing.assert_allclose(measured, expected)
+
+
+def test_where_error_is_the_measure_there_is_no_other() -> None:
+    data = small_set([1.0, 2.0])
+    assert data.measured(np.arange(4), np.zeros((2, 4))) is None
+
+
+# Files.
+
+
+def write_detection(folder: Path, rows: int) -> Setting:
+    """A folder with a data set in the form of kddcup99."""
+    rng = np.random.default_rng(rows)
+    (folder / "kddcup99").mkdir()
+    content = {"groups": [{"name": "g", "features": ["b", "a"], "cost": 2.0}]}
+    (folder / "kddcup99" / "groups.json").write_text(json.dumps(content), encoding="utf-8")
+    table = {"a": np.arange(rows, dtype=np.float64), "b": rng.normal(size=rows), "attack": rng.integers(0, 2, rows)}
+    pd.DataFrame(table).to_parquet(folder / "kddcup99" / "train.parquet")
+    return Setting(data=folder)
+
+
+@pytest.mark.parametrize("rows", [5, 23, 1000])
+def test_a_small_table_is_cut_into_five_sets_of_the_same_size(tmp_path: Path, rows: int) -> None:
+    data = load_set("kddcup99", write_detection(tmp_path, rows))
+    counts = np.bincount(data.part, minlength=6)
+    assert counts[:5].tolist() == [rows // 5] * 5
+    assert counts[5:].sum() == rows % 5
+    assert f"5 sets of {rows // 5:,} rows" in data.what
+    assert data.split(4).gram.weight == 4 * (rows // 5)
+    np.testing.assert_array_equal(data.X[:, 1], np.arange(rows))  # columns are those of the groups file
+
+
+def test_a_table_of_fewer_rows_than_sets_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AnytimeError, match="at least 5"):
+        load_set("kddcup99", write_detection(tmp_path, 4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_without_the_data_set_is_told(tmp_path: Path, name: SetName) -> None:
+    with pytest.raises(AnytimeError, match=name):
+        load_set(name, Setting(data=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "features"), [("yahoo_sample", 218, 218), ("mq2008", 12, 46), ("boston_housing", 13, 13)]
+)
+def test_the_real_sets_are_what_their_folders_say(shared_data: Path, name: SetName, groups: int, features: int) -> None:
+    data = load_set(name, Setting(data=shared_data))
+    assert (len(data.groups), data.X.shape[1]) == (groups, features)
+    for number in range(len(data.splits)):
+        split = data.split(number)
+        assert split.gram.weight + split.held.weight == len(data.X)

@@ -1,0 +1,149 @@
+"""The tables of timeliness: what is measured, and how a claim of the paper is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anytime.evaluation.compare import compare
+from anytime_reproduction.experiment import Estimate, Result, Results, Setting
+from anytime_reproduction.sets import load_set, regrouping
+from anytime_reproduction.uai.penalty import validated_alpha
+from anytime_reproduction.uai.timeliness import (
+    COLUMNS,
+    ORDER,
+    PUBLISHED_1,
+    PUBLISHED_2,
+    TABLE_1,
+    TABLE_2,
+    Claim,
+    measure_groupings,
+)
+
+QUICK = Setting(quick=True)
+
+
+def test_a_claim_of_no_less_is_refuted_only_beyond_the_interval() -> None:
+    claim = Claim("a", "b")
+    assert claim.judged(Estimate(-0.001, 0.001, 10))
+    assert not claim.judged(Estimate(-0.003, 0.001, 10))
+    assert claim.judged(Estimate(0.0, 0.0, 10))
+
+
+def test_a_claim_of_more_needs_the_whole_interval_and_is_refuted_by_the_whole_of_it() -> None:
+    claim = Claim("a", "b", strictly=True)
+    assert claim.judged(Estimate(0.003, 0.001, 10)) is True
+    assert claim.judged(Estimate(0.003, 0.001, 2)) is None  # two runs know little of their error
+    assert claim.judged(Estimate(-0.003, 0.001, 10)) is False
+    assert claim.judged(Estimate(0.0, 0.0, 10)) is False
+
+
+def test_the_published_numbers_bear_the_papers_order_out() -> None:
+    for row in (PUBLISHED_1, *PUBLISHED_2.values()):
+        published = dict(zip(COLUMNS, row, strict=False))
+        for claim in ORDER:
+            assert published[claim.better] >= published[claim.worse]
+
+
+def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
+    found = measure_groupings(QUICK, "mq2008", 5, 2, 1e-5)
+    data = load_set("mq2008", QUICK)
+    groups, order = regrouping(data.groups, 5, np.random.default_rng([0, 5, 0]))
+    splits = [data.split(number).ordered(order) for number in range(len(data.splits))]
+    compared = [compare(split.gram, groups, 1e-5, split.held, 0.99) for split in splits]
+    for method in COLUMNS:
+        assert found["test"][method][0] == pytest.approx(np.mean([c.test[method].timeliness for c in compared]))
+        assert found["train"][method][0] == pytest.approx(np.mean([c.train[method].timeliness for c in compared]))
+
+
+def test_the_validated_penalty_helps_on_rows_held_out() -> None:
+    published = measure_groupings(QUICK, "yahoo_sample", 20, 1, 1e-5)
+    validated = measure_groupings(QUICK, "yahoo_sample", 20, 1, None)
+    assert validated["alpha"] == validated_alpha(QUICK, "yahoo_sample", 20) > 1e-5
+    assert validated["test"]["CS-G-FR"][0] >= published["test"]["CS-G-FR"][0] - 1e-3
+
+
+def fabricated(gap: float) -> Results:
+    """Results of Table 1 in which every method is `gap` behind the one that the paper has before it."""
+    ranks = {
+        method: rank for rank, method in enumerate(("CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "Sparse", "G-OMP"))
+    }
+    values = {method: 0.5 - gap * ranks.get(method, 9) for method in COLUMNS}
+    return {
+        f"set-{k}": {side: {m: v + 0.01 * k for m, v in values.items()} for side in ("train", "test")} for k in range(3)
+    }
+
+
+def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
+    holds = TABLE_1.section(QUICK, fabricated(0.01))
+    assert all(finding.agrees for finding in holds.findings)
+    assert "Doubling loses most" in holds.text[-1]
+    contrary = TABLE_1.section(QUICK, fabricated(-0.01))
+    assert [finding.agrees for finding in contrary.findings] == [False] * len(ORDER)
+
+
+def test_table_2_has_the_published_row_above_ours() -> None:
+    results = {
+        run.name: run.work(QUICK, **run.arguments) for run in TABLE_2.runs(QUICK) if run.name.startswith("yahoo-")
+    }
+    results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
+    section = TABLE_2.section(QUICK, results)
+    table = next(table for table in section.tables if table.name == "table-2-yahoo")
+    assert table.columns == ("method", "s=5 published", "s=5 ours", "s=20 published", "s=20 ours")
+    assert [row[0] for row in table.rows] == list(COLUMNS)
+    assert table.rows[0][1] == 0.3188
+    assert isinstance(table.rows[0][2], Estimate)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
+    names = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(quick=quick))}
+    assert names == {"yahoo", "yahoo-validated", "mq2008"}
+    with_data = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(Path("data")))}
+    assert with_data == {*names, "kddcup99"}
+
+
+def test_a_lead_of_shrunken_weights_is_told_apart_from_one_of_their_order() -> None:
+    results = {run.name: {**fabricated_sizes(), "groupings": [run.name]} for run in TABLE_2.runs(QUICK)}
+    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert len(told) == 3
+    assert all("refitted in that order it has no lead" in text for text in told)
+    for result in results.values():
+        result["test"]["Sparse"] = [0.9, 0.91, 0.92]
+    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert all("the order has a part in it" in text for text in told)
+
+
+def fabricated_sizes() -> Result:
+    """One size of Table 2 in which shrunken weights lead and refitted ones do not."""
+    values = dict.fromkeys(COLUMNS, 0.5) | {"Sparse (shrunken)": 0.6, "Sparse": 0.45}
+    sides = {side: {m: [v, v + 0.01, v + 0.02] for m, v in values.items()} for side in ("train", "test")}
+    return {**sides, "alpha": 0.1, "groupings": ["a", "b", "c"]}
+
+
+def test_groupings_that_are_the_same_count_once_and_sizes_that_add_none_are_left_out() -> None:
+    found = {size: measure_groupings(QUICK, "mq2008", size, 3, 1e-5) for size in (5, 15, 20)}
+    assert len(found[5]["groupings"]) == 3
+    assert len(found[5]["test"]["CS-G-FR"]) == 3
+    assert found[15]["groupings"] == found[20]["groupings"]
+    assert len(found[20]["test"]["CS-G-FR"]) == 5  # the splits
+    results = {run.name: {**fabricated_sizes(), "groupings": ["one"]} for run in TABLE_2.runs(QUICK)}
+    table = next(t for t in TABLE_2.section(QUICK, results).tables if t.name == "table-2-mq2008")
+    assert table.columns == ("method", "s=5 ours")
+    assert "one grouping only at s=5" in table.caption
+    assert "s=20 makes no other groups" in table.caption
+
+
+def test_methods_that_cannot_be_told_apart_are_noted_and_do_not_agree() -> None:
+    results = {f"set-{k}": {side: dict.fromkeys(COLUMNS, 0.5 + k) for side in ("train", "test")} for k in range(3)}
+    findings = TABLE_1.section(QUICK, results).findings
+    assert [finding.agrees for finding in findings] == [None]
+    assert "no difference" in findings[0].text
+
+
+def test_verdicts_are_withheld_where_other_data_stand_in() -> None:
+    results = fabricated(0.01)
+    assert any(finding.agrees for finding in TABLE_1.section(QUICK, results).findings)
+    assert all(finding.agrees is None for finding in TABLE_1.reported(QUICK, results).findings)
