@@ -66,7 +66,7 @@ LABEL org.opencontainers.image.title="anytime-linear" \
 COPY --from=builder /opt/told /usr/share/anytime-linear
 COPY --from=builder /opt/venv /opt/venv
 # Slim bases have no bytecode of the standard library: importing the server once leaves that of the modules it uses.
-RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server"
+RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server.run"
 
 # Nothing is written from here on, so the root file system may be read-only and the user needs no home.
 ENV PATH=/opt/venv/bin:$PATH \

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anytime_service.app import create_app
-    from anytime_service.protocol import OpenPrediction
-    from anytime_service.registry import ModelRegistry, load_registry
-    from anytime_service.server import serve
+    from anytime_service.core.open_prediction import OpenPrediction
+    from anytime_service.models.registry import ModelRegistry, load_registry
+    from anytime_service.server.run import serve
     from anytime_service.settings import Settings, load_settings
 
 __all__ = ["ModelRegistry", "OpenPrediction", "Settings", "create_app", "load_registry", "load_settings", "serve"]
 
 _HOMES = {
-    "ModelRegistry": "registry",
-    "OpenPrediction": "protocol",
+    "ModelRegistry": "models.registry",
+    "OpenPrediction": "core.open_prediction",
     "Settings": "settings",
     "create_app": "app",
-    "load_registry": "registry",
+    "load_registry": "models.registry",
     "load_settings": "settings",
-    "serve": "server",
+    "serve": "server.run",
 }
 
 

@@ -1,38 +1,78 @@
-"""The application: routes, problems and the document, put together."""
+"""The hottest routes, taken before the framework's own layers; what it would do there, their endpoints do themselves.
+
+As the innermost middleware it stands behind every other one that is added, and before the framework's exception
+handling, exit stack and router, which cost as much as taking a group does.
+
+The application: routes, problems and the document, put together.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp
+from starlette.routing import Match, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anytime_service import console, control, health, problems
-from anytime_service.access import AccessLog
-from anytime_service.correlation import Correlated
-from anytime_service.guard import Guard
-from anytime_service.handler import Handler
-from anytime_service.hot import HotRoutes
-from anytime_service.keys import KeyRing
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.origins import Origins
-from anytime_service.registry import ModelRegistry
-from anytime_service.sessions.chosen import chosen_store
-from anytime_service.sessions.store import SessionStore
-from anytime_service.settings import Settings
-from anytime_service.tracing import OFF, Tracing
-from anytime_service.transports.oip import oip_routes
-from anytime_service.transports.post import PostPrediction
-from anytime_service.transports.sessions import (
+from anytime_service.api import console, control, health
+from anytime_service.api.oip import oip_routes
+from anytime_service.api.openapi import AnytimeAPI
+from anytime_service.api.predict import PostPrediction
+from anytime_service.api.sessions import (
     CreateSession,
     DeleteSession,
     PredictNamedSession,
     PredictSession,
     SessionGroups,
 )
-from anytime_service.transports.websocket import Stream, UpgradeRequired
+from anytime_service.api.stream import Stream, UpgradeRequired
+from anytime_service.core.service import Handler
+from anytime_service.http import problems
+from anytime_service.http.auth import Guard
+from anytime_service.keys import KeyRing
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.sessions.chosen import chosen_store
+from anytime_service.sessions.store import SessionStore
+from anytime_service.settings import Settings
+from anytime_service.telemetry.context import Correlated
+from anytime_service.telemetry.logs import AccessLog
+from anytime_service.telemetry.tracing import OFF, Tracing
+from anytime_service.urls import Origins
 
-__all__ = ["create_app", "create_side_app"]
+__all__ = [
+    "HotRoutes",
+    "create_app",
+    "create_side_app",
+]
+
+
+class HotRoutes:
+    """Middleware that calls the endpoint of a hot route, and the application for everything else.
+
+    Parameters
+    ----------
+    app : the application, which has these routes too, for its document and for other methods.
+    routes : their endpoints are ASGI applications that let no exception out.
+    tracing : is told the route that the framework does not see.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
+        self.app = app
+        self.routes = routes
+        self.tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            for route in self.routes:
+                match, child = route.matches(scope)
+                if match is Match.FULL:
+                    scope.update(child)
+                    if self.tracing is not None:
+                        self.tracing.route(scope, route.path)
+                    await route.endpoint(scope, receive, send)
+                    return
+        await self.app(scope, receive, send)
 
 
 def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None) -> AnytimeAPI:

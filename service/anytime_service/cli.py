@@ -48,8 +48,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP: answers by the deadline, always."""
     try:
-        from anytime_service.registry import load_registry  # noqa: PLC0415
-        from anytime_service.server import serve as run  # noqa: PLC0415
+        from anytime_service.models.registry import load_registry  # noqa: PLC0415
+        from anytime_service.server.run import serve as run  # noqa: PLC0415
         from anytime_service.settings import load_settings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in _REQUIREMENTS:

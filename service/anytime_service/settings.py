@@ -12,8 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
 from anytime_service.keys import Key, read_keys
-from anytime_service.origins import origin_of
-from anytime_service.sessions.address import MEMORY, checked_address
+from anytime_service.urls import MEMORY, checked_address, origin_of
 
 __all__ = ["Settings", "load_settings"]
 

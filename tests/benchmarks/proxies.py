@@ -27,7 +27,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from anytime_service.wire.forms import JSON, MSGPACK, Form
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from benchmarks.load.models import saved_model, values_of
 from deploy.proxied import PROXIES, proxied
 from service.commands import command

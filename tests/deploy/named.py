@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import PREFIX, Settings
 
 __all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "version"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from anytime_service.exchange import LINGER_S
+from anytime_service.http.exchange import LINGER_S
 from anytime_service.settings import PREFIX, Settings
 from deploy.named import DEPLOY, image_user, settings, version
 

@@ -15,11 +15,11 @@ import yaml
 from prometheus_client import generate_latest
 
 from anytime_service.app import create_app
-from anytime_service.exchange import LINGER_S
-from anytime_service.registry import ModelRegistry
-from anytime_service.server import build_server
+from anytime_service.http.exchange import LINGER_S
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
-from anytime_service.signals import Signals
+from anytime_service.telemetry.metrics import Signals
 from deploy.dockerfile import environment, only, stages
 from deploy.named import DEPLOY, documents, image_user, routes, settings, version
 from system import program

@@ -21,11 +21,11 @@ import pytest
 from fastapi import Request
 
 from anytime_service.app import create_app
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
-from anytime_service.server import build_server
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.problem import MEDIA_TYPE
+from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK, Form
 from deploy.proxied import CONFIGURATIONS, PROXIES, proxied
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
 from service.serving import VALUES, Running, expected, packed, running, small_model, timeless

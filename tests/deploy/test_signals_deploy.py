@@ -19,9 +19,9 @@ import yaml
 
 from anytime.types import Reason
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.signals import Signals
+from anytime_service.telemetry.metrics import Signals
 from service.serving import VALUES, Running, running, small_model, until
 from system import answers, free_port, program, started
 

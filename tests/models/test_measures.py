@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
 
-from anytime.cli import reporting
+from anytime.cli import report as reporting
 from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor

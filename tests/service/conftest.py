@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from anytime.model.model import Model
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer, redis_server
 from service.serving import Running, running, several_models, small_model

@@ -12,9 +12,9 @@ import httpx
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import InvalidStatus
 
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import Connection, Running, running, small_model
 

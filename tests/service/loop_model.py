@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anytime_service.admission import PERIOD_MS, Admission
+from anytime_service.limits.admission import PERIOD_MS, Admission
 
 EMPTY_MS = 0.01
 """A lap in which nothing is done."""

@@ -26,9 +26,9 @@ from anytime.inference.prediction import Prediction
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
-from anytime_service.server import bind, bind_side, build_server
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.server.run import bind, bind_side, build_server
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK, Form
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",

@@ -16,11 +16,11 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from anytime_service.app import create_app
-from anytime_service.connections import SIDE_CONNECTIONS
-from anytime_service.handler import Handler
-from anytime_service.registry import ModelRegistry
+from anytime_service.core.service import Handler
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.connections import SIDE_CONNECTIONS
+from anytime_service.server.slicing import MAX_PIPELINED
 from anytime_service.settings import Settings
-from anytime_service.slicing import MAX_PIPELINED
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connected, heard, push, replies
 from service.raw_stream import HANDSHAKE, read_frame, text

@@ -17,16 +17,15 @@ from hypothesis import strategies as st
 from websockets.frames import Opcode
 
 from anytime.errors import AnytimeError
-from anytime_service.accounts import Accounts
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
+from anytime_service.core.active_prediction import Ask
+from anytime_service.core.service import Handler
 from anytime_service.errors import OverloadedError
-from anytime_service.handler import Handler
-from anytime_service.held import Held
+from anytime_service.http.send_queue import MOST_BYTES, Outbox
 from anytime_service.keys import KEY, KeyRing, read_keys
-from anytime_service.live import Ask
-from anytime_service.outbox import MOST_BYTES, Outbox
-from anytime_service.registry import ModelRegistry
+from anytime_service.limits.memory import Accounts, Held
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import checked_groups
 from anytime_service.settings import Settings
@@ -395,7 +394,7 @@ def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
 def test_a_key_that_goes_while_it_has_things_open_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     file = tmp_path / "keys"
     file.write_text(f"{ANN}\n{BOB}\n")
     told = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)

@@ -7,8 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from anytime_service.admission import Admission
-from anytime_service.pulse import Pulse
+from anytime_service.limits.admission import Admission, Pulse
 from service.loop_model import POST, STREAM, LoopModel, Work
 from service.loops import LOOPS, run
 

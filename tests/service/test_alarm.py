@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anytime_service.clock import now_ms
-from anytime_service.deadlines import SLACK_MS, Alarm
+from anytime_service.core.active_prediction import SLACK_MS, Alarm
 from service.loops import LOOPS, run
 
 every_loop = pytest.mark.parametrize("loop", LOOPS)

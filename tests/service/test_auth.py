@@ -13,9 +13,9 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.rights import NEEDS, need_of
+from anytime_service.api.openapi import AnytimeAPI
+from anytime_service.http.auth import NEEDS, need_of
+from anytime_service.schemas.problem import MEDIA_TYPE
 from service.doors import (
     HASHED,
     MANAGING,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from anytime_service.client import Client, ProblemError
-from anytime_service.client.address import Address, authorization
 from anytime_service.client.control import Control
+from anytime_service.client.transport import Address, authorization
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running, until
 
@@ -86,7 +86,7 @@ def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) 
 def test_a_key_that_goes_while_a_run_is_under_way_is_not_hidden_by_its_last_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     file = tmp_path / "keys"
     file.write_text(PREDICTING)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import CHROMIUM, Visit, browsing, regression
 from service.doors import HASHED, KEYS, PREDICTING, WRONG
@@ -102,7 +102,7 @@ def test_a_wrong_key_is_said_to_be_wrong_and_another_can_be_told(visit: Visit, w
 
 
 def test_a_key_that_is_replaced_is_asked_for_again(visit: Visit, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     tell(visit, HASHED)
     begun(visit)
     file.write_text(f"{PREDICTING}0\n")

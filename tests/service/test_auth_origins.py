@@ -13,10 +13,10 @@ import pytest
 from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.errors import OriginError
-from anytime_service.origins import Origins, origin_of
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings, load_settings
+from anytime_service.urls import Origins, origin_of
 from service.doors import MANAGING, PREDICTING, bearer, keyed, refused, sent
 from service.serving import Running, running, small_model
 

@@ -15,7 +15,7 @@ from anytime.cli.main import main
 from anytime.errors import AnytimeError
 from anytime_service import cli
 from anytime_service.errors import KeysError
-from anytime_service.server import bind
+from anytime_service.server.run import bind
 from anytime_service.settings import Settings
 from service.doors import PREDICTING, bearer, keyed
 from service.serving import Running, logged, small_model
@@ -106,7 +106,7 @@ def test_whoever_asks_is_served_when_the_server_is_told_that_it_is_insecure() ->
 def test_flags_of_the_command_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_model().save(tmp_path / "m.safetensors")
     given: list[Settings] = []
-    monkeypatch.setattr("anytime_service.server.serve", lambda _registry, settings: given.append(settings))
+    monkeypatch.setattr("anytime_service.server.run.serve", lambda _registry, settings: given.append(settings))
     app = typer.Typer()
     app.command()(cli.serve)
     names = ("certfile", "keyfile", "keyfile-password", "ca-certs")

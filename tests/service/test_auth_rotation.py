@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rotating(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr("anytime_service.rotation.LOOK_S", 0.05)
+    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     with keyed(f"admin:{MANAGING}", api_keys_file=file) as service:
         yield service
 

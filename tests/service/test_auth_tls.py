@@ -22,10 +22,10 @@ from websockets.sync.client import connect
 
 from anytime_service.client import Client
 from anytime_service.errors import CertificateError
-from anytime_service.server import build_server
+from anytime_service.schemas.codecs import JSON
+from anytime_service.server.run import build_server
+from anytime_service.server.tls import TLSContext, read_again, tls_context
 from anytime_service.settings import Settings
-from anytime_service.tls import TLSContext, read_again, tls_context
-from anytime_service.wire.forms import JSON
 from service.certificates import Certificate, certificate
 from service.commands import command
 from service.doors import PREDICTING, bearer, exchanged, flood, keyed

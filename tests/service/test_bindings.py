@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.wire.forms import JSON, MSGPACK
+from anytime_service.schemas.codecs import JSON, MSGPACK
 from models.properties import quick
 from service.serving import (
     LIKELIHOODS,

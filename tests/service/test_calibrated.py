@@ -19,13 +19,13 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.model.manifest import Calibration
 from anytime.model.model import Model
+from anytime_service.api.console import assets
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.console import assets
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK
 from service.inferring import assert_refused, assert_told, binary, infer, output, post, tensors, unpacked
 from service.serving import (
     LIKELIHOODS,

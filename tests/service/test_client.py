@@ -38,7 +38,7 @@ from anytime_service.client import (
     ProblemError,
     Session,
 )
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from models.unreadable import Unreadable
 from service.serving import BASE_RATE, VALUES, Running, running, small_model

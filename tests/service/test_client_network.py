@@ -31,10 +31,8 @@ from anytime_service.client import (
     NoAnswerError,
     ProblemError,
     ReplyError,
-    known,
-    link,
 )
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 
@@ -302,7 +300,7 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
 def test_what_a_stalled_network_does_not_take_is_bounded(
     client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOST_UNSENT_BYTES", 1_000_000)
+    monkeypatch.setattr("anytime_service.client.transport.MOST_UNSENT_BYTES", 1_000_000)
     client.warm_up()
     network.stalled = True
     for _ in range(200):
@@ -553,7 +551,7 @@ def test_what_a_newer_server_says_besides_is_left_alone() -> None:
 def test_a_base_rate_of_another_version_than_the_description_is_learned_anew_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(known, "REFRESH_S", 0.0)
+    monkeypatch.setattr("anytime_service.client.running.REFRESH_S", 0.0)
     learned: list[int] = []
 
     async def loaded_anew(socket: ServerConnection) -> None:

@@ -9,17 +9,15 @@ from dataclasses import replace
 import pytest
 
 from anytime.inference.prediction import Prediction
-from anytime_service.catalogue import summary
-from anytime_service.client.address import Address
-from anytime_service.client.calling import Ask
-from anytime_service.client.descriptions import ModelDescription, described
-from anytime_service.client.frames import Begin, encode_frame
-from anytime_service.client.known import KnownModel
-from anytime_service.client.mailbox import KEPT, Mailbox
-from anytime_service.client.margin import LONGEST_MS, NetworkMargin
-from anytime_service.client.replies import problem_of, seconds_of
-from anytime_service.wire.forms import MSGPACK
-from anytime_service.wire.frames import BeginFrame, read_frame
+from anytime_service.client.control import ModelDescription, described
+from anytime_service.client.engine import KEPT, Ask, Mailbox
+from anytime_service.client.messages import Begin, encode_frame, problem_of, seconds_of
+from anytime_service.client.running import KnownModel
+from anytime_service.client.throttle import LONGEST_MS, NetworkMargin
+from anytime_service.client.transport import Address
+from anytime_service.models.catalogue import summary
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.stream import BeginFrame, read_frame
 from service.serving import LIKELIHOODS, likelihood_model
 
 

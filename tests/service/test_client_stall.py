@@ -16,7 +16,7 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import Running, running, until
 

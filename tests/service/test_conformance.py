@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import load_registry
+from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from service.commands import ENVIRONMENT
 from service.doors import MANAGING, bearer

@@ -17,8 +17,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime_service.app import create_app
-from anytime_service.connections import BESIDE, LASTING, RESERVED, room_for
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.connections import BESIDE, LASTING, RESERVED, room_for
 from anytime_service.settings import Settings
 from service.commands import ENVIRONMENT
 from service.raw_stream import HANDSHAKE, raw, read_frame, text
@@ -213,7 +213,7 @@ def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"x"], ids=["chunks", "length"])
 def test_a_body_that_nobody_waits_for_ends_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # The response has left, and the rest of the request would stop every clock that is set by what comes.
-    monkeypatch.setattr("anytime_service.connections.LINGER_S", 0.4)
+    monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.4)
     form = b"Transfer-Encoding: chunked" if len(piece) > 1 else b"Content-Length: 1000"
     for service in serve():
         with service.connect() as connection:
@@ -238,7 +238,7 @@ def test_a_body_that_nobody_waits_for_ends_soon(piece: bytes, monkeypatch: pytes
 def test_a_body_without_a_deadline_has_to_come_in_time(
     hasty: Running, path: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.exchange.LINGER_S", 0.1)
+    monkeypatch.setattr("anytime_service.http.exchange.LINGER_S", 0.1)
     session = hasty.post_to("/sessions").json()["id"]
     with hasty.connect() as connection, logged() as records:
         head = f"POST {path.format(session)} HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n"
@@ -418,7 +418,7 @@ def test_room_for_connections_is_made_as_far_as_it_may_be(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, room: int, after: int
 ) -> None:
     limits = Limits(soft, hard)
-    monkeypatch.setattr("anytime_service.connections.resource", limits)
+    monkeypatch.setattr("anytime_service.server.connections.resource", limits)
     assert room_for(wanted) == room
     assert limits.now == (after, hard)
 

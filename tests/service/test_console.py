@@ -17,12 +17,12 @@ from anytime.model.manifest import Certificate, Guarantee, Stopped
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
+from anytime_service.api.console import assets
+from anytime_service.api.console.curve import curve
+from anytime_service.api.sample import sample
 from anytime_service.app import create_app
-from anytime_service.console import assets
-from anytime_service.console.curve import curve
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
-from anytime_service.sample import sample
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import classification, regression
 from service.serving import Running, running, small_model

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.handler import Handler
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.core.service import Handler
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import (
     CHROMIUM,

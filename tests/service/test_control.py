@@ -6,9 +6,9 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.catalogue import plan
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.catalogue import plan
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.serving import Running, running
 

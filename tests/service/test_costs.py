@@ -23,10 +23,10 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.workers import Arrival, Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.client.calling import Ask, Call
-from anytime_service.client.frames import encode_values
-from anytime_service.client.link import Channel
-from anytime_service.registry import ModelRegistry, load_registry
+from anytime_service.client.engine import Ask, Call
+from anytime_service.client.messages import encode_values
+from anytime_service.client.transport import Channel
+from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
 from service.serving import GROUPS, VALUES, Running, rows_of, running, small_model, until
 from service.slowness import SLOW_S, slow

@@ -7,7 +7,7 @@ from time import perf_counter, sleep
 
 import pytest
 
-from anytime_service.exchange import LINGER_S
+from anytime_service.http.exchange import LINGER_S
 from service.serving import BASE_RATE, VALUES, Running
 
 BODY = json.dumps({"groups": VALUES}).encode()

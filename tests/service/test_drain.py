@@ -15,11 +15,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.handler import Handler
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
+from anytime_service.core.service import Handler
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK
 from service.commands import command
 from service.serving import VALUES, expected, logged, running, small_model, timeless, until
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from anytime_service.eager import start
+from anytime_service.http.exchange import start
 from service.loops import LOOPS, run
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from anytime_service import exchange
 from anytime_service.errors import BodyTooLargeError
-from anytime_service.exchange import Exchange, Reply
+from anytime_service.http import exchange
+from anytime_service.http.exchange import Exchange, Reply
 from service.loops import run
 
 OK = Reply(200, "text/plain", b"answer")

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK, Form
 from service.serving import VALUES, Running, running, small_model, until
 
 LIMITS = Settings(port=0)

@@ -17,9 +17,9 @@ from websockets.frames import Frame, Opcode
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
-from anytime_service.held import Held
-from anytime_service.outbox import MOST_BYTES, Outbox
-from anytime_service.registry import ModelRegistry
+from anytime_service.http.send_queue import MOST_BYTES, Outbox
+from anytime_service.limits.memory import Held
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run

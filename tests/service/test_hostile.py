@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.logs import OnPurpose
-from anytime_service.problems import MEDIA_TYPE, MOST_DETAIL
-from anytime_service.registry import load_registry
+from anytime_service.http.problems import MOST_DETAIL
+from anytime_service.models.registry import load_registry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
+from anytime_service.telemetry.logs import OnPurpose
 from drills.attacks.bodies import BOMBS, posted
 from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, handshake, sent, upgraded
 from drills.attacks.shapes import AMBIGUOUS, OTHERS, ROUTES, TRICKS, asked, hidden

@@ -19,15 +19,15 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime_service import solving
+from anytime_service.api.sample import sample
 from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.protocol import OpenPrediction, State
-from anytime_service.registry import load_registry
-from anytime_service.sample import sample
+from anytime_service.core import solver as solving
+from anytime_service.core.open_prediction import OpenPrediction, State
+from anytime_service.core.solver import Solver
+from anytime_service.models.registry import load_registry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.solving import Solver
 from service.inferring import TWO_ROWS, infer, output, tensors
 from service.loops import run
 from service.serving import (

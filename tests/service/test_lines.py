@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.problems import MEDIA_TYPE
+from anytime_service.schemas.problem import MEDIA_TYPE
 from service.serving import VALUES, Connection, Running, expected, logged, timeless, until
 
 KIND = "application/x-ndjson"

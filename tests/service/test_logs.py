@@ -20,16 +20,24 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from anytime_service import logs
-from anytime_service.access import shown_path, shown_query
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.correlation import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
-from anytime_service.logs import MAX_LINES, WINDOW_S, JsonLines, Limited, TextLines, log_config
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.problems import problem_of
-from anytime_service.registry import ModelRegistry
+from anytime_service.http.problems import problem_of
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.signals import Signals
+from anytime_service.telemetry import logs
+from anytime_service.telemetry.context import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
+from anytime_service.telemetry.logs import (
+    MAX_LINES,
+    WINDOW_S,
+    JsonLines,
+    Limited,
+    TextLines,
+    log_config,
+    shown_path,
+    shown_query,
+)
+from anytime_service.telemetry.metrics import Signals
 from service.commands import command
 from service.serving import VALUES, Running, running, small_model, until
 
@@ -351,7 +359,11 @@ def test_a_process_logs_json_alone_and_never_a_secret(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         said = served.stopped()
     told_lines = [json.loads(line) for line in said.splitlines()]
-    assert {line["logger"] for line in told_lines} >= {"anytime_service", "anytime_service.access", "uvicorn.error"}
+    assert {line["logger"] for line in told_lines} >= {
+        "anytime_service",
+        "anytime_service.access",
+        "uvicorn.error",
+    }
     assert sum(line.get("request_id") == "of-the-test" for line in told_lines) >= 4
     assert secret not in said
     assert str(value) not in said

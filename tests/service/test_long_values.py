@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from anytime_service.app import create_app
 from anytime_service.errors import FieldError
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas import values as long_values
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.values import AT_ONCE, Pauses, UnevenRowsError, long_array, long_array_of
 from anytime_service.settings import Settings
-from anytime_service.wire import long_values
-from anytime_service.wire.forms import JSON, MSGPACK, Form
-from anytime_service.wire.long_values import AT_ONCE, Pauses, UnevenRowsError, long_array, long_array_of
 from service.loops import run
 from service.serving import Running, expected, packed, running, small_model, timeless, until
 

@@ -11,9 +11,9 @@ import pytest
 from anytime.cli.main import main
 from anytime_service.app import create_app
 from anytime_service.errors import AddressError
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
-from anytime_service.server import bind, bind_side
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.problem import MEDIA_TYPE
+from anytime_service.server.run import bind, bind_side
 from anytime_service.settings import Settings
 from service.commands import command
 from service.serving import Running, running, small_model

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.oip_request import DATATYPES
 from anytime_service.settings import Settings
-from anytime_service.wire.tensors import DATATYPES
 from service.inferring import (
     CLASSES,
     JSON_BYTES,

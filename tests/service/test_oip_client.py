@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.inferring import MODELS, TWO_ROWS
 from service.serving import BASE_RATE, Running, expected, running

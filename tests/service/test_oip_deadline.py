@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.inferring import (
     JSON_BYTES,

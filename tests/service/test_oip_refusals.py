@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.inferring import JSON_BYTES, MODELS, TWO_ROWS, assert_refused, binary, infer, post, tensor, tensors
 from service.serving import Running, running

@@ -8,14 +8,14 @@ from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
 from anytime.inference.answer import Answer
+from anytime_service.api.openapi import AnytimeAPI
+from anytime_service.api.stream import SUBPROTOCOL
 from anytime_service.app import create_app
-from anytime_service.head import ASKING, PARAMETERS
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.registry import ModelRegistry
+from anytime_service.http.options import ASKING, PARAMETERS
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.stream import BeginFrame
 from anytime_service.settings import Settings
-from anytime_service.transports.websocket import SUBPROTOCOL
-from anytime_service.wire.forms import JSON, MSGPACK
-from anytime_service.wire.frames import BeginFrame
 from service.serving import VALUES, Running
 
 ITSELF = {"/docs", "/openapi.json"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from anytime_service import outbox
-from anytime_service.outbox import Outbox
+from anytime_service.http import send_queue as outbox
+from anytime_service.http.send_queue import Outbox
 from service.loops import run
 
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from anytime_service.app import create_app
-from anytime_service.pace import Pace
-from anytime_service.registry import ModelRegistry
+from anytime_service.limits.queues import Pace, Turns
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.turns import Turns
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
 from service.serving import Connection, Running, running, small_model, until

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.protocol import OpenPrediction
-from anytime_service.wire.forms import JSON, MSGPACK
+from anytime_service.core.open_prediction import OpenPrediction
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.problem import MEDIA_TYPE
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, packed, timeless, trained_model, until
 
 JSON_TYPE, MSGPACK_TYPE = JSON.media_type, MSGPACK.media_type

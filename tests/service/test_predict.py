@@ -9,8 +9,8 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, timeless
 

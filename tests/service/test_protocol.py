@@ -14,8 +14,8 @@ from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
+from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
 from anytime_service.errors import FieldError, OutOfTurnError
-from anytime_service.protocol import TRANSITIONS, OpenPrediction, State
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
 

@@ -10,7 +10,7 @@ from anytime.errors import ArtifactError
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
-from anytime_service.registry import ModelRegistry, load_registry, reloaded
+from anytime_service.models.registry import ModelRegistry, load_registry, reloaded
 from service.serving import small_model
 
 

@@ -18,8 +18,8 @@ from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import load_registry
+from anytime_service.models.registry import load_registry
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.commands import command
 from service.serving import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime_service.remembered import Remembered
+from anytime_service.limits.queues import Remembered
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 500)), max_size=60), st.integers(1, 10))

@@ -24,8 +24,8 @@ from anytime.model.model import Model
 from anytime_service import cli
 from anytime_service.app import create_app
 from anytime_service.errors import AddressError, RegistryError
-from anytime_service.registry import ModelRegistry
-from anytime_service.server import SWITCH_S, bind
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.run import SWITCH_S, bind
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model
 
@@ -78,7 +78,7 @@ def test_the_command_serves_and_stops_when_told(file: Path) -> None:
 
 def test_one_thread_of_linear_algebra_serves_and_nothing_traces_that_is_not_told_to(file: Path) -> None:
     code = f"""
-import anytime_service.server as server, sys, threadpoolctl
+import anytime_service.server.run as server, sys, threadpoolctl
 from anytime_service import load_registry, load_settings
 def run(self, sockets):
     print({{pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}})

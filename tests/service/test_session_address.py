@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from anytime.cli.main import main
 from anytime.errors import AnytimeError
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
-from anytime_service.sessions.address import checked_address, shown_address
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings, load_settings
+from anytime_service.urls import checked_address, shown_address
 
 SECRET = "hunter2"
 

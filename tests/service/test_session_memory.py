@@ -11,10 +11,10 @@ import pytest
 
 from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
+from anytime_service.core.active_prediction import Ask
+from anytime_service.core.service import Handler
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
-from anytime_service.handler import Handler
-from anytime_service.live import Ask
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import memory
 from anytime_service.sessions.memory import MemorySession, MemorySessions
 from anytime_service.settings import Settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
-from anytime_service.held import Held
+from anytime_service.limits.memory import Held
 from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
 from anytime_service.sessions.packing import Bounds, Kept, Snapshot, packed, read_message
 from service.serving import VALUES, logged, small_model

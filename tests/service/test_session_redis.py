@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from anytime.inference.answer import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
+from anytime_service.core.active_prediction import Ask, Live
+from anytime_service.core.service import Handler
 from anytime_service.errors import (
     DamagedSessionError,
     FieldError,
@@ -25,9 +27,7 @@ from anytime_service.errors import (
     SessionsUnreachableError,
     UnknownSessionError,
 )
-from anytime_service.handler import Handler
-from anytime_service.live import Ask, Live
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.kept_models import MOST_KEPT, KeptModels
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.packing import packed

@@ -15,11 +15,11 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.protocol import OpenPrediction
-from anytime_service.registry import ModelRegistry
+from anytime_service.core.open_prediction import OpenPrediction
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK
 from service.redis_server import RedisServer
 from service.serving import (
     BASE_RATE,

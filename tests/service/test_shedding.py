@@ -16,14 +16,14 @@ import pytest
 from anytime.inference.answer import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
-from anytime_service.handler import Handler
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.registry import ModelRegistry
+from anytime_service.core.service import Handler
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.wire.forms import JSON, MSGPACK, Form
 from service.doors import PREDICTING, WRONG, bearer, keyed_app
 from service.inferring import tensors
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, running, small_model, timeless, until
@@ -141,7 +141,7 @@ def test_a_post_is_refused_before_its_body_has_come(swamped: Asking, switch: Swi
 @pytest.fixture
 def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A service that lets nobody in, and waits 0.2 s for the rest of a body."""
-    monkeypatch.setattr("anytime_service.connections.LINGER_S", 0.2)
+    monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.2)
     app = create_app(ModelRegistry.of([small_model()]), settings)
     monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
     with running(app, settings) as service:

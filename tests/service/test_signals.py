@@ -21,13 +21,11 @@ from websockets.exceptions import InvalidStatus
 from anytime.inference.prediction import Prediction
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
-from anytime_service.exposition import Exposition
-from anytime_service.families import Histograms
-from anytime_service.laps import LONGEST_MS, Laps, SessionLaps
-from anytime_service.registry import ModelRegistry, load_registry
-from anytime_service.room import memory_limit
+from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
-from anytime_service.signals import Signals
+from anytime_service.telemetry.exposition import Exposition
+from anytime_service.telemetry.group_timings import LONGEST_MS, Laps, SessionLaps
+from anytime_service.telemetry.metrics import Histograms, Signals, memory_limit
 from service.serving import VALUES, Running, running, small_model, trained_model
 
 LIMITS = Settings(port=0)

@@ -15,8 +15,8 @@ import pytest
 from anytime.inference import subsets as arrived
 from anytime.inference.subsets import ArrivedModel, arrived_at_hand, arrived_model
 from anytime.model.model import Model
-from anytime_service import solving
-from anytime_service.solving import AT_ONCE, Solver
+from anytime_service.core import solver as solving
+from anytime_service.core.solver import AT_ONCE, Solver
 from service.loops import run
 from service.serving import logged, trained_model
 

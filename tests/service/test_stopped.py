@@ -12,7 +12,7 @@ from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.inferring import infer, output, tensors
 from service.serving import Running, expected, running, timeless

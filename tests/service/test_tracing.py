@@ -18,12 +18,12 @@ import httpx
 import pytest
 
 from anytime.errors import AnytimeError
-from anytime_service import tracing
 from anytime_service.app import create_app
-from anytime_service.logs import JsonLines
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.tracing import collector, load_tracing
+from anytime_service.telemetry import tracing
+from anytime_service.telemetry.logs import JsonLines
+from anytime_service.telemetry.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
 from service.commands import command
 from service.serving import VALUES, Running, logged, running, small_model, until

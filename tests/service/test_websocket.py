@@ -16,14 +16,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.model import Model
-from anytime_service import solving
+from anytime_service.api import stream as websocket
 from anytime_service.app import create_app
-from anytime_service.problems import MEDIA_TYPE
-from anytime_service.protocol import OpenPrediction
-from anytime_service.registry import ModelRegistry
+from anytime_service.core import solver as solving
+from anytime_service.core.open_prediction import OpenPrediction
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.transports import websocket
-from anytime_service.wire.forms import JSON, MSGPACK, Form
 from service.raw_stream import raw, read_frame, text
 from service.serving import (
     BASE_RATE,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.model.model import Model
-from anytime_service.wire.forms import JSON, MSGPACK, Form
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from models.properties import quick
 from service.serving import VALUES, Running, expected, logged, timeless, until
 

@@ -23,10 +23,9 @@ from anytime_service.client.errors import (
 )
 
 if TYPE_CHECKING:
-    from anytime_service.client.aio import AsyncClient
-    from anytime_service.client.descriptions import ModelCard, ModelDescription, Plan
+    from anytime_service.client.client import AsyncClient, Client, Session
+    from anytime_service.client.control import ModelCard, ModelDescription, Plan
     from anytime_service.client.sessions import AsyncSession
-    from anytime_service.client.sync import Client, Session
 
 __all__ = [
     "AsyncClient",
@@ -46,13 +45,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "aio",
+    "AsyncClient": "client",
     "AsyncSession": "sessions",
-    "Client": "sync",
-    "ModelCard": "descriptions",
-    "ModelDescription": "descriptions",
-    "Plan": "descriptions",
-    "Session": "sync",
+    "Client": "client",
+    "ModelCard": "control",
+    "ModelDescription": "control",
+    "Plan": "control",
+    "Session": "client",
 }
 _REQUIREMENTS = ("httpx", "msgspec", "websockets")
 

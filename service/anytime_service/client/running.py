@@ -1,4 +1,12 @@
-"""Extractors under a deadline with the model elsewhere: each group is sent as soon as it is computed.
+"""Workers kept between runs, so that not every run starts a thread or a process.
+
+At most four sets of extractors are kept, the least recently used goes first; those that runs are using stay.
+
+What the client knows of the models: sequence and base rate, asked for once per version.
+
+An answer of another version than the one that is known has it asked for again, in the background: no prediction waits.
+
+Extractors under a deadline with the model elsewhere: each group is sent as soon as it is computed.
 
 As in `anytime.inference.runner`, a group may fail: its extractor raises, its process dies, the server refuses its
 values. The policy "prefix" cannot use the groups after it. A model that supports the policy "arrived" then answers from
@@ -8,7 +16,11 @@ the groups that have arrived; any other model answers at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import copy
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,14 +28,239 @@ from typing import Any
 from anytime.errors import ValuesError
 from anytime.inference.answer import Answer
 from anytime.inference.runner import Failure
-from anytime.inference.workers import Arrival, Extraction
-from anytime_service.client.calling import Call, with_note
-from anytime_service.client.errors import ConnectionLostError, ProblemError
-from anytime_service.client.frames import Encoded, encode_values
-from anytime_service.client.kept_workers import Pool
-from anytime_service.client.known import KnownModel
+from anytime.inference.workers import Arrival, Extraction, Worker, Workers
+from anytime_service.client.control import Control, ModelDescription
+from anytime_service.client.engine import Ask, Call, with_note
+from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.messages import Encoded, encode_values
+from anytime_service.client.transport import Connection
 
-__all__ = ["run"]
+__all__ = [
+    "KEPT",
+    "KeptWorkers",
+    "KnownModel",
+    "KnownModels",
+    "Pool",
+    "run",
+]
+
+KEPT = 4
+
+
+@dataclass(eq=False)
+class Pool:
+    """Workers for some extractors, and threads that hand on what they compute.
+
+    There are as many of the one as of the other. Both take runs in the order in which they came, so a run whose groups
+    are being computed never waits to have them handed on.
+    """
+
+    extractors: dict[str, Callable[[Any], Any]]
+    worker: Worker
+    workers: Workers
+    pumps: ThreadPoolExecutor
+    users: int = 0
+
+    def close(self) -> None:
+        """End the threads and processes; takes as long as `Workers.close`."""
+        self.workers.close()
+        self.pumps.shutdown()
+
+
+class KeptWorkers:
+    """The pools of one client; belongs to one event loop.
+
+    Parameters
+    ----------
+    max_workers : threads or processes that each pool may have.
+    """
+
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers = max_workers
+        self._pools: list[Pool] = []  # the least recently used first
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def at_hand(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool | None:
+        """Find the pool for these extractors (by equality) and this worker."""
+        for place, pool in enumerate(self._pools):
+            if pool.worker == worker and pool.extractors == extractors:
+                self._pools.append(self._pools.pop(place))
+                return pool
+        return None
+
+    async def make(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool:
+        """Make a pool, which for processes takes most of a second, and keep it.
+
+        Raises
+        ------
+        ExtractorError
+            As `anytime.inference.workers.Workers` does.
+        ClosedError
+            The client was closed meanwhile.
+        """
+        own = dict(extractors)
+        workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
+        pool = self.at_hand(own, worker)
+        made = Pool(own, worker, workers, ThreadPoolExecutor(self._max_workers, "anytime-client-pump"))
+        if pool is not None or self._closed:  # two runs may both have made one; the first stays
+            self._close(made)
+            if pool is None:
+                raise ClosedError("this client was closed meanwhile; make another")
+            return pool
+        self._pools.append(made)
+        # One that is in use is let be; there are then more than four for a while, as many as runs can use.
+        for gone in [idle for idle in self._pools[:-1] if not idle.users][: max(0, len(self._pools) - KEPT)]:
+            self._pools.remove(gone)
+            self._close(gone)
+        return made
+
+    async def close(self) -> None:
+        """Close every pool."""
+        self._closed = True
+        for pool in self._pools:
+            self._close(pool)
+        self._pools.clear()
+        await asyncio.gather(*self._closing)
+
+    def _close(self, pool: Pool) -> None:
+        closing = asyncio.create_task(asyncio.to_thread(pool.close))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+MOST_KNOWN = 64
+"""Models that are remembered; the least recently used goes first."""
+
+REFRESH_S = 1.0
+"""Not more often than this: replicas of different versions behind one address would have it asked for all the time."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model's description, and what it answers for one row before anything is known of it."""
+
+    description: ModelDescription
+    base: Answer
+
+    def base_rate(self, ask: Ask) -> Answer:
+        """Answer without any group, for as many rows as asked for."""
+        base, rows = self.base, ask.rows or 1
+        missing = self.description.order(ask.budget)
+
+        def of_rows(told: Any) -> Any:
+            return told if rows == 1 or told is None else [told] * rows
+
+        return replace(
+            base,
+            prediction=of_rows(base.prediction),
+            probabilities=of_rows(base.probabilities),
+            interval=of_rows(base.interval),
+            prediction_set=of_rows(base.prediction_set),
+            budget=ask.budget,
+            missing=missing,
+            complete=not missing,
+            ranking=list(range(rows)) if ask.ranking else None,
+        )
+
+
+class KnownModels:
+    """Models known by the name that callers use, None being the only one; belongs to one event loop."""
+
+    def __init__(self, connection: Connection, control: Control, timeout_s: float) -> None:
+        self._connection = connection
+        self._control = control
+        self._timeout_s = timeout_s
+        self._known: OrderedDict[str | None, KnownModel] = OrderedDict()
+        self._asking: dict[str | None, asyncio.Task[KnownModel | ClientError]] = {}
+        self._refreshed_at = -REFRESH_S
+        self._closed = False
+
+    def at_hand(self, name: str | None) -> KnownModel | None:
+        """Find a model that is known."""
+        known = self._known.get(name)
+        if known is not None:
+            self._known.move_to_end(name)
+        return known
+
+    async def learn(self, name: str | None) -> KnownModel:
+        """Ask the server for a model, if it is not known.
+
+        Raises
+        ------
+        ClientError
+            The server cannot be reached, has no such model, or several to choose from where no name is given.
+        """
+        known = self.at_hand(name)
+        if known is not None:
+            return known
+        task = self._ask(name)
+        await asyncio.wait({task})  # which, unlike waiting for the task itself, does not cancel it for others
+        if task.cancelled():
+            raise ClosedError("this client was closed meanwhile; make another")
+        found = task.result()
+        if isinstance(found, ClientError):
+            raise copy.copy(found) from found
+        return found
+
+    def saw(self, name: str | None, answer: Answer) -> None:
+        """Look at the version that answered, and learn the model anew if either part is of another.
+
+        Base rate and description come by ways of their own, which may lead to replicas of different versions.
+        """
+        known = self._known.get(name)
+        if known is None or self._closed:
+            return
+        if known.base.version == known.description.version == answer.version:
+            return
+        now = time.monotonic()
+        if now - self._refreshed_at >= REFRESH_S:
+            self._refreshed_at = now
+            self._ask(name)
+
+    async def close(self) -> None:
+        """Give up what is being asked for."""
+        self._closed = True
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ask(self, name: str | None) -> asyncio.Task[KnownModel | ClientError]:
+        if name not in self._asking:
+            self._asking[name] = asyncio.create_task(self._learned(name))
+            self._asking[name].add_done_callback(lambda _: self._asking.pop(name, None))
+        return self._asking[name]
+
+    async def _learned(self, name: str | None) -> KnownModel | ClientError:
+        """Learn a model; what goes wrong is returned, since perhaps nobody waits for it."""
+        try:
+            base = await self._base_rate(name)
+            known = KnownModel(await self._control.model(name or base.model), base)
+        except ClientError as error:
+            return error
+        self._known[name] = known
+        self._known.move_to_end(name)
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return known
+
+    async def _base_rate(self, name: str | None) -> Answer:
+        """Ask for an answer at once, from nothing; how long it takes is what the margin learns first.
+
+        A server with too much to do is asked, too: it tells this all the same, and what it refuses is answered by it.
+        """
+        call = Call(self._connection, Ask(name, overload="prior"), time.perf_counter() + self._timeout_s, lambda _: 0.0)
+        try:
+            await call.begin(sparing=False)
+            answer = await call.answer()
+        finally:
+            call.close()
+        if call.refused is not None:
+            raise call.refused
+        if answer is None:
+            raise NoAnswerError(f"the server did not answer within {self._timeout_s:g} s")
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

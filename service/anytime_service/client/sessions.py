@@ -13,11 +13,10 @@ import msgspec
 
 from anytime.inference.answer import Answer
 from anytime.types import Policy
-from anytime_service.client.control import MESSAGEPACK, Control
-from anytime_service.client.deadlines import checked_ms
-from anytime_service.client.descriptions import described
+from anytime_service.client.control import MESSAGEPACK, Control, described
 from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.frames import encode_all, encode_groups
+from anytime_service.client.messages import encode_all, encode_groups
+from anytime_service.client.throttle import checked_ms
 
 __all__ = ["AsyncSession", "Progress"]
 

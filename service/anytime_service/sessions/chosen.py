@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from anytime.errors import AnytimeError
-from anytime_service.handler import Handler
-from anytime_service.sessions.address import MEMORY
+from anytime_service.core.service import Handler
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import SessionStore
+from anytime_service.urls import MEMORY
 
 __all__ = ["chosen_store"]
 

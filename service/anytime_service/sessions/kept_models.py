@@ -8,7 +8,7 @@ from collections.abc import Callable
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import MissingVersionError
-from anytime_service.registry import ModelRegistry
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.packing import Bounds
 
 __all__ = ["MOST_KEPT", "KeptModels"]

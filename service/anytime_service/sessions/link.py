@@ -34,7 +34,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
-from anytime_service.sessions.address import shown_address
+from anytime_service.urls import shown_address
 
 __all__ = ["AT_A_TIME", "CHECK_S", "CONNECTIONS", "TOLD_S", "Link"]
 

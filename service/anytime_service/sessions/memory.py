@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
-from anytime_service.held import Held
+from anytime_service.limits.memory import Account, Held
 from anytime_service.sessions.store import Session, Took, checked_groups, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]

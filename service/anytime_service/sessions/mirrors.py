@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Float
+from anytime_service.core.active_prediction import Live
 from anytime_service.errors import DamagedSessionError, OverloadedError
-from anytime_service.held import Held
-from anytime_service.live import Live
+from anytime_service.limits.memory import Held
 from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
 

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.accounts import Account
 from anytime_service.clock import now_ms
 from anytime_service.errors import (
     DamagedSessionError,
@@ -24,8 +23,8 @@ from anytime_service.errors import (
     OverloadedError,
     UnknownSessionError,
 )
-from anytime_service.held import Held
-from anytime_service.remembered import Remembered
+from anytime_service.limits.memory import Account, Held
+from anytime_service.limits.queues import Remembered
 from anytime_service.sessions.kept_models import KeptModels
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of

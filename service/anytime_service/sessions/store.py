@@ -11,9 +11,9 @@ from anytime.errors import ValuesError
 from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.accounts import Account
+from anytime_service.core.active_prediction import VALUE_BYTES, Live
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
-from anytime_service.live import VALUE_BYTES, Live
+from anytime_service.limits.memory import Account
 
 __all__ = ["OpenSession", "Session", "SessionStore", "Took", "checked_groups", "gone", "unknown"]
 

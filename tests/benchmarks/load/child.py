@@ -22,8 +22,8 @@ from starlette.types import ASGIApp
 
 from anytime._linalg import single_blas_thread
 from anytime_service.app import create_app
-from anytime_service.registry import load_registry
-from anytime_service.server import bind, build_server
+from anytime_service.models.registry import load_registry
+from anytime_service.server.run import bind, build_server
 from anytime_service.settings import Settings
 from benchmarks.load.floors import floors
 from benchmarks.load.measured import measured

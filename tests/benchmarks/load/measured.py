@@ -18,9 +18,9 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from anytime.inference.answer import Answer
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.clock import now_ms
-from anytime_service.openapi import AnytimeAPI
-from anytime_service.signals import ModelSignals
+from anytime_service.telemetry.metrics import ModelSignals
 
 __all__ = ["Seen", "measured"]
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anytime.inference.answer import Answer
-from anytime_service.client.frames import Begin, Encoded, End, Group, encode_frame, encode_values
-from anytime_service.client.replies import Reply, decode_reply
+from anytime_service.client.messages import Begin, Encoded, End, Group, Reply, decode_reply, encode_frame, encode_values
 from benchmarks.load.frames import WebSocketClient, binary
 
 __all__ = ["Pipeline"]

@@ -1,0 +1,218 @@
+"""Sessions as resources: begin one, post groups, ask for predictions, delete it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from starlette.types import Receive, Scope, Send
+
+from anytime_service.api.openapi import SESSION_OPERATIONS
+from anytime_service.clock import now_ms
+from anytime_service.core.active_prediction import Live
+from anytime_service.core.service import Handler
+from anytime_service.errors import FieldError
+from anytime_service.http.exchange import Exchange, Reply, decided
+from anytime_service.http.options import (
+    ASKING,
+    Head,
+    body_form,
+    body_limit,
+    check_length,
+    headers_of,
+    read_head,
+    reply_form,
+)
+from anytime_service.http.responses import answering, problem_reply
+from anytime_service.limits.memory import Account
+from anytime_service.schemas.codecs import JSON, Form
+from anytime_service.schemas.predict import (
+    Arrays,
+    SessionCreated,
+    SessionRequest,
+    SessionTook,
+    arrays,
+    read_groups,
+    read_session,
+)
+from anytime_service.schemas.values import AT_ONCE
+from anytime_service.sessions.store import OpenSession, Session, SessionStore
+
+__all__ = [
+    "CreateSession",
+    "DeleteSession",
+    "PredictNamedSession",
+    "PredictSession",
+    "SessionGroups",
+]
+
+
+class _Route:
+    """What the routes of sessions have in common: errors are told, and the request is read to its end."""
+
+    def __init__(self, handler: Handler, sessions: SessionStore) -> None:
+        self.handler = handler
+        self.sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        handler = self.handler
+        account = handler.accounts.of(scope)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, handler.bodies)
+        live: Live | None = None
+        try:
+            live = await self.answer(scope, exchange)
+        except Exception as error:
+            exchange.reply(problem_reply(error))
+        finally:
+            try:
+                await exchange.finish()
+            finally:
+                if live is not None:
+                    live.drop()
+
+    def limited(self, headers: Mapping[str, str], exchange: Exchange) -> Form:
+        """Limit the body to what its form may have; return the form."""
+        form, _ = body_form(headers)
+        most, advice = body_limit(form, self.handler.settings)
+        check_length(headers, most, advice)
+        exchange.limit_to(most, advice)
+        return form
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> Live | None:
+        """Reply, or open the prediction that will."""
+        raise NotImplementedError
+
+
+class CreateSession(_Route):
+    """`POST /sessions`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["create"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """Begin a session."""
+        headers = headers_of(scope)
+        form = self.limited(headers, exchange)
+        content = await exchange.whole()
+        request = read_session(form, content) if content.strip() else SessionRequest()
+        most = self.handler.settings.max_rows
+        if request.rows is not None and request.rows > most:
+            raise FieldError("rows", f"rows is {request.rows}; expected 1 to {most}")
+        account = self.handler.accounts.of(scope)
+        self.handler.check_room(account)
+        model = self.handler.registry.get(request.model)
+        name = await self.sessions.create(model, request.rows, account)
+        created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
+        reply = reply_form(headers, form)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
+        exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+        self.handler.session_laps.begin(name, self.handler.signals.of(model), now_ms())
+
+
+class SessionGroups(_Route):
+    """`POST /sessions/{id}/groups`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["groups"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """Take groups."""
+        headers = headers_of(scope)
+        form = self.limited(headers, exchange)
+        content = await exchange.whole()
+        if not exchange.ended:
+            return
+        name = scope["path_params"]["id"]
+        session = await self.sessions.get(name)
+        if len(content) > AT_ONCE:
+            async with self.handler.converting:
+                groups = await self._read(form, content, session)
+        else:
+            groups = await self._read(form, content, session)
+        prefix, replaced = await session.take(groups)
+        took = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
+        reply = reply_form(headers, form)
+        exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
+        signals, again = self.handler.signals.of(session.model), bool(took.replaced)
+        self.handler.session_laps.came(name, signals, tuple(groups), exchange.ended_ms, again=again)
+
+    async def _read(self, form: Form, content: bytes, session: OpenSession) -> Arrays:
+        settings = self.handler.settings
+        groups = read_groups(form, content, settings.max_json_bytes)
+        if len(content) > AT_ONCE:
+            await asyncio.sleep(0)
+        return await arrays(form, session.model, groups, settings.max_rows)
+
+
+class PredictSession(_Route):
+    """`GET /sessions/{id}/predict`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> Live:
+        """Answer at once, or at the deadline if one was told."""
+        begun = now_ms()
+        named: str | None = scope["path_params"].get("id")
+        head = read_head(scope, self.handler.settings, ASKING if named else (*ASKING, "session"))
+        name = named or head.session
+        if name is None:
+            raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
+        told = head.ask.deadline_ms
+        due = None if told is None else begun + min(told, self.handler.settings.max_deadline_ms)
+        account = self.handler.accounts.of(scope)
+        async with self.sessions.read(name, due, account) as session:
+            live = self._open(session, head, begun, exchange, account, admitted=decided(scope)[0])
+        try:
+            async for _ in exchange.body():
+                pass
+        except BaseException:
+            live.drop()
+            raise
+        return live
+
+    def _open(
+        self,
+        session: Session,
+        head: Head,
+        begun: float,
+        exchange: Exchange,
+        account: Account,
+        *,
+        admitted: bool | None,
+    ) -> Live:
+        """Open a prediction that waits, if a deadline was told, or is answered at once."""
+        tell, fail = answering(exchange, head.reply_form)
+        live = self.handler.open(
+            head.ask,
+            begun,
+            lambda answer: tell(session.noted(answer)),
+            fail,
+            shared=session.prediction,
+            admitted=admitted,
+            account=account,
+        )
+        if not live.answered:
+            if head.ask.deadline_ms is None:
+                live.end()
+            else:
+                session.join(live)
+        return live
+
+
+class PredictNamedSession(PredictSession):
+    """`GET /predict?session=`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict_query"]
+
+
+class DeleteSession(_Route):
+    """`DELETE /sessions/{id}`."""
+
+    operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["delete"]
+
+    async def answer(self, scope: Scope, exchange: Exchange) -> None:
+        """End the session."""
+        name = scope["path_params"]["id"]
+        await self.sessions.delete(name)
+        self.handler.session_laps.end(name)
+        exchange.reply(Reply(204, JSON.media_type, b""))

@@ -1,0 +1,1 @@
+"""Open predictions and their deadlines, without any transport."""

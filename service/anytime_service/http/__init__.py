@@ -1,0 +1,1 @@
+"""Requests and responses: exchange, problems, options, authentication."""

@@ -1,0 +1,1 @@
+"""Limits on what clients can make grow: time, memory, rates."""

@@ -1,0 +1,205 @@
+"""What the service tells of its models: cards, manifests in short, and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from anytime.errors import suggestion
+from anytime.groups import FeatureGroup
+from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
+from anytime.model.model import Model
+from anytime.types import FamilyName, Label, Link, Task
+from anytime_service.errors import FieldError
+
+__all__ = [
+    "ModelCard",
+    "ModelSummary",
+    "Plan",
+    "PlannedStep",
+    "card",
+    "plan",
+    "summary",
+]
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ModelCard(_View):
+    """A model in one line."""
+
+    name: str
+    version: str
+    task: Task
+    steps: int
+    groups: int
+    cost_unit: str
+    total_cost: float
+
+
+class ModelSummary(_View):
+    """A model's manifest in short; `steps` are in the order in which the sequence computes them.
+
+    `versions` are all that are here, the newest first. `cv_error` of steps and `prior_error` are mean squared errors by
+    least squares (family gaussian), mean deviances in other families; `deviance` and `prior_deviance` are mean
+    deviances on the training rows.
+    """
+
+    name: str
+    version: str
+    versions: tuple[str, ...]
+    task: Task
+    family: FamilyName
+    link: Link
+    method: str
+    target: tuple[str, ...]
+    responses: tuple[str, ...]
+    classes: tuple[Label, ...] | None
+    cost_unit: str
+    total_cost: float
+    prior_error: float | None
+    prior_deviance: float | None
+    policies: tuple[Literal["prefix", "arrived"], ...]
+    guarantee: Guarantee
+    calibration: Calibration | None
+    stopped: Stopped | None
+    certificate: Certificate | None
+    redundant: Redundant
+    steps: tuple[StepRecord, ...]
+    groups: tuple[FeatureGroup, ...]
+
+
+class PlannedStep(_View):
+    """A step still to complete: the groups to compute for it, what they cost, and how good the prefix is then.
+
+    `spent` is the cost of what is at hand and of this plan, up to and with this step.
+    """
+
+    prefix: int
+    group: str
+    compute: tuple[str, ...]
+    cost: float
+    spent: float
+    explained_variance: float
+    r2: float | None
+    cv_error: float | None
+    deviance: float | None
+
+
+class Plan(_View):
+    """What to compute next, in order, within a budget; `prefix` is complete already."""
+
+    model: str
+    version: str
+    cost_unit: str
+    budget: float | None
+    have: tuple[str, ...]
+    prefix: int
+    steps: tuple[PlannedStep, ...]
+
+
+def card(model: Model) -> ModelCard:
+    """Tell of a model in one line."""
+    return ModelCard(
+        name=model.name,
+        version=model.version,
+        task=model.manifest.task,
+        steps=model.steps,
+        groups=len(model.groups),
+        cost_unit=model.groups.cost_unit,
+        total_cost=float(model.costs[-1]),
+    )
+
+
+def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
+    """Tell a model's manifest in short, and which versions of it are here."""
+    manifest = model.manifest
+    return ModelSummary(
+        name=model.name,
+        version=model.version,
+        versions=tuple(versions),
+        task=manifest.task,
+        family=manifest.family,
+        link=manifest.link,
+        method=manifest.method,
+        target=manifest.target,
+        responses=manifest.responses,
+        classes=manifest.classes,
+        cost_unit=model.groups.cost_unit,
+        total_cost=float(model.costs[-1]),
+        prior_error=manifest.prior_error,
+        prior_deviance=manifest.prior_deviance,
+        policies=("prefix", "arrived") if model.arrives else ("prefix",),
+        guarantee=manifest.guarantee,
+        calibration=manifest.calibration,
+        stopped=manifest.stopped,
+        certificate=manifest.certificate,
+        redundant=manifest.redundant,
+        steps=manifest.steps,
+        groups=model.groups.groups,
+    )
+
+
+def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
+    """Plan what to compute next of a model's sequence, given the groups at hand.
+
+    Parameters
+    ----------
+    model : the model.
+    budget : as for a prediction: what the whole prefix may cost, the groups at hand included; None is no limit.
+    have : groups computed already; what they require has then been paid too.
+
+    Raises
+    ------
+    FieldError
+        A group is not one of the model's.
+    """
+    told = tuple(dict.fromkeys(have))
+    paid = _paid(model, told)
+    # A group without features is not waited for by a prediction, but its step is not paid before it is.
+    prefix = 0
+    while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
+        prefix += 1
+    steps: list[PlannedStep] = []
+    spent = _cost(model, paid)
+    for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):
+        compute = tuple(name for name in step.adds if name not in paid)
+        cost = _cost(model, compute)
+        spent += cost
+        steps.append(
+            PlannedStep(
+                prefix=number,
+                compute=compute,
+                cost=cost,
+                spent=spent,
+                **step.model_dump(include={"group", "explained_variance", "r2", "cv_error", "deviance"}),
+            )
+        )
+    return Plan(
+        model=model.name,
+        version=model.version,
+        cost_unit=model.groups.cost_unit,
+        budget=budget,
+        have=told,
+        prefix=prefix,
+        steps=tuple(steps),
+    )
+
+
+def _cost(model: Model, groups: Iterable[str]) -> float:
+    return float(sum(model.groups.costs[model.groups.positions[name]] for name in groups))
+
+
+def _paid(model: Model, have: Iterable[str]) -> set[str]:
+    groups = model.groups
+    paid: set[str] = set()
+    for name in have:
+        if name not in groups.positions:
+            raise FieldError("have", f"there is no group {name!r}; {suggestion(name, groups.names)}")
+        index = groups.positions[name]
+        paid.update(groups.names[i] for i in (index, *groups.prerequisites[index]))
+    return paid

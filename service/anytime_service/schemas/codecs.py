@@ -1,0 +1,127 @@
+"""The two forms of every message, and how a message that cannot be read is told.
+
+Answers as they leave.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+
+from anytime.inference.answer import Answer
+from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
+
+__all__ = [
+    "JSON",
+    "MSGPACK",
+    "PACK",
+    "Decoder",
+    "Form",
+    "encode_answer",
+    "encode_reply",
+    "located",
+    "of_group",
+    "read",
+    "too_large",
+]
+
+PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
+"""What to do about lists of values that are too large."""
+
+
+class Decoder(Protocol):
+    """Reads messages of one type."""
+
+    def decode(self, content: bytes | str, /) -> Any:
+        """Read one message."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of writing messages."""
+
+    name: str
+    media_type: str
+    encode: Callable[[Any], bytes]
+
+
+JSON = Form("JSON", "application/json", msgspec.json.Encoder().encode)
+MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder().encode)
+
+
+def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
+    """Read a message.
+
+    Raises
+    ------
+    MalformedBodyError
+        It is not of this form, or not of this shape; the message names the place.
+    """
+    try:
+        return decoder.decode(content)
+    except msgspec.ValidationError as error:
+        message, place = located(error)
+        raise MalformedBodyError(f"{place or what}: {message}", place or None) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedBodyError(f"{what} is not {form.name}: {error}") from error
+    except RecursionError as error:
+        raise MalformedBodyError(
+            f"{what} is nested too deeply; values are lists of numbers, or lists of such lists"
+        ) from error
+
+
+def too_large(what: str, most: int) -> BodyTooLargeError:
+    """Return the error for lists of values that are too large; packed values may be larger."""
+    return BodyTooLargeError(f"{what}; expected at most {most}; {PACK}")
+
+
+def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError:
+    """Name the group, if it is known, in an error about `values`."""
+    if group is None or error.field is None or not error.field.startswith("values"):
+        return error
+    return MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field.removeprefix('values')}")
+
+
+def located(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Message of a decoder, and the place it names: "Expected `int` - at `$.rows`" is about `rows`."""
+    match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$\.?(.*)`)?", str(error), re.DOTALL)
+    message, place = (match[1], match[2] or "") if match else (str(error), "")
+    return message[:1].lower() + message[1:], place
+
+
+def encode_answer(form: Form, answer: Answer) -> bytes:
+    """Write an answer.
+
+    Raises
+    ------
+    FieldError
+        The prediction or its interval is not finite: absurd coefficients overflowed. JSON would turn it into null.
+    """
+    _check_finite(answer)
+    return form.encode(_fields(answer))
+
+
+def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int, answer: Answer) -> bytes:
+    """Write an answer as a message with its type and id; raises as `encode_answer`."""
+    _check_finite(answer)
+    return form.encode({"type": kind, "id": name} | _fields(answer))
+
+
+def _fields(answer: Answer) -> dict[str, Any]:
+    """Fields that leave the server: all but those that only the caller's side can know."""
+    fields = vars(answer).copy()
+    del fields["unused_groups"]
+    return fields
+
+
+def _check_finite(answer: Answer) -> None:
+    numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
+    finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
+    if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
+        raise FieldError("groups", "the values are too large: the prediction is not a finite number")

@@ -1,0 +1,214 @@
+"""Messages of the WebSocket: JSON in text frames, MessagePack in binary ones, with the same fields."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from anytime.model.model import Model
+from anytime.types import Overload, Policy
+from anytime_service.errors import MalformedBodyError
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, of_group, read, too_large
+from anytime_service.schemas.problem import Problem
+from anytime_service.schemas.values import AT_ONCE, Dtype, Pauses, Values, array_of, is_long, long_array_of, malformed
+
+__all__ = [
+    "BeginFrame",
+    "EndFrame",
+    "ErrorFrame",
+    "Frame",
+    "GroupFrame",
+    "Id",
+    "LongGroupFrame",
+    "LongPackedGroupFrame",
+    "PackedGroupFrame",
+    "array_of_long",
+    "peek",
+    "read_frame",
+]
+
+Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
+"""What a prediction is called on its connection; each is used once."""
+
+# MessagePack has infinity too, which no other form of the same request can say.
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+
+
+class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
+    """Begin a prediction.
+
+    `deadline_ms` counts from when this is read; `rows`, if left out, is counted from the first values; `updates` asks
+    for better answers as they come; `ranking` for the order of the rows by descending score; `overload` for the base
+    rate instead of an error where more is asked for than can be answered in time. `traceparent` is the caller's span
+    (W3C Trace Context), of use where the service sends spans.
+    """
+
+    id: Id
+    model: str | None = None
+    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    budget: _Amount | None = None
+    deadline_ms: _Amount | None = None
+    policy: Policy = "prefix"
+    updates: bool = False
+    ranking: bool = False
+    overload: Overload = "refuse"
+    traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+
+
+class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """Hand over the values of a group; `took_ms` is what computing it took, told after the answer without values."""
+
+    id: Id
+    group: str
+    values: Values
+    took_ms: _Amount | None = None
+
+
+class PackedGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """The same in MessagePack, where values may be bytes with a `dtype`: row after row, little-endian."""
+
+    id: Id
+    group: str
+    values: bytes | Values
+    dtype: Dtype | None = None
+    took_ms: _Amount | None = None
+
+
+class LongGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """A long message of a group, its values not decoded yet."""
+
+    id: Id
+    group: str
+    values: msgspec.Raw
+    took_ms: _Amount | None = None
+
+
+class LongPackedGroupFrame(LongGroupFrame, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """The same in MessagePack, where values may be bytes with a `dtype`."""
+
+    dtype: Dtype | None = None
+
+
+class _BytesFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+    """A message of a group that is so large that its values have to be packed."""
+
+    id: Id
+    group: str
+    values: bytes
+    dtype: Dtype | None = None
+    took_ms: _Amount | None = None
+
+
+class EndFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="end"):
+    """Ask for the answer, as nothing more will come."""
+
+    id: Id
+
+
+class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """Something could not be done; the prediction, if there is one, is as it was."""
+
+    id: Id | None
+    problem: Problem
+
+
+class _Peeked(msgspec.Struct, frozen=True):
+    type: Any = None
+    id: Id | None = None
+    group: str | None = None
+
+
+Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | LongGroupFrame | EndFrame
+
+_FRAMES: dict[str, Any] = {
+    JSON.name: msgspec.json.Decoder(BeginFrame | GroupFrame | EndFrame),
+    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame | EndFrame),
+}
+_LONG_FRAMES: dict[str, Any] = {
+    JSON.name: msgspec.json.Decoder(BeginFrame | LongGroupFrame | EndFrame),
+    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | LongPackedGroupFrame | EndFrame),
+}
+_LARGE_FRAMES: dict[str, Any] = {MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | _BytesFrame | EndFrame)}
+_VALUES: dict[str, Any] = {
+    JSON.name: msgspec.json.Decoder(Values),
+    MSGPACK.name: msgspec.msgpack.Decoder(bytes | Values),
+}
+_START = 4096
+"""Bytes of a long message that are looked through for its type and id."""
+
+_PEEKS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Peeked), MSGPACK.name: msgspec.msgpack.Decoder(_Peeked)}
+
+
+def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
+    """Read a message of a client; the values of a long one not yet.
+
+    Parameters
+    ----------
+    max_lists : most bytes of a message with values as lists.
+
+    Raises
+    ------
+    MalformedBodyError
+        It is not of this form, or none of the messages; the error names the field.
+    BodyTooLargeError
+        It has values as lists and is too large.
+    """
+    size = len(content)
+    decoders = _FRAMES if size <= AT_ONCE else _LONG_FRAMES if size <= max_lists else _LARGE_FRAMES
+    if form.name not in decoders:
+        raise too_large(f"the message has {size} bytes of JSON", max_lists)
+    try:
+        frame: Frame = read(form, decoders[form.name], content, "the message")
+    except MalformedBodyError as error:
+        if size > max_lists and error.field == "values" and "got `array`" in str(error):
+            raise too_large(f"the message has values as a list and {size} bytes", max_lists) from error
+        raise of_group(error, _peeked(form, content).group) from error.__cause__
+    return frame
+
+
+async def array_of_long(form: Form, model: Model, frame: LongGroupFrame, max_rows: int) -> np.ndarray[Any, Any]:
+    """Convert the values of a long message, see `array_of`; lets other work go on in between.
+
+    Raises
+    ------
+    MalformedBodyError, FieldError
+        They are not numbers in one of the forms, uneven, or of too many rows.
+    """
+    dtype = frame.dtype if isinstance(frame, LongPackedGroupFrame) else None
+    try:
+        if is_long(form, memoryview(frame.values)) and dtype is None:
+            return await long_array_of(form, model, frame.group, bytes(frame.values), max_rows, Pauses())
+        values = [] if is_long(form, memoryview(frame.values)) else _VALUES[form.name].decode(frame.values)
+    except msgspec.ValidationError as error:
+        raise malformed(error, frame.group) from error
+    return array_of(model, frame.group, values, dtype, max_rows)  # which refuses a list with a dtype
+
+
+def peek(form: Form, content: bytes | str) -> tuple[Any, str | int | None]:
+    """Return type and id of a message that `read_frame` refused; None for what cannot be read."""
+    peeked = _peeked(form, content)
+    return peeked.type, peeked.id
+
+
+def _peeked(form: Form, content: bytes | str) -> _Peeked:
+    for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            peeked: _Peeked = _PEEKS[form.name].decode(each)
+            return peeked
+    return _Peeked()
+
+
+def _before_values(content: bytes | str) -> Iterator[bytes | str]:
+    """Make messages of what a long one has before its values, without reading on."""
+    start = content[:_START]
+    if isinstance(start, str):
+        yield start.partition('"values"')[0].rstrip(" \t\r\n,") + "}"
+        return
+    fields = start.partition(b"\xa6values")[0][1:]
+    for count in range(4, 0, -1):  # its head tells how many fields the whole message has
+        yield bytes((0x80 | count,)) + fields

@@ -1,0 +1,1 @@
+"""The process: sockets, protocols, load shedding, TLS."""

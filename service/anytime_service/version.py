@@ -1,0 +1,17 @@
+"""Which release of the service this is."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = [
+    "release",
+]
+
+
+def release() -> str:
+    """Version of the distribution."""
+    try:
+        return version("anytime-linear")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
