@@ -28,7 +28,7 @@ from anytime_service.errors import KeysError
 __all__ = [
     "KEY",
     "LOOK_S",
-    "MOST_KEY_BYTES",
+    "MAX_KEY_BYTES",
     "SHORT",
     "Key",
     "KeyRing",
@@ -43,7 +43,7 @@ Right: TypeAlias = Literal["predict", "admin"]
 KEY = "anytime_service.key"
 """Where the scope of a request or WebSocket has its key, if it needed one."""
 
-MOST_KEY_BYTES = 1024
+MAX_KEY_BYTES = 1024
 """Bytes that a key may have; what is longer is not even hashed."""
 
 SHORT = 16
@@ -126,7 +126,7 @@ class KeyRing:
 
         Hashes are compared, all of them and each in the same time, so that how long it takes tells nothing.
         """
-        if len(presented) > MOST_KEY_BYTES:
+        if len(presented) > MAX_KEY_BYTES:
             return None
         digest = sha256(presented).digest()
         found: Key | None = None
@@ -211,8 +211,8 @@ def _key(text: str) -> Key:
     told: Right = "admin" if right == "admin" else "predict"
     if digest is not None:
         return Key(bytes.fromhex(digest), told)
-    if len(clear) > MOST_KEY_BYTES:
-        raise KeysError(f"has {len(clear)} characters; expected at most {MOST_KEY_BYTES}")
+    if len(clear) > MAX_KEY_BYTES:
+        raise KeysError(f"has {len(clear)} characters; expected at most {MAX_KEY_BYTES}")
     return Key(sha256(clear.encode()).digest(), told, len(clear) < SHORT)
 
 

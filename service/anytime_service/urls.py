@@ -29,7 +29,7 @@ _ORIGIN = re.compile(r"(https?)://([^\s/?#@,]+)")
 _PORTS = {"http": ":80", "https": ":443"}
 _SECURE = ("https", "wss")
 _SHOWN = 100
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 
 
 class Origins:
@@ -69,7 +69,7 @@ class Origins:
                 f"{name[:_SHOWN]!r} may be anybody's name for this machine, and no key is needed here; ask for "
                 "localhost, or have the operator set keys, or list the name's origin in ANYTIME_ALLOWED_ORIGINS"
             )
-        if len(self._known) < MOST_HOSTS:
+        if len(self._known) < MAX_HOSTS:
             self._known.add(host)
 
     def _check_origin(self, told: str, host: str, scheme: str) -> None:

@@ -19,8 +19,8 @@ PULSE_S = 0.001
 NOTED_S = 0.001
 """A bare sleep that lasts so much too long is noted."""
 
-MOST_MIB = 32.0
-MOST_THREADS, MOST_DESCRIPTORS = 8, 8
+MAX_MIB = 32.0
+MAX_THREADS, MAX_DESCRIPTORS = 8, 8
 """Pools of threads, and of connections to Redis, that a service fills once; a leak is of hundreds."""
 
 
@@ -106,7 +106,7 @@ def footprint(pid: int) -> Footprint:
     )
 
 
-def leaks(before: Sequence[Footprint], after: Sequence[Footprint], most_mib: float = MOST_MIB) -> list[str]:
+def leaks(before: Sequence[Footprint], after: Sequence[Footprint], most_mib: float = MAX_MIB) -> list[str]:
     """What processes hold that they did not hold before, in words; processes that are not the same are let be."""
     found: list[str] = []
     was = {each.pid: each for each in before}
@@ -116,8 +116,8 @@ def leaks(before: Sequence[Footprint], after: Sequence[Footprint], most_mib: flo
             continue
         if now.mib > then.mib + most_mib:
             found.append(f"process {now.pid} holds {now.mib:.0f} MiB, {then.mib:.0f} before")
-        if now.descriptors > then.descriptors + MOST_DESCRIPTORS:
+        if now.descriptors > then.descriptors + MAX_DESCRIPTORS:
             found.append(f"process {now.pid} has {now.descriptors} descriptors open, {then.descriptors} before")
-        if now.threads > then.threads + MOST_THREADS:
+        if now.threads > then.threads + MAX_THREADS:
             found.append(f"process {now.pid} has {now.threads} threads, {then.threads} before")
     return found

@@ -14,11 +14,11 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation import plots as plotting
 from anytime.evaluation.certify import certified
 
-LEAST_SQUARES = ["R² (training)", "cross-validated error"]
+MIN_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]
 
 
-@pytest.mark.parametrize(("family", "labels"), [("gaussian", LEAST_SQUARES), ("binomial", DEVIANCE)])
+@pytest.mark.parametrize(("family", "labels"), [("gaussian", MIN_SQUARES), ("binomial", DEVIANCE)])
 def test_axes_are_named_after_what_the_family_explains(
     monkeypatch: pytest.MonkeyPatch, family: Any, labels: list[str]
 ) -> None:

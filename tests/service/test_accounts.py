@@ -22,7 +22,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import Ask
 from anytime_service.core.service import Handler
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MOST_BYTES, Outbox
+from anytime_service.http.send_queue import MAX_BYTES, Outbox
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, Held
 from anytime_service.models.registry import ModelRegistry
@@ -372,7 +372,7 @@ def test_one_key_holds_no_more_bytes_than_its_share() -> None:
 def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
     async def main() -> None:
         keys = KeyRing(read_keys(BOTH))
-        held = Held(4 * MOST_BYTES)
+        held = Held(4 * MAX_BYTES)
         account = Accounts(held, 0.25, keys).of_key(keys.current[0])
         given_up: list[int] = []
 
@@ -382,7 +382,7 @@ def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
         boxes = [Outbox(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
         for box in boxes:
             box.put({}, 1)
-            box.put({}, MOST_BYTES - 10)
+            box.put({}, MAX_BYTES - 10)
         assert given_up == [1], "the second, though each is below the limit of one client"
         for box in boxes:
             box.close()

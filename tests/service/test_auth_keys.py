@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
-from anytime_service.keys import MOST_KEY_BYTES, Key, KeyRing, read_key_file, read_keys
+from anytime_service.keys import MAX_KEY_BYTES, Key, KeyRing, read_key_file, read_keys
 from anytime_service.settings import load_settings
 
 SECRET = "do-not-tell-anybody-0123456789"
@@ -59,7 +59,7 @@ def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tu
         f"{SECRET}\n",
         f"'{SECRET}'",
         f"{SECRET}ü",
-        "x" * (MOST_KEY_BYTES + 1),
+        "x" * (MAX_KEY_BYTES + 1),
     ],
 )
 def test_what_is_no_key_is_one_line_that_names_the_variable_and_tells_no_key(

@@ -300,7 +300,7 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
 def test_what_a_stalled_network_does_not_take_is_bounded(
     client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.client.transport.MOST_UNSENT_BYTES", 1_000_000)
+    monkeypatch.setattr("anytime_service.client.transport.MAX_UNSENT_BYTES", 1_000_000)
     client.warm_up()
     network.stalled = True
     for _ in range(200):

@@ -71,7 +71,7 @@ def test_messages_keep_their_order_however_the_client_reads() -> None:
 
 
 def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()
@@ -90,7 +90,7 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
 
 
 def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()

@@ -23,7 +23,7 @@ from service.serving import Connection, Running, running, small_model, until
 RATE = 1_000
 SENT = 700
 
-LEAST_S = 0.95 * (SENT - RATE / 10) / RATE
+MIN_S = 0.95 * (SENT - RATE / 10) / RATE
 """What comes after a flood waits so long: what is read at once is taken at once, and waited for afterwards."""
 
 
@@ -92,7 +92,7 @@ def test_a_stream_is_read_no_faster_than_it_may_send_and_nothing_is_lost(
         flood(connection, slow)
         connection.send(text({"type": "begin", "id": "after", "deadline_ms": 0}))
         assert json.loads(read_frame(connection)[1])["id"] == "after"
-        assert monotonic() - begun > LEAST_S
+        assert monotonic() - begun > MIN_S
 
 
 def test_the_chunks_of_a_body_are_read_no_faster_than_they_may_come(slow: Running) -> None:
@@ -105,7 +105,7 @@ def test_the_chunks_of_a_body_are_read_no_faster_than_they_may_come(slow: Runnin
             others_are_served(slow)
             status, _, answer = connection.response()
             assert (status, answer["reason"]) == (200, "end")
-            assert monotonic() - begun > floods * LEAST_S
+            assert monotonic() - begun > floods * MIN_S
 
 
 def test_a_connection_that_leaves_while_it_has_to_wait_harms_nobody(slow: Running) -> None:

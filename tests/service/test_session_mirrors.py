@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.limits.memory import Held
-from anytime_service.sessions.mirrors import BEHIND, MOST_HELD, Mirrors
+from anytime_service.sessions.mirrors import BEHIND, MAX_HELD, Mirrors
 from anytime_service.sessions.packing import Bounds, Kept, Snapshot, packed, read_message
 from service.serving import VALUES, logged, small_model
 
@@ -101,7 +101,7 @@ def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None
 
 
 def test_more_messages_than_are_held_have_the_session_read_again() -> None:
-    count = MOST_HELD + 1
+    count = MAX_HELD + 1
     store = Posts([("speed", float(number)) for number in range(count)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)

@@ -28,7 +28,7 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.kept_models import MOST_KEPT, KeptModels
+from anytime_service.sessions.kept_models import MAX_KEPT, KeptModels
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.packing import packed
 from anytime_service.sessions.redis import RedisSessions
@@ -559,11 +559,11 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
 
     registry = ModelRegistry.of([version(0)])
     kept = KeptModels(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
-    for number in range(1, MOST_KEPT + 3):
+    for number in range(1, MAX_KEPT + 3):
         registry = ModelRegistry.of([version(number)])
         kept.notice()
         assert kept.find("brake", "v0").version == "v0", "used each time"
-    assert len(kept) == MOST_KEPT
+    assert len(kept) == MAX_KEPT
     with pytest.raises(MissingVersionError):
         kept.find("brake", "v1")
     brief = KeptModels(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
@@ -574,7 +574,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
 
 
 def test_what_is_remembered_here_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anytime_service.sessions.redis.MOST_KNOWN", 3)
+    monkeypatch.setattr("anytime_service.sessions.redis.MAX_KNOWN", 3)
 
     async def main() -> None:
         async with replicas() as (a, b):
@@ -661,7 +661,7 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
             name = await a.store.create(MODEL, 1)
             await give(a.store, name, {"speed": [1.0]})
             for least_ms in (0.0, 2_000.0):
-                monkeypatch.setattr("anytime_service.sessions.redis.LEAST_MS", least_ms)
+                monkeypatch.setattr("anytime_service.sessions.redis.MIN_MS", least_ms)
                 shared_redis.ask("CLIENT", "PAUSE", "100", "ALL")
                 if least_ms:
                     await a.wait(name, 5.0)

@@ -77,7 +77,7 @@ def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
 
 
 def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solving, "MOST_WAITING", 0)
+    monkeypatch.setattr(solving, "MAX_WAITING", 0)
     model = fresh()
     small = frozenset({OTHERS[1]})
     assert model.places[OTHERS[1]].stop - model.places[OTHERS[1]].start <= AT_ONCE
@@ -140,7 +140,7 @@ def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
 
 
 def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solving, "MOST_WAITING", 2)
+    monkeypatch.setattr(solving, "MAX_WAITING", 2)
     gate, model = Gate(monkeypatch), fresh()
 
     async def main() -> None:

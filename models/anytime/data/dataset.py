@@ -27,7 +27,7 @@ __all__ = ["Dataset", "Progress", "Rows", "ignored"]
 BLOCK_VALUES = 2**22
 """Numbers of features in a block, or of scores, of which a few are in memory at a time: 32 MiB."""
 
-LEAST_ROWS = 1024
+MIN_ROWS = 1024
 
 END = 2**62
 """A row behind every table."""
@@ -227,7 +227,7 @@ class Dataset:
         ----------
         deal : deals these rows next; it is gone through as they are.
         """
-        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), LEAST_ROWS), ROWS)
+        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
 
         def block(rows: Rows) -> Block:
             progress(len(rows.Y))

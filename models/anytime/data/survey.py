@@ -17,7 +17,7 @@ from anytime.types import Bool, FamilyName, Label, Task
 __all__ = ["Survey", "absent", "settle_target", "survey_target", "without_target"]
 
 
-MOST_CLASSES = 1000
+MAX_CLASSES = 1000
 """A target with more different values than this is no class."""
 
 
@@ -67,7 +67,7 @@ def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = Fals
         kinds = tuple(batch.columns[name].dtype.kind for name in columns)
         for name, seen in zip(columns, values, strict=True):
             _check_finite(table, batch, name)
-            if len(seen) <= MOST_CLASSES:
+            if len(seen) <= MAX_CLASSES:
                 seen.update(np.unique(batch.columns[name][~gaps]).tolist())
     if missing and not drop_missing:
         where = ", ".join(map(str, first)) + (", ..." if missing > len(first) else "")
@@ -157,8 +157,8 @@ def _guessed(survey: Survey) -> Task:
 
 def _classes(survey: Survey, task: Task) -> Target:
     name, values = survey.columns[0], survey.values[0]
-    if len(values) > MOST_CLASSES:
-        raise TableError(f"{survey.table}: target {name!r} has over {MOST_CLASSES} values; choose --task regression")
+    if len(values) > MAX_CLASSES:
+        raise TableError(f"{survey.table}: target {name!r} has over {MAX_CLASSES} values; choose --task regression")
     if task == "binary" and len(values) != 2:
         raise TableError(f"{survey.table}: target {name!r} has {len(values)} values; expected 2 for task binary")
     classes: list[Label] = sorted(int(v) if isinstance(v, float) and v.is_integer() else v for v in values)

@@ -39,7 +39,7 @@ QUICK_DRAWS = 2
 """Draws of costs beside those given."""
 
 MOST: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
-MOST_ELSE = 12
+MAX_ELSE = 12
 QUICK_MOST = 9
 """Groups of which all sets are tried; 18 take a minute."""
 
@@ -159,7 +159,7 @@ def _curves(small: SmallProblem, best: Optimum, gamma: float, ratio: float) -> R
 
 def _runs(setting: Setting) -> Many[Run]:
     draws = QUICK_DRAWS if setting.quick else DRAWS
-    most = {name: QUICK_MOST if setting.quick else MOST.get(name, MOST_ELSE) for name in PROBLEMS}
+    most = {name: QUICK_MOST if setting.quick else MOST.get(name, MAX_ELSE) for name in PROBLEMS}
     return [
         Run(name.replace(" ", "-"), checked_problem, {"problem": name, "most": most[name], "draws": draws})
         for name in PROBLEMS

@@ -43,7 +43,7 @@ from anytime_service.telemetry.group_timings import Laps
 
 __all__ = [
     "AT_A_TIME",
-    "MOST_OPEN",
+    "MAX_OPEN",
     "REMEMBERED",
     "SUBPROTOCOL",
     "Refusals",
@@ -77,7 +77,7 @@ class Refusals:
 
 SUBPROTOCOL = "anytime.v1"
 
-MOST_OPEN = 1024
+MAX_OPEN = 1024
 """Predictions that may be open on one connection."""
 
 REMEMBERED = 1024
@@ -285,7 +285,7 @@ class _Connection:
             self._remember_refused(name)
             self._put(form, self.refusals.frame(form, name))
             return
-        if len(self.open) >= MOST_OPEN:
+        if len(self.open) >= MAX_OPEN:
             raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
         ask = Ask(
             frame.model,

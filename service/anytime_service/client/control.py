@@ -28,7 +28,7 @@ from anytime_service.client.errors import (
     ReplyError,
 )
 from anytime_service.client.messages import answer_of, decode, problem_of, seconds_of, shortened
-from anytime_service.client.transport import MOST_REPLY_BYTES, Address
+from anytime_service.client.transport import MAX_REPLY_BYTES, Address
 
 __all__ = [
     "MESSAGEPACK",
@@ -312,8 +312,8 @@ async def _read(response: httpx.Response) -> bytes:
     async for chunk in response.aiter_bytes():
         chunks.append(chunk)
         size += len(chunk)
-        if size > MOST_REPLY_BYTES:
-            raise ReplyError(f"the server sent more than {MOST_REPLY_BYTES} bytes")
+        if size > MAX_REPLY_BYTES:
+            raise ReplyError(f"the server sent more than {MAX_REPLY_BYTES} bytes")
     return b"".join(chunks)
 
 

@@ -116,7 +116,7 @@ _NO_VALUES = msgspec.Raw(msgspec.msgpack.encode([]))
 MAX_TURNS = 4
 """Turns of the event loop in which the socket is read after the deadline; a frame takes two."""
 
-MOST_BREAKS = 2
+MAX_BREAKS = 2
 """How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
 
 
@@ -341,7 +341,7 @@ class Call:
         self._broken = lost
         self._breaks += 1
         self._leave()
-        if self._breaks > MOST_BREAKS:
+        if self._breaks > MAX_BREAKS:
             raise lost
         try:
             self._link = await self._connection.link(self.until)

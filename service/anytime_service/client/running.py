@@ -129,7 +129,7 @@ class KeptWorkers:
         closing.add_done_callback(self._closing.discard)
 
 
-MOST_KNOWN = 64
+MAX_KNOWN = 64
 """Models that are remembered; the least recently used goes first."""
 
 REFRESH_S = 1.0
@@ -241,7 +241,7 @@ class KnownModels:
             return error
         self._known[name] = known
         self._known.move_to_end(name)
-        while len(self._known) > MOST_KNOWN:
+        while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         return known
 

@@ -52,7 +52,7 @@ from anytime_service.client.messages import (
 from anytime_service.client.throttle import NetworkMargin, Throttle
 
 __all__ = [
-    "MOST_REPLY_BYTES",
+    "MAX_REPLY_BYTES",
     "SUBPROTOCOL",
     "Address",
     "Channel",
@@ -123,13 +123,13 @@ def authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"}
 
 
-MOST_OPEN = 1024
+MAX_OPEN = 1024
 """Predictions that may be open on one link."""
 
-MOST_LEFT = 256
+MAX_LEFT = 256
 """Predictions that nobody waits for whose answers can still teach the margin."""
 
-MOST_UNSENT_BYTES = 64 * 1024 * 1024
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Bytes that may wait to be sent; a network that lets more pile up is as good as broken."""
 
 _log = logging.getLogger("anytime.client")
@@ -193,8 +193,8 @@ class Link:
         ClientError
             Too many are open.
         """
-        if len(self._open) >= MOST_OPEN:
-            raise ClientError(f"{MOST_OPEN} predictions are open on this client; wait for some, or use another client")
+        if len(self._open) >= MAX_OPEN:
+            raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use another client")
         channel = Channel(self._next, begin.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
@@ -209,7 +209,7 @@ class Link:
         if self.lost is not None:
             return
         content = encode_frame(frame)
-        if self._unsent and self._unsent_bytes + len(content) > MOST_UNSENT_BYTES:
+        if self._unsent and self._unsent_bytes + len(content) > MAX_UNSENT_BYTES:
             self._lose(f"the network does not take what is sent: {self._unsent_bytes} bytes wait already")
             return
         self._unsent.append(content)
@@ -222,7 +222,7 @@ class Link:
         if self._open.pop(channel.id, None) is None:
             return
         self._left[channel.id] = channel
-        while len(self._left) > MOST_LEFT:
+        while len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
 
     async def close(self) -> None:
@@ -314,7 +314,7 @@ def _closing(error: ConnectionClosed) -> str:
     return f"the server closed the connection ({frame.code}{reason})"
 
 
-MOST_REPLY_BYTES = 64 * 1024 * 1024
+MAX_REPLY_BYTES = 64 * 1024 * 1024
 """Largest reply that is read: 10,000 rows of 100 classes, and as much again."""
 
 FIRST_PAUSE_S = 0.05
@@ -437,7 +437,7 @@ class Connection:
                 close_timeout=CLOSE_TIMEOUT_S,
                 ping_interval=PING_INTERVAL_S,
                 ping_timeout=PING_TIMEOUT_S,
-                max_size=MOST_REPLY_BYTES,
+                max_size=MAX_REPLY_BYTES,
                 **where,
             )
         except InvalidStatus as error:

@@ -19,7 +19,7 @@ from anytime.model.model import Model
 
 __all__ = [
     "AT_ONCE",
-    "MOST_WAITING",
+    "MAX_WAITING",
     "TELLING",
     "Solver",
 ]
@@ -27,7 +27,7 @@ __all__ = [
 AT_ONCE = 64
 """Columns of a set that is solved on the spot."""
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Sets that may wait for the thread."""
 
 TELLING = 256
@@ -71,7 +71,7 @@ class Solver:
             tell(found)
         elif (model, groups) in self._waiting:
             self._waiting[model, groups].append(tell)
-        elif len(self._waiting) >= MOST_WAITING or columns**3 * self._ms_per_cube > self._max_ms:
+        elif len(self._waiting) >= MAX_WAITING or columns**3 * self._ms_per_cube > self._max_ms:
             tell(None)
         else:
             self._waiting[model, groups] = [tell]

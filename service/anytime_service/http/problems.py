@@ -25,7 +25,7 @@ from anytime_service.telemetry.context import CURRENT
 __all__ = ["FAULT", "install", "not_ready", "problem_of", "problem_response"]
 
 
-MOST_DETAIL, MOST_FIELD = 1000, 200
+MAX_DETAIL, MAX_FIELD = 1000, 200
 """Characters of what is told of a mistake, which may repeat what was sent."""
 
 FAULT = "fault"
@@ -92,8 +92,8 @@ def _allowed(request: Request, told: str) -> str:
 
 def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
     _count(kind.slug)
-    field = None if field is None else _shortened(field, MOST_FIELD)
-    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MOST_DETAIL), field)
+    field = None if field is None else _shortened(field, MAX_FIELD)
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MAX_DETAIL), field)
 
 
 def _count(kind: str) -> None:
@@ -103,7 +103,7 @@ def _count(kind: str) -> None:
 
 
 def _blank(status: int, detail: str) -> Problem:
-    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MOST_DETAIL))
+    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
 
 
 def _shortened(text: str, most: int) -> str:

@@ -15,11 +15,11 @@ from anytime_service.http.exchange import start
 from anytime_service.limits.memory import Held
 
 __all__ = [
-    "MOST_BYTES",
+    "MAX_BYTES",
     "Outbox",
 ]
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Bytes kept for a client that does not read; when they are more, it is given up."""
 
 AT_A_TIME = 16
@@ -59,7 +59,7 @@ class Outbox:
         if self._flushing is not None:
             self._kept.append((message, size))
             self._hold(size)
-            if self._bytes > MOST_BYTES or not self._held.fits(0):
+            if self._bytes > MAX_BYTES or not self._held.fits(0):
                 self._fail()
             return
         try:

@@ -27,7 +27,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 Key = tuple[bytes, ...]
 
-MOST_KEPT = 256
+MAX_KEPT = 256
 """Heads that are known, and base rates that are at hand; beyond them all are forgotten."""
 
 LONGEST_HEAD = 2048
@@ -104,7 +104,7 @@ class Shedding:
         lengths = [int(value) for name, value in headers if name == b"content-length"]
         if end <= LONGEST_HEAD and lengths == [len(data) - end]:
             heads = self._heads_now()
-            if len(heads) >= MOST_KEPT:
+            if len(heads) >= MAX_KEPT:
                 heads.clear()
             heads[data[:end]] = lengths[0], key
 
@@ -144,7 +144,7 @@ class Shedding:
 
     def keep(self, key: Key, reply: Reply) -> None:
         """Have a base rate at hand."""
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
         self._kept[key] = reply
 

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 GOODBYE_S = 1.0
-MOST_WAITS = 30
+MAX_WAITS = 30
 
 
 class _InTime:
@@ -51,7 +51,7 @@ class _InTime:
         self._loop.call_later(GOODBYE_S, self._cut)
 
     def _cut(self) -> None:
-        if self._transport.get_write_buffer_size() and self._waits < MOST_WAITS:  # it is still being told something
+        if self._transport.get_write_buffer_size() and self._waits < MAX_WAITS:  # it is still being told something
             self._wait()
         else:
             self._transport.abort()

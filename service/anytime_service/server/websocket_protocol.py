@@ -48,7 +48,7 @@ class Handshakes(ServerProtocol):
 TRY_AGAIN_LATER = 1013
 """Code with which a connection is closed for want of memory."""
 
-MOST_REASON = 120
+MAX_REASON = 120
 """Bytes of a reason, which a frame that closes has room for."""
 
 
@@ -129,7 +129,7 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
     def refuse(self, error: Exception) -> None:
         """Tell why nothing is served here, and close."""
         if not (self.close_sent or self.transport.is_closing()):
-            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MOST_REASON])
+            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()

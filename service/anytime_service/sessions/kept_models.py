@@ -11,9 +11,9 @@ from anytime_service.errors import MissingVersionError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.packing import Bounds
 
-__all__ = ["MOST_KEPT", "KeptModels"]
+__all__ = ["MAX_KEPT", "KeptModels"]
 
-MOST_KEPT = 8
+MAX_KEPT = 8
 """Models kept though they are served no more; the one whose sessions were used last goes last."""
 
 
@@ -75,7 +75,7 @@ class KeptModels:
             self.bounds = self._bounded()
         while self._kept:
             name, (_, used_ms) = next(iter(self._kept.items()))  # the least recently used first
-            if len(self._kept) <= MOST_KEPT and now - used_ms <= self._keep_ms:
+            if len(self._kept) <= MAX_KEPT and now - used_ms <= self._keep_ms:
                 break
             del self._kept[name]
 

@@ -23,9 +23,9 @@ from anytime_service.limits.memory import Held
 from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
 
-__all__ = ["BEHIND", "LOST", "MOST_HELD", "Mirror", "Mirrors", "prediction_of"]
+__all__ = ["BEHIND", "LOST", "MAX_HELD", "Mirror", "Mirrors", "prediction_of"]
 
-MOST_HELD = 64
+MAX_HELD = 64
 """Messages about one session that are held while it is read; with more it is read again."""
 
 BEHIND = "the session store could not be reached for a while; groups posted meanwhile may not be in this answer"
@@ -136,7 +136,7 @@ class Mirror:
         """Take groups, or hold them until what came before is here; raises DamagedSessionError or OverloadedError."""
         if self.session is None or message.revision > self._revision + 1:  # it has to wait for a reading
             size = sum(map(len, message.groups.values()))
-            if len(self._held) >= MOST_HELD or not self._account.fits(size):
+            if len(self._held) >= MAX_HELD or not self._account.fits(size):
                 self._held.clear()
                 self._count()
                 self._again(self.name)

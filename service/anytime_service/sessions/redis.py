@@ -53,12 +53,12 @@ from anytime_service.sessions.scripts import (
 )
 from anytime_service.sessions.store import OpenSession, Session, Took, checked_groups, gone, unknown
 
-__all__ = ["LEAST_MS", "MOST_KNOWN", "RedisSession", "RedisSessions"]
+__all__ = ["MAX_KNOWN", "MIN_MS", "RedisSession", "RedisSessions"]
 
-LEAST_MS = 20.0
+MIN_MS = 20.0
 """Time that reading a session has, however soon its deadline: an answer late by a round trip is better than none."""
 
-MOST_KNOWN = 10_000
+MAX_KNOWN = 10_000
 """Sessions whose models are remembered, so that handing over groups takes one round trip."""
 
 _READING = 4
@@ -251,7 +251,7 @@ class RedisSessions:
 
     async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session, for somebody who waits that long or, with 0, for nobody."""
-        most_ms = max(wait_ms, LEAST_MS) if wait_ms else None
+        most_ms = max(wait_ms, MIN_MS) if wait_ms else None
         bounds = self.bounds
         wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
         status, *content = await self.ask(READ, name, *wait, most_ms=most_ms)
@@ -269,7 +269,7 @@ class RedisSessions:
     def _know(self, name: str, known: About) -> About:
         self._known[name] = known
         self._known.move_to_end(name)
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         return known
 
@@ -300,7 +300,7 @@ class RedisSessions:
         due_ms = max((live.opened.deadline_at or 0.0 for live in waiting), default=0.0)
         newest = mirror.newest
         try:
-            snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), LEAST_MS))
+            snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), MIN_MS))
             mirror.mark(behind=False)
             mirror.show(snapshot, model, newest)
         except (GoneSessionError, UnknownSessionError) as error:

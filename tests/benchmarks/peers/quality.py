@@ -23,7 +23,7 @@ SHARES = (0.05, 0.25, 1.0)
 ALIKE = 0.005
 """Means that differ by less are called the same."""
 
-LEAST_SQUARES, LIKELIHOOD = "ours, least squares", "ours, likelihood"
+MIN_SQUARES, LIKELIHOOD = "ours, least squares", "ours, likelihood"
 LIGHTGBM, XGBOOST = "LightGBM, a model for each budget", "XGBoost, prefixes of one model"
 
 TEXT = (
@@ -48,7 +48,7 @@ def quality(data: Path, quick: bool) -> Section:
     pictures: list[Picture] = []
     for name in list(SETS)[: 1 if quick else None]:
         problem = load(name, data)
-        offers: dict[str, Offers] = {LEAST_SQUARES: by_least_squares(problem), LIKELIHOOD: by_likelihood(problem)}
+        offers: dict[str, Offers] = {MIN_SQUARES: by_least_squares(problem), LIKELIHOOD: by_likelihood(problem)}
         if not isinstance(environment, Absent):
             try:
                 found = boosted(problem, environment, quick)
