@@ -25,7 +25,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from anytime.data.columns import GivenGroups, check_no_times, ordered_columns, picked_columns, settled_columns
 from anytime.errors import TrainingError
-from anytime.folds import Deal, fold_count, stratified
+from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.loaded import LoadedModel
 from anytime.model.curve import Curve
@@ -190,7 +190,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         check_family(options.family, self._target)
         Y = Y.reshape(len(Y), -1)
         count = fold_count(self._count() or 1, len(Y))
-        deal = Deal(count, _seed(self.random_state), stratified=stratified(options.family))
+        deal = FoldAssigner(count, _seed(self.random_state), stratified=stratified(options.family))
         folds = deal.take(Y, None if query is None else np.asarray(query))
         parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
         self._stream: MomentStream | None = None

@@ -20,11 +20,11 @@ from anytime.target import class_codes
 from anytime.types import FamilyName, Float, Index
 
 __all__ = [
-    "Deal",
+    "FoldAssigner",
+    "FoldCounts",
     "FoldStream",
     "GroupedFolds",
     "StratifiedFolds",
-    "Tally",
     "fold_count",
     "stratified",
 ]
@@ -106,7 +106,7 @@ class GroupedFolds:
 
 
 @dataclass(frozen=True)
-class Tally:
+class FoldCounts:
     """What dealing must know of some rows.
 
     Attributes
@@ -131,7 +131,7 @@ def stratified(family: FamilyName) -> bool:
     return family in ("binomial", "multinomial")
 
 
-class Deal:
+class FoldAssigner:
     """The fold of one row after another.
 
     Parameters
@@ -154,7 +154,7 @@ class Deal:
             return self._by_query.take(query.tolist())
         return self._by_class.take(class_codes(Y)) if self.stratified else self._by_row.take(len(Y))
 
-    def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> Tally:
+    def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> FoldCounts:
         """What is to be known of some rows, given part by part: responses and queries as for `take`."""
         rows, classes, queries = 0, dict[int, int](), dict[Hashable, None]()
         for Y, query in parts:
@@ -164,9 +164,9 @@ class Deal:
             elif self.stratified:
                 for code, count in zip(*np.unique(class_codes(Y), return_counts=True), strict=True):
                     classes[int(code)] = classes.get(int(code), 0) + int(count)
-        return Tally(rows, classes, tuple(queries))
+        return FoldCounts(rows, classes, tuple(queries))
 
-    def skip(self, before: Tally) -> None:
+    def skip(self, before: FoldCounts) -> None:
         """Go on behind some rows."""
         if self.folds == 1:
             return
@@ -181,7 +181,7 @@ class Deal:
         """Another that goes on from the same row."""
         return deepcopy(self)
 
-    def split(self, parts: Iterable[Tally]) -> list[Self]:
+    def split(self, parts: Iterable[FoldCounts]) -> list[Self]:
         """One for each of some consecutive parts of the rows to come, that needs none of the others."""
         deals = []
         for part in parts:

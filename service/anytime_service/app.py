@@ -26,15 +26,15 @@ from anytime_service.api.sessions import (
     SessionGroups,
 )
 from anytime_service.api.stream import Stream, UpgradeRequired
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.http import problems
-from anytime_service.http.auth import Guard
+from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.chosen import chosen_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
-from anytime_service.telemetry.context import Correlated
+from anytime_service.telemetry.context import RequestContextMiddleware
 from anytime_service.telemetry.logs import AccessLog
 from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
@@ -101,7 +101,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     )
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
-    handler = Handler(registry, settings, tracing, keys)
+    handler = PredictionService(registry, settings, tracing, keys)
     stream = Stream(handler)
     sessions = chosen_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
@@ -115,7 +115,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     # Added last, it stands before every other one: nobody gets further without having been looked at.
     local = not (settings.keyed or settings.insecure or settings.uds)
     origins = Origins(settings.allowed_origins, local=local)
-    app.add_middleware(Guard, keys=keys, origins=origins, limit=settings.max_body_bytes)
+    app.add_middleware(AuthenticationMiddleware, keys=keys, origins=origins, limit=settings.max_body_bytes)
     app.router.routes += [
         *hot,
         WebSocketRoute("/stream", stream, name="stream"),
@@ -134,18 +134,18 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     return app
 
 
-def create_side_app(handler: Handler, sessions: SessionStore) -> AnytimeAPI:
+def create_side_app(handler: PredictionService, sessions: SessionStore) -> AnytimeAPI:
     """Build what a second port serves: the metrics of a service, and its probes."""
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
-    app.entrance = lambda inner: Correlated(inner, handler.signals.errors)
+    app.entrance = lambda inner: RequestContextMiddleware(inner, handler.signals.errors)
     problems.install(app)
     app.include_router(health.probes)
     app.include_router(health.metrics)
     return app
 
 
-def _entrance(handler: Handler, app: ASGIApp) -> ASGIApp:
+def _entrance(handler: PredictionService, app: ASGIApp) -> ASGIApp:
     inner = AccessLog(app) if handler.settings.access_log else app
     begun = None if handler.tracing is None else handler.tracing.begun
-    return Correlated(inner, handler.signals.errors, begun)
+    return RequestContextMiddleware(inner, handler.signals.errors, begun)

@@ -31,9 +31,9 @@ __all__ = [
     "MAX_KEY_BYTES",
     "SHORT",
     "Key",
+    "KeyFileWatcher",
     "KeyRing",
     "Right",
-    "Rotation",
     "read_key_file",
     "read_keys",
 ]
@@ -235,7 +235,7 @@ LOOK_S = 1.0
 _log = logging.getLogger("anytime_service")
 
 
-class Rotation:
+class KeyFileWatcher:
     """Keeps a ring of keys as its file has them; belongs to one event loop.
 
     Parameters

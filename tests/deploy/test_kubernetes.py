@@ -19,7 +19,7 @@ from anytime_service.http.exchange import LINGER_S
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
-from anytime_service.telemetry.metrics import Signals
+from anytime_service.telemetry.metrics import Metrics
 from deploy.dockerfile import environment, only, stages
 from deploy.named import DEPLOY, documents, image_user, routes, settings, version
 from system import program
@@ -212,7 +212,7 @@ def test_the_autoscaler_and_the_budget_are_of_the_deployment() -> None:
 
 
 def test_the_autoscaler_reads_what_the_service_measures_and_the_adapter_offers() -> None:
-    measured = generate_latest(Signals().registry).decode()
+    measured = generate_latest(Metrics().registry).decode()
     offered = set()
     for rule in ADAPTER["rules"]["custom"]:
         [name] = re.findall(r'__name__="(\w+)"', rule["seriesQuery"])

@@ -21,7 +21,7 @@ from anytime.types import Reason
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from anytime_service.telemetry.metrics import Signals
+from anytime_service.telemetry.metrics import Metrics
 from service.serving import VALUES, Running, running, small_model, until
 from system import answers, free_port, program, started
 
@@ -50,7 +50,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def measured() -> dict[str, str]:
     """Names of what the service measures, as Prometheus is told, and their types."""
-    text, _ = asyncio.run(Signals().exposition.write(""))
+    text, _ = asyncio.run(Metrics().exposition.write(""))
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
 
 

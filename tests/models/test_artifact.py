@@ -20,7 +20,7 @@ from safetensors.numpy import save as serialise
 
 from anytime.errors import ArtifactError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.glm.quadratic import Curvatures
+from anytime.glm.quadratic import QuadraticModels
 from anytime.groups import load_groups
 from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
@@ -125,7 +125,7 @@ def handmade_counts() -> Model:
         own_intercepts=np.array([[1.0], [0.5], [-0.25]]),
     )
     packed = np.array([[1.0, 0.5, 2.0, 0.0, 0.25, 1.5, 0.125, 0.0, 0.5, 4.0]])
-    curvatures = Curvatures(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
+    curvatures = QuadraticModels(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
     manifest = model.manifest.model_copy(update={**changes, "steps": tuple(steps)})
     return Model(manifest, prefixes, None, curvatures)
 

@@ -20,7 +20,7 @@ from anytime.data.formats import open_table
 from anytime.data.formats.arrow import ArrowTable
 from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError, TrainingError
-from anytime.folds import Deal
+from anytime.folds import FoldAssigner
 from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.loaded import load
@@ -129,14 +129,14 @@ def test_a_likelihood_is_that_of_one_process(
     data, folds = dataset(folder, target, 4, weights="w"), 2 if nested else 1
     parts = data.moments(folds, stratified=True)
     options = Options(alpha=alpha, family=family, nested=nested)
-    here = Observed(data.blocks(Deal(folds, 0, stratified=True)), data.target)
+    here = Observed(data.blocks(FoldAssigner(folds, 0, stratified=True)), data.target)
     expected = fit(parts, groups(4), options, here)
     found = fit(parts, groups(4), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
-    assert found.generalised is not None
-    assert expected.generalised is not None
-    np.testing.assert_allclose(found.generalised.deviance, expected.generalised.deviance, rtol=1e-10)
+    assert found.fit_likelihood is not None
+    assert expected.fit_likelihood is not None
+    np.testing.assert_allclose(found.fit_likelihood.deviance, expected.fit_likelihood.deviance, rtol=1e-10)
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 

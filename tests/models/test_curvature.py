@@ -7,7 +7,7 @@ import pytest
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.glm import quadratic as curvature
-from anytime.glm.quadratic import Curvatures
+from anytime.glm.quadratic import QuadraticModels
 from anytime.model.model import Model
 
 ALPHA = 0.02
@@ -34,7 +34,7 @@ def model(request: pytest.FixtureRequest) -> Model:
     return trained(request.param)
 
 
-def kept_by(model: Model) -> Curvatures:
+def kept_by(model: Model) -> QuadraticModels:
     assert model.curvatures is not None
     return model.curvatures
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anytime.folds import Deal, Tally
+from anytime.folds import FoldAssigner, FoldCounts
 from anytime.types import Float
 
 quick = partial(settings, deadline=None, derandomize=True, max_examples=60)
@@ -40,8 +40,8 @@ def test_parts_are_dealt_as_the_whole_is(kind: str, folds: int, seed: int, sizes
     table = rows(kind, count, seed)
     edges = list(pairwise(np.cumsum([0, *sizes]).tolist()))
 
-    def fresh() -> Deal:
-        return Deal(folds, seed, stratified=kind == "classes")
+    def fresh() -> FoldAssigner:
+        return FoldAssigner(folds, seed, stratified=kind == "classes")
 
     expected = fresh().take(*table)
     assert expected is not None
@@ -60,20 +60,20 @@ def test_parts_are_dealt_as_the_whole_is(kind: str, folds: int, seed: int, sizes
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tally_does_not_depend_on_how_the_rows_are_cut(kind: str) -> None:
     table = rows(kind, 50, 3)
-    deal = Deal(4, 0, stratified=kind == "classes")
+    deal = FoldAssigner(4, 0, stratified=kind == "classes")
     cut = [some(table, a, b) for a, b in pairwise([0, 7, 7, 31, 50])]
     assert deal.tally(cut) == deal.tally([table])
     assert deal.tally(cut).rows == 50
 
 
 def test_one_fold_needs_no_dealing() -> None:
-    deal = Deal(1, 0, stratified=False)
-    deal.skip(Tally(10))
+    deal = FoldAssigner(1, 0, stratified=False)
+    deal.skip(FoldCounts(10))
     assert deal.take(np.zeros((3, 1)), None) is None
 
 
 def test_a_copy_goes_on_by_itself() -> None:
-    deal, Y = Deal(3, 0, stratified=False), np.zeros((20, 1))
+    deal, Y = FoldAssigner(3, 0, stratified=False), np.zeros((20, 1))
     other = deal.copy()
     first, second = deal.take(Y, None), other.take(Y, None)
     assert first is not None

@@ -15,8 +15,8 @@ from anytime.glm import row_blocks as slabs_module
 from anytime.glm import search as likelihood
 from anytime.glm.families import FAMILIES, deviances
 from anytime.glm.newton import EXACT
-from anytime.glm.quadratic import Curvature
-from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.quadratic import QuadraticModel
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.gram import Gram
 from anytime.training import likelihood as generalised_module
@@ -32,11 +32,11 @@ from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
-def design_of(case: Case, **options: Any) -> SlabDesign:
+def design_of(case: Case, **options: Any) -> BlockDesign:
     moments = moments_of(case.X, case.Y, case.weights)
     gram = Gram.of(moments)
-    slabs = slabs_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return SlabDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), slabs=slabs)
+    slabs = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
+    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), slabs=slabs)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
@@ -403,7 +403,7 @@ def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> Non
     theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, Q))
     whole = design.view(np.arange(D))
     at = whole.evaluate(whole.predictors(theta), hessian=True)
-    curvature = Curvature.at(theta, at)
+    curvature = QuadraticModel.at(theta, at)
     columns = np.array([3, 1, 6], dtype=np.intp)
     again = curvature.evaluation(theta, columns, at.loss)
     np.testing.assert_allclose(again.score, at.score[[0, 4, 2, 7]], atol=1e-13)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
 from anytime.inference.loaded import load
-from anytime.moments.files import KeptMoments, are_moments
+from anytime.moments.files import StoredMoments, are_moments
 
 Capture = pytest.CaptureFixture[str]
 
@@ -62,11 +62,11 @@ def complaint(capsys: Capture, *arguments: str) -> str:
     return said
 
 
-def made(*names: str, **options: str) -> KeptMoments:
+def made(*names: str, **options: str) -> StoredMoments:
     out = f"{names[0].split('.')[0]}.moments"
     more = [part for option, value in options.items() for part in (f"--{option}", value)]
     done("moments", *names, *TOLD, "--out", out, *more)
-    return KeptMoments.load(out)
+    return StoredMoments.load(out)
 
 
 @pytest.mark.usefixtures("desk")
@@ -74,7 +74,7 @@ def test_two_sites_train_the_model_of_all_rows() -> None:
     made("north.parquet")
     made("south.csv")
     done("moments", "north.moments", "south.moments", "--out", "both.moments")
-    both = KeptMoments.load("both.moments")
+    both = StoredMoments.load("both.moments")
     assert both.record.data == ("north.parquet", "south.csv")
     assert both.total.rows == 200
     for source, out in (("both.moments", "sites.safetensors"), ("all.parquet", "whole.safetensors")):
@@ -105,7 +105,7 @@ def test_a_site_may_be_taken_away_again() -> None:
     made("south.csv")
     done("moments", "north.moments", "south.csv", *TOLD, "--out", "both.moments")
     done("moments", "both.moments", "--minus", "south.moments", "--out", "left.moments")
-    left = KeptMoments.load("left.moments")
+    left = StoredMoments.load("left.moments")
     assert left.record.data == ("north.parquet",)
     for a, b in zip(left.parts, north.parts, strict=True):
         assert a.rows == b.rows
@@ -120,7 +120,7 @@ def test_rows_that_were_not_added_by_themselves_are_taken_away_without_folds(cap
     capsys.readouterr()
     done("moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
     assert "so its rows may be in any fold: one fold is left, for --alpha" in capsys.readouterr().err
-    left = KeptMoments.load("left.moments")
+    left = StoredMoments.load("left.moments")
     assert (left.record.folds, left.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
     [part] = left.parts
     assert part.rows == 80
@@ -141,7 +141,7 @@ def test_a_table_of_fewer_rows_than_folds_goes_with_others() -> None:
     assert (few.record.folds, [part.rows for part in few.parts]) == (5, [1, 1, 1, 0, 0])
     north = made("north.parquet")
     done("moments", "north.moments", "few.csv", *TOLD, "--out", "both.moments")
-    both = KeptMoments.load("both.moments")
+    both = StoredMoments.load("both.moments")
     assert [part.rows for part in both.parts] == [a.rows + b.rows for a, b in zip(north.parts, few.parts, strict=True)]
     done("train", "both.moments", "--out", "both.safetensors")
 
@@ -152,7 +152,7 @@ def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: C
     south = rows(1, 120)
     south[south["kind"] == "up"].to_csv("ups.csv", index=False)
     done("moments", "north.parquet", "ups.csv", *told)
-    both = KeptMoments.load("both.moments")
+    both = StoredMoments.load("both.moments")
     assert both.record.classes == ("down", "up")
     assert both.total.rows == 80 + (south["kind"] == "up").sum()
     south.assign(kind="left").to_csv("lefts.csv", index=False)
@@ -168,7 +168,7 @@ def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: C
 def test_a_stream_forgets() -> None:
     north, south = made("north.parquet"), made("south.csv")
     done("moments", "north.moments", "south.moments", "--decay", "0.5", "--out", "stream.moments")
-    assert KeptMoments.load("stream.moments").total.weight == 0.5 * north.total.weight + south.total.weight
+    assert StoredMoments.load("stream.moments").total.weight == 0.5 * north.total.weight + south.total.weight
 
 
 @pytest.mark.usefixtures("desk")
@@ -232,7 +232,7 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     def spoilt(changed: dict[str, np.ndarray], text: str = record) -> str:
         save_file(arrays | changed, "spoilt.moments", {"anytime.moments.moments": text})
         with pytest.raises(ArtifactError) as caught:
-            KeptMoments.load("spoilt.moments")
+            StoredMoments.load("spoilt.moments")
         return str(caught.value)
 
     assert "no sound array '0.scatter'" in spoilt({"0.scatter": np.zeros((2, 2))})
@@ -262,7 +262,7 @@ def test_files_are_not_believed(capsys: Capture) -> None:
 
 def test_moments_of_other_columns_do_not_merge(desk: Path) -> None:
     north = made("north.parquet")
-    other = KeptMoments(north.record.model_copy(update={"query": "q"}), north.parts)
+    other = StoredMoments(north.record.model_copy(update={"query": "q"}), north.parts)
     with pytest.raises(TableError, match="their query are 'q', expected None"):
         north.merge(other)
     assert desk.exists()

@@ -17,7 +17,7 @@ from anytime.glm import newton
 from anytime.glm.design import View
 from anytime.glm.families import FAMILIES
 from anytime.glm.newton import Optimum, SeparatedError, optimum
-from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import base_rate
 from anytime.moments.accumulate import Block, moments_of
 from anytime.moments.gram import Gram
@@ -30,14 +30,14 @@ from models.properties import quick
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
-def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> SlabDesign:
+def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> BlockDesign:
     moments = moments_of(X, Y, weights)
     gram = Gram.of(moments)
-    slabs = slabs_of([Block(X, Y, weights)], gram)
-    return SlabDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), slabs=slabs)
+    slabs = row_blocks_of([Block(X, Y, weights)], gram)
+    return BlockDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), slabs=slabs)
 
 
-def solved(design: SlabDesign, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
+def solved(design: BlockDesign, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
     """The optimum of some columns (all by default), from the base rate."""
     chosen = np.arange(len(design.gram.x_mean)) if columns is None else np.array(columns, dtype=np.intp)
     base, view = base_rate(design), design.view(chosen)
@@ -46,7 +46,7 @@ def solved(design: SlabDesign, alpha: float, columns: Sequence[int] | None = Non
     return optimum(view, alpha, start, scale)
 
 
-def symmetric(design: SlabDesign, theta: Float) -> Float:
+def symmetric(design: BlockDesign, theta: Float) -> Float:
     """Coefficients of the responses."""
     return design.family.scores(theta)
 

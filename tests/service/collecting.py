@@ -51,7 +51,7 @@ class Collector:
 def collecting(*, hangs: bool = False) -> Iterator[Collector]:
     """Run a collector until the end of the block."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class PredictionService(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["content-length"]))
             collector.asked.set()
@@ -66,7 +66,7 @@ def collecting(*, hangs: bool = False) -> Iterator[Collector]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PredictionService)
     server.daemon_threads = True
     collector = Collector(f"http://127.0.0.1:{server.server_port}")
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from anytime_service.app import create_app
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS
 from anytime_service.server.slicing import MAX_PIPELINED
@@ -128,7 +128,7 @@ def test_a_client_that_does_not_read_what_it_is_told_at_once_is_not_read_either(
     """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
     limits = Settings(port=0, idle_timeout_s=1.0)
     app = create_app(ModelRegistry.of([small_model()]), limits)
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     monkeypatch.setattr(handler.admission, "admits", lambda _: False)
     query = b"?overload=prior&rows=100" if target_ == b"/predict" else b""
     body = b'{"inputs": []}'

@@ -20,9 +20,9 @@ from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import Ask
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, Outbox
+from anytime_service.http.send_queue import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, Held
 from anytime_service.models.registry import ModelRegistry
@@ -100,7 +100,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.keys = KeyRing(read_keys(BOTH))
-        self.handler = Handler(
+        self.handler = PredictionService(
             ModelRegistry.of([MODEL]), Settings(max_open=6, max_held_bytes=400, max_sessions=4), keys=self.keys
         )
         self.sessions = MemorySessions(4, 60.0, self.handler.held)
@@ -184,7 +184,7 @@ def test_what_keys_use_is_counted_exactly_and_is_zero_when_everything_has_ended(
 
 
 @contextmanager
-def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Handler]]:
+def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, PredictionService]]:
     """A service with these keys, and its handler."""
     told = Settings(port=0, api_keys=keys, **limits)
     app = create_app(ModelRegistry.of([MODEL]), told)
@@ -192,7 +192,7 @@ def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Handler]]
         yield service, app.state.handler
 
 
-def used(handler: Handler) -> tuple[int, int, int]:
+def used(handler: PredictionService) -> tuple[int, int, int]:
     """What all accounts have together, beside what the handler has."""
     gc.collect()
     return handler.held.bytes, len(handler.live), len(handler.accounts)
@@ -379,7 +379,7 @@ def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
         async def never(_: object) -> None:
             await asyncio.Event().wait()
 
-        boxes = [Outbox(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
+        boxes = [SendQueue(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
         for box in boxes:
             box.put({}, 1)
             box.put({}, MAX_BYTES - 10)
@@ -399,7 +399,7 @@ def test_a_key_that_goes_while_it_has_things_open_leaves_nothing_behind(
     file.write_text(f"{ANN}\n{BOB}\n")
     told = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
     app = create_app(ModelRegistry.of([MODEL]), told)
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     with running(app, told) as service, ThreadPoolExecutor(1) as threads:
         with service.stream(additional_headers=bearer(ANN)) as stream:
             stream.say("begin", 1, deadline_ms=9_000)

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from anytime_service.limits.admission import Admission, Pulse
+from anytime_service.limits.admission import Admission, LoopMonitor
 from service.loop_model import POST, STREAM, LoopModel, Work
 from service.loops import LOOPS, run
 
@@ -159,7 +159,7 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
         return len(laps) < most
 
     async def main() -> int:
-        Pulse(lapped).start()
+        LoopMonitor(lapped).start()
         while len(laps) < 4:
             await asyncio.sleep(0.005)
         before = len(laps)

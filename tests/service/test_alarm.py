@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import SLACK_MS, Alarm
+from anytime_service.core.active_prediction import SLACK_MS, DeadlineTimer
 from service.loops import LOOPS, run
 
 every_loop = pytest.mark.parametrize("loop", LOOPS)
@@ -21,7 +21,7 @@ def test_an_alarm_strikes_once_and_hardly_ever_early(loop: str, delay_ms: float)
         struck: list[float] = []
         for i in range(10):
             due = now_ms() + delay_ms + i / 10
-            Alarm(here, due, lambda due=due: struck.append(now_ms() - due))  # type: ignore[misc]
+            DeadlineTimer(here, due, lambda due=due: struck.append(now_ms() - due))  # type: ignore[misc]
         assert not struck, "never from the constructor"
         while len(struck) < 10:
             await asyncio.sleep(0.001)
@@ -41,7 +41,7 @@ def test_many_alarms_strike_in_the_order_in_which_they_are_due(loop: str) -> Non
         struck: list[int] = []
         for i in range(500):
             turn = i * 167 % 500
-            Alarm(here, begin + 20 + turn / 10, lambda turn=turn: struck.append(turn))  # type: ignore[misc]
+            DeadlineTimer(here, begin + 20 + turn / 10, lambda turn=turn: struck.append(turn))  # type: ignore[misc]
         while len(struck) < 500:
             await asyncio.sleep(0.005)
         return struck
@@ -57,7 +57,7 @@ def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
     async def main() -> None:
         here = asyncio.get_running_loop()
         struck: list[int] = []
-        alarms = [Alarm(here, now_ms() + delay, lambda: struck.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
+        alarms = [DeadlineTimer(here, now_ms() + delay, lambda: struck.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
         for alarm in alarms[:4]:
             alarm.cancel()
         for _ in range(3):  # it has woken meanwhile, and looks again
@@ -73,13 +73,13 @@ def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
 @every_loop
 def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
     async def main() -> None:
-        struck: list[Alarm] = []
+        struck: list[DeadlineTimer] = []
 
         def strike() -> None:
             struck.append(alarm)
             alarm.cancel()
 
-        alarm = Alarm(asyncio.get_running_loop(), now_ms() + 1, strike)
+        alarm = DeadlineTimer(asyncio.get_running_loop(), now_ms() + 1, strike)
         while not struck:
             await asyncio.sleep(0.001)
         alarm.cancel()
@@ -98,7 +98,7 @@ def test_the_loop_serves_others_while_an_alarm_waits(loop: str) -> None:
             nonlocal struck
             struck = True
 
-        Alarm(asyncio.get_running_loop(), now_ms() + 0.9, strike)
+        DeadlineTimer(asyncio.get_running_loop(), now_ms() + 0.9, strike)
         while not struck:
             turns += 1
             await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import (
@@ -42,8 +42,8 @@ def app() -> AnytimeAPI:
 
 
 @pytest.fixture
-def handler(app: AnytimeAPI) -> Handler:
-    handler: Handler = app.state.handler
+def handler(app: AnytimeAPI) -> PredictionService:
+    handler: PredictionService = app.state.handler
     return handler
 
 
@@ -232,7 +232,7 @@ def test_a_refused_group_does_not_keep_the_play_from_its_end(visit: Visit) -> No
 
 
 def test_a_play_that_is_refused_for_want_of_time_ends(
-    visit: Visit, handler: Handler, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, handler: PredictionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler.admission, "admits", lambda _: False)
     visit.play.click()
@@ -243,7 +243,7 @@ def test_a_play_that_is_refused_for_want_of_time_ends(
 
 
 def test_a_play_whose_base_rate_alone_is_refused_goes_on(
-    visit: Visit, handler: Handler, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, handler: PredictionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decisions = iter([False])
     monkeypatch.setattr(handler.admission, "admits", lambda _: next(decisions, True))

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -91,7 +91,7 @@ def test_a_service_without_anything_open_stops_at_once(tmp_path: Path) -> None:
 def test_a_draining_service_begins_nothing_more(model: Model) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), limits)
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     with running(app, limits) as service, service.stream() as stream, logged() as records:
         session = service.post_to("/sessions").json()["id"]
         stream.say("begin", "open", deadline_ms=0)

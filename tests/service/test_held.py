@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, Outbox
+from anytime_service.http.send_queue import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import Held
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
@@ -237,7 +237,7 @@ class Slow:
 def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() -> None:
     async def main() -> None:
         account, slow = Held(2 * MAX_BYTES), Slow()
-        boxes = [Outbox(slow.send, slow.give_up, account) for _ in range(4)]
+        boxes = [SendQueue(slow.send, slow.give_up, account) for _ in range(4)]
         for box in boxes[:3]:
             box.put({}, 1)
             box.put({}, MAX_BYTES - 1_000)

@@ -26,7 +26,7 @@ from anytime_service.http.problems import problem_of
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry import logs
-from anytime_service.telemetry.context import CURRENT, Correlation, new_ids, on_behalf_of, trace_of
+from anytime_service.telemetry.context import CURRENT, RequestContext, new_ids, on_behalf_of, trace_of
 from anytime_service.telemetry.logs import (
     MAX_LINES,
     WINDOW_S,
@@ -37,7 +37,7 @@ from anytime_service.telemetry.logs import (
     shown_path,
     shown_query,
 )
-from anytime_service.telemetry.metrics import Signals
+from anytime_service.telemetry.metrics import Metrics
 from service.commands import command
 from service.serving import VALUES, Running, running, small_model, until
 
@@ -84,8 +84,8 @@ def lines(sink: io.StringIO) -> list[dict[str, Any]]:
     return [line for line in told if line["logger"] != "uvicorn.error" or line["level"] != "info"]
 
 
-def correlation(headers: list[tuple[bytes, bytes]] | None = None) -> Correlation:
-    return Correlation("the-request", headers or [], Signals().errors)
+def correlation(headers: list[tuple[bytes, bytes]] | None = None) -> RequestContext:
+    return RequestContext("the-request", headers or [], Metrics().errors)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anytime_service.http import send_queue as outbox
-from anytime_service.http.send_queue import Outbox
+from anytime_service.http.send_queue import SendQueue
 from service.loops import run
 
 
@@ -31,14 +31,14 @@ class Reader:
         self.given_up += 1
 
 
-def put(box: Outbox, text: str) -> None:
+def put(box: SendQueue, text: str) -> None:
     box.put({"type": "websocket.send", "text": text}, len(text))
 
 
 def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
     async def main() -> None:
         reader = Reader()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         for text in "abc":
             put(box, text)
             assert reader.got[-1] == text
@@ -51,7 +51,7 @@ def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
 def test_messages_keep_their_order_however_the_client_reads() -> None:
     async def main(seed: int) -> None:
         rng, reader = random.Random(seed), Reader()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         said = []
         for i in range(200):
             said.append(str(i))
@@ -76,7 +76,7 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         for i in range(50):
             put(box, "x" * 100)
             assert reader.given_up == (i > 10)
@@ -94,7 +94,7 @@ def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytes
 
     async def main() -> None:
         reader = Reader()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         for _ in range(5):
             reader.reads.clear()
             for _ in range(10):
@@ -113,7 +113,7 @@ def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
         reader.error = OSError("gone")
         if slow:
             reader.reads.clear()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         for _ in range(3):
             put(box, "x")
         reader.reads.set()
@@ -129,7 +129,7 @@ def test_a_closed_outbox_sends_nothing_and_gives_nobody_up() -> None:
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = Outbox(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up)
         put(box, "a")
         put(box, "b")
         waiting = asyncio.ensure_future(box.flushed())

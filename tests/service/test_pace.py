@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from anytime_service.app import create_app
-from anytime_service.limits.queues import Pace, Turns
+from anytime_service.limits.queues import FairQueue, TokenBucket
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
@@ -36,7 +36,7 @@ def slow() -> Iterator[Running]:
 
 @given(st.lists(st.tuples(st.floats(0, 500), st.integers(1, 400)), max_size=50), st.floats(1, 50_000))
 def test_no_more_is_let_through_than_rate_and_burst_allow(arrivals: list[tuple[float, int]], rate: float) -> None:
-    pace, now, count, waited = Pace(rate), 0.0, 0, 0.0
+    pace, now, count, waited = TokenBucket(rate), 0.0, 0, 0.0
     for gap_ms, messages in arrivals:
         now += max(gap_ms, waited)  # whoever is told to wait does
         waited = pace.spend(messages, now)
@@ -47,7 +47,7 @@ def test_no_more_is_let_through_than_rate_and_burst_allow(arrivals: list[tuple[f
 
 
 def test_a_rate_of_0_is_no_limit() -> None:
-    pace = Pace(0.0)
+    pace = TokenBucket(0.0)
     assert not any(pace.spend(10_000, 0.0) for _ in range(100))
 
 
@@ -139,7 +139,7 @@ def test_those_who_wait_for_turns_share_a_little_of_each_turn_of_the_loop(loop: 
             pass
 
     async def main() -> None:
-        turns = Turns()
+        turns = FairQueue()
         for number in range(20):
             turns.ask(lambda number=number: work(number))  # type: ignore[misc]
         while len(order) < 20:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime_service.limits.queues import Remembered
+from anytime_service.limits.queues import TTLCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 500)), max_size=60), st.integers(1, 10))
 def test_the_last_few_of_a_while_are_remembered(came: list[tuple[int, float]], most: int) -> None:
-    kept, now, told = Remembered[int](most, 1000.0), 0.0, dict[int, tuple[float, int]]()
+    kept, now, told = TTLCache[int](most, 1000.0), 0.0, dict[int, tuple[float, int]]()
     for number, (name, gap_ms) in enumerate(came):
         now += gap_ms
         if name in kept:  # as names are used once

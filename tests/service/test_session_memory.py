@@ -12,7 +12,7 @@ import pytest
 from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import Ask
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import memory
@@ -156,7 +156,7 @@ def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
 @pytest.mark.parametrize("broken", ["the answer", "the error too"])
 def test_every_waiting_prediction_is_answered_when_its_session_ends_though_another_fails(broken: str) -> None:
     async def main() -> None:
-        handler = Handler(ModelRegistry.of([MODEL]), Settings())
+        handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
         sessions = MemorySessions(10, ttl_s=60)
         session = await begun(sessions)
         answers: list[Answer] = []

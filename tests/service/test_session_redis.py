@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from anytime.inference.answer import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask, Live
-from anytime_service.core.service import Handler
+from anytime_service.core.active_prediction import ActivePrediction, Ask
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     DamagedSessionError,
     FieldError,
@@ -28,7 +28,7 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.kept_models import MAX_KEPT, KeptModels
+from anytime_service.sessions.kept_models import MAX_KEPT, ModelVersions
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.packing import packed
 from anytime_service.sessions.redis import RedisSessions
@@ -48,13 +48,13 @@ class Replica:
     """A store, and who waits at it."""
 
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
-        self.handler = Handler(ModelRegistry.of([MODEL]), Settings())
-        self.models = KeptModels(lambda: self.handler.registry, keep_s=60, max_rows=MAX_ROWS)
+        self.handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
+        self.models = ModelVersions(lambda: self.handler.registry, keep_s=60, max_rows=MAX_ROWS)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
 
-    async def wait(self, name: str, deadline_ms: float = 5_000.0) -> Live:
+    async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
         async with self.store.read(name, begun + deadline_ms) as session:
             ask = Ask(deadline_ms=deadline_ms)
@@ -541,7 +541,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             b.handler.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = KeptModels(lambda: b.handler.registry, keep_s=60, max_rows=MAX_ROWS)
+            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, keep_s=60, max_rows=MAX_ROWS)
             for ask in (give(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
                 with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
                     await ask
@@ -558,7 +558,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
         return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
 
     registry = ModelRegistry.of([version(0)])
-    kept = KeptModels(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
+    kept = ModelVersions(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
     for number in range(1, MAX_KEPT + 3):
         registry = ModelRegistry.of([version(number)])
         kept.notice()
@@ -566,7 +566,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
     assert len(kept) == MAX_KEPT
     with pytest.raises(MissingVersionError):
         kept.find("brake", "v1")
-    brief = KeptModels(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
+    brief = ModelVersions(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()

@@ -19,7 +19,7 @@ from anytime.types import Overload
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -81,7 +81,7 @@ class Asking(Running):
 @pytest.fixture
 def switch(app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch) -> Switch:
     switch = Switch()
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     monkeypatch.setattr(handler.admission, "admits", switch)
     return switch
 
@@ -204,7 +204,7 @@ def test_a_base_rate_that_is_at_hand_depends_on_everything_in_the_head(swamped: 
 def test_a_base_rate_that_is_at_hand_is_that_of_the_models_that_are(
     app: AnytimeAPI, swamped: Asking, switch: Switch
 ) -> None:
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     kept, model = handler.registry, small_model()
     assert [swamped.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v1", "v1"]
     handler.registry = ModelRegistry.of([replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))])
@@ -343,7 +343,7 @@ def test_whoever_is_let_in_stops_waiting_when_it_has_had_its_turn(
     app: AnytimeAPI, swamped: Asking, switch: Switch
 ) -> None:
     switch.lets_in = True
-    handler: Handler = app.state.handler
+    handler: PredictionService = app.state.handler
     body = json.dumps({"groups": VALUES}).encode()
     for query in ("", "?model=break", "?deadline_ms=5"):
         for _ in range(5):

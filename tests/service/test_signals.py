@@ -24,8 +24,8 @@ from anytime_service.clock import now_ms
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.exposition import Exposition
-from anytime_service.telemetry.group_timings import LONGEST_MS, Laps, SessionLaps
-from anytime_service.telemetry.metrics import Histograms, Signals, memory_limit
+from anytime_service.telemetry.group_timings import LONGEST_MS, GroupTimings, SessionTimings
+from anytime_service.telemetry.metrics import Histograms, Metrics, memory_limit
 from service.serving import VALUES, Running, running, small_model, trained_model
 
 LIMITS = Settings(port=0)
@@ -33,7 +33,7 @@ LIMITS = Settings(port=0)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def told(signals: Signals, accept: str = "") -> str:
+def told(signals: Metrics, accept: str = "") -> str:
     """What a scrape tells."""
 
     async def write() -> str:
@@ -85,7 +85,7 @@ def test_openmetrics_is_told_to_those_who_accept_it_and_says_the_same(service: R
 
 def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_ms() -> None:
     model = small_model()
-    signals = Signals().of(model)
+    signals = Metrics().of(model)
     answer = Prediction(model).answer(reason="deadline")
     begun = signals.margin_ms
     signals.answered(replace(answer, reason="end"), None)
@@ -99,7 +99,7 @@ def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_
 
 
 def test_versions_of_a_model_share_their_measures_and_models_do_not() -> None:
-    signals = Signals()
+    signals = Metrics()
     model = small_model()
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     assert signals.of(model) is signals.of(newer)
@@ -107,21 +107,21 @@ def test_versions_of_a_model_share_their_measures_and_models_do_not() -> None:
 
 
 def test_each_service_measures_for_itself() -> None:
-    first, second = Signals(), Signals()
+    first, second = Metrics(), Metrics()
     first.of(small_model()).dropped(3)
     late = 'anytime_groups_late_total{model="brake"} 3.0'
     assert late in told(first)
     assert late not in told(second)
 
 
-def many() -> Signals:
+def many() -> Metrics:
     """Signals of many models and groups."""
-    signals = Signals()
+    signals = Metrics()
     wide = trained_model("wide", width=3)
     for number in range(80):
         named = signals.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
         for group in wide.places:
-            Laps(named, 0.0).came(group, number + 0.5)
+            GroupTimings(named, 0.0).came(group, number + 0.5)
     return signals
 
 
@@ -143,7 +143,7 @@ def test_slices_of_a_scrape_are_together_what_the_library_writes() -> None:
 
 
 def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None:
-    async def turns_meanwhile(signals: Signals) -> tuple[int, float, float]:
+    async def turns_meanwhile(signals: Metrics) -> tuple[int, float, float]:
         loop, turns, done = asyncio.get_running_loop(), [now_ms()], False
 
         def turn() -> None:
@@ -190,15 +190,15 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
 
 
 def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:
-    signals = Signals()
-    Laps(signals.of(small_model()), 0.0).came("speed", 1.0, 1e300)
+    signals = Metrics()
+    GroupTimings(signals.of(small_model()), 0.0).came("speed", 1.0, 1e300)
     assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in told(signals)
 
 
 def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
-    signals = Signals()
+    signals = Metrics()
     of_model = signals.of(small_model())
-    laps = SessionLaps(2)
+    laps = SessionTimings(2)
     for name in ("a", "b", "c"):
         laps.begin(name, of_model, 0.0)
     laps.came("b", of_model, ("speed",), 3.0, again=False)
@@ -211,7 +211,7 @@ def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
 
 
 def test_models_that_go_leave_the_list_and_keep_their_counts() -> None:
-    signals = Signals()
+    signals = Metrics()
     model = small_model()
     signals.serves([model])
     signals.of(model).dropped(1)

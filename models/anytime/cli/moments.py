@@ -29,7 +29,7 @@ from anytime.cli.options import (
 )
 from anytime.cli.sources import HERE, BackendName, Given, Place, Scheduler, place, source_of
 from anytime.errors import ArtifactError, TableError, listed
-from anytime.moments.files import KeptMoments, MomentsRecord, are_moments
+from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.training.provenance import library_version, now
 
@@ -49,7 +49,7 @@ def check_moments_out(out: Path) -> None:
 
 def gathered(
     data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, place: Place = HERE
-) -> list[KeptMoments]:
+) -> list[StoredMoments]:
     """Moments of each of some tables and moments.
 
     What the target means is settled by the first: a table after it may lack some of its classes, and have no others.
@@ -57,12 +57,12 @@ def gathered(
     Raises
     ------
     AnytimeError
-        What `source_of` and `KeptMoments.load` refuse; or the target is another than that of the first.
+        What `source_of` and `StoredMoments.load` refuse; or the target is another than that of the first.
     """
-    found: list[KeptMoments] = []
+    found: list[StoredMoments] = []
     for path in data:
         if are_moments(path):
-            found.append(KeptMoments.load(path))
+            found.append(StoredMoments.load(path))
             continue
         known = found[0].target if found else None
         if known is not None and given.target and tuple(given.target) != known.columns:
@@ -86,7 +86,7 @@ def gathered(
         parts = tuple(source.moments(folds, seed, jobs))
         # There are no more parts than rows.
         nothing = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
-        found.append(KeptMoments(record, parts + (nothing,) * (folds - len(parts))))
+        found.append(StoredMoments(record, parts + (nothing,) * (folds - len(parts))))
     return found
 
 
@@ -130,8 +130,8 @@ def moments(
     given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     with place(backend, scheduler, None) as where:
         first, *others = gathered(data, given, count, seed, jobs, where)
-    total = reduce(KeptMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
-    left = reduce(KeptMoments.without, map(KeptMoments.load, minus or ()), total)
+    total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
+    left = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
     if len(left.parts) < len(total.parts):
         remark(
             "what is taken away was not added as it is, so its rows may be in any fold: one fold is left, for --alpha"

@@ -22,12 +22,12 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.data.survey import Survey, settle_target, survey_target
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
-from anytime.folds import Deal, fold_count, stratified
+from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
 from anytime.moments.checkpoint import Checkpoint
-from anytime.moments.files import KeptMoments, are_moments
+from anytime.moments.files import StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
@@ -204,7 +204,7 @@ class TableSource:
         count = self._count(folds)
         if self.place.cluster is not None:
             return self.place.cluster.observed(self.dataset, count, seed=seed, stratified=self.stratified)
-        blocks = self.dataset.blocks(Deal(count, seed, stratified=self.stratified))
+        blocks = self.dataset.blocks(FoldAssigner(count, seed, stratified=self.stratified))
         return Observed(blocks, self.dataset.target, jobs)
 
     def _count(self, folds: int) -> int:
@@ -351,7 +351,7 @@ class Given(NamedTuple):
 class _KeptSource:
     """Moments as a source, of some or all of their groups, in the folds that they were made with."""
 
-    kept: KeptMoments
+    kept: StoredMoments
     meaning: Meaning
     remark: str
 
@@ -405,7 +405,7 @@ def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
 
 
 def _kept(path: Path, given: Given) -> _KeptSource:
-    kept = KeptMoments.load(path)
+    kept = StoredMoments.load(path)
     record = kept.record
     if given.family != "gaussian":
         raise TrainingError(

@@ -14,7 +14,7 @@ from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.data.survey import absent, without_target
 from anytime.errors import GroupsError, TableError, listed, suggestion
-from anytime.folds import Deal, Tally
+from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate
 from anytime.moments.checkpoint import Checkpoint, Place
@@ -89,7 +89,7 @@ class Dataset:
         """The same, in batches for which `numbers` numbers a row take little memory."""
         return self.rows(max(1, min(ROWS, BLOCK_VALUES // numbers)))
 
-    def tally(self, deal: Deal, *, start: int = 0, stop: int | None = None) -> Tally:
+    def tally(self, deal: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
         """What dealing must know of a range of rows, by their targets and queries alone."""
         return deal.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
 
@@ -167,7 +167,7 @@ class Dataset:
         progress : called with the number of rows of each batch as it is read.
         checkpoint : where the pass is remembered, and taken up again from where an earlier one was stopped.
         """
-        deal = Deal(folds, seed, stratified=stratified)
+        deal = FoldAssigner(folds, seed, stratified=stratified)
         place = None if checkpoint is None else self._place(checkpoint, deal, seed)
         if checkpoint is None or place is None:
             reached = None if checkpoint is None else checkpoint.reached
@@ -182,7 +182,7 @@ class Dataset:
             checkpoint.save(END, found)
         return found
 
-    def _place(self, checkpoint: Checkpoint, deal: Deal, seed: int) -> Place | None:
+    def _place(self, checkpoint: Checkpoint, deal: FoldAssigner, seed: int) -> Place | None:
         """Where an earlier pass came to."""
         identity = {
             "table": fingerprint(self.table.name),
@@ -219,7 +219,7 @@ class Dataset:
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(
-        self, deal: Deal, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
+        self, deal: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
         """The rows as the trainer takes them, with their folds; of rows `start` to `stop` of the table.
 

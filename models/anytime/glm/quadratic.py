@@ -20,8 +20,8 @@ from anytime.moments.gram import Gram
 from anytime.types import Float, Index
 
 __all__ = [
-    "Curvature",
-    "Curvatures",
+    "QuadraticModel",
+    "QuadraticModels",
     "on_all_columns",
 ]
 
@@ -38,7 +38,7 @@ def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
 
 
 @dataclass(frozen=True, eq=False)
-class Curvature:
+class QuadraticModel:
     """Normal equations of all columns at one fit, in standard units, intercepts first.
 
     Attributes
@@ -53,11 +53,11 @@ class Curvature:
     predictors: int
 
     @staticmethod
-    def at(theta: Float, evaluation: Evaluation) -> Curvature:
+    def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
         """Those of coefficients theta (D + 1, Q), zero in the columns that are not selected."""
         assert evaluation.hessian is not None  # noqa: S101
         flat = theta.ravel()
-        return Curvature(evaluation.hessian, evaluation.hessian @ flat + evaluation.score.ravel(), theta.shape[1])
+        return QuadraticModel(evaluation.hessian, evaluation.hessian @ flat + evaluation.score.ravel(), theta.shape[1])
 
     def places(self, columns: Index) -> Index:
         """Rows of H of the intercepts and of some columns."""
@@ -65,12 +65,12 @@ class Curvature:
         rows = (columns[:, np.newaxis] + 1) * Q + np.arange(Q)
         return np.concatenate([np.arange(Q), rows.ravel()])
 
-    def restricted(self, columns: Index) -> Curvature:
+    def restricted(self, columns: Index) -> QuadraticModel:
         """The same problem of some of the columns; the fit must be zero in the others."""
         at = self.places(columns)
         if len(at) == len(self.r):
             return self
-        return Curvature(self.H[np.ix_(at, at)], self.r[at], self.predictors)
+        return QuadraticModel(self.H[np.ix_(at, at)], self.r[at], self.predictors)
 
     def evaluation(self, theta: Float, columns: Index, loss: float) -> Evaluation:
         """The evaluation at theta (D + 1, Q), seen from some columns only."""
@@ -100,7 +100,7 @@ class Curvature:
 
 
 @dataclass(frozen=True, eq=False)
-class Curvatures:
+class QuadraticModels:
     """Second-order models at some prefixes of a sequence, for one predictor, as they are stored.
 
     Attributes
@@ -130,13 +130,13 @@ class Curvatures:
         return np.unique([int(np.abs(ends - at).argmin()) for at in wanted]).astype(np.intp)
 
     @staticmethod
-    def packed_from(prefixes: Index, found: list[Curvature]) -> Curvatures:
+    def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
         """Those found at some prefixes."""
         lower = np.tril_indices(len(found[0].r))
-        return Curvatures(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
+        return QuadraticModels(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
 
-    def at(self, index: int, columns: Index | None = None) -> Curvature:
+    def at(self, index: int, columns: Index | None = None) -> QuadraticModel:
         """The model at the prefix of that index, of all columns or of some; d^2 numbers are read of the D^2."""
         rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
         low, high = np.minimum.outer(rows, rows), np.maximum.outer(rows, rows)
-        return Curvature(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows], 1)
+        return QuadraticModel(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows], 1)

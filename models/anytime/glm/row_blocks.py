@@ -33,10 +33,10 @@ from anytime.types import Bool, Float, Index
 
 __all__ = [
     "HELD_BYTES",
-    "Slab",
-    "SlabDesign",
-    "SlabView",
-    "slabs_of",
+    "BlockDesign",
+    "BlockView",
+    "RowBlock",
+    "row_blocks_of",
 ]
 
 ROWS = 16_000
@@ -47,7 +47,7 @@ HELD_BYTES = 3 * 2**27
 
 
 @dataclass(frozen=True, eq=False)
-class Slab:
+class RowBlock:
     """Consecutive rows of a table.
 
     Attributes
@@ -79,7 +79,7 @@ class Slab:
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def slabs_of(blocks: Iterable[Block], gram: Gram, *, held_bytes: int = HELD_BYTES) -> tuple[Slab, ...]:
+def row_blocks_of(blocks: Iterable[Block], gram: Gram, *, held_bytes: int = HELD_BYTES) -> tuple[RowBlock, ...]:
     """The rows of some blocks, once read, in the units of their normal equations.
 
     Raises
@@ -99,7 +99,7 @@ def slabs_of(blocks: Iterable[Block], gram: Gram, *, held_bytes: int = HELD_BYTE
             Z = np.empty((width, len(part.Y))) if mapped is None else _array(mapped, width, len(part.Y))
             gaps = _fill(Z, part, gram)
             Y = np.ascontiguousarray(part.Y, dtype=np.float64)
-            slabs.append(Slab(Z, Y, part.weights, part.folds, gaps, mapped))
+            slabs.append(RowBlock(Z, Y, part.weights, part.folds, gaps, mapped))
             slabs[-1].release()
     finally:
         if store is not None:
@@ -172,7 +172,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class SlabDesign(Design):
+class BlockDesign(Design):
     """Rows that this process has.
 
     Attributes
@@ -181,7 +181,7 @@ class SlabDesign(Design):
     n_jobs : threads, as joblib counts them.
     """
 
-    slabs: tuple[Slab, ...] = ()
+    slabs: tuple[RowBlock, ...] = ()
     n_jobs: int | None = None
 
     @property
@@ -199,9 +199,9 @@ class SlabDesign(Design):
         responses = np.sum([slab.Y.sum(axis=0) for slab in self.slabs], axis=0)
         return Totals(sum(len(slab.Y) for slab in self.slabs), responses, saturated)
 
-    def view(self, columns: Index) -> SlabView:
+    def view(self, columns: Index) -> BlockView:
         """The same rows with some columns only, in that order."""
-        return SlabView(self, columns)
+        return BlockView(self, columns)
 
     @cached_property
     def weights(self) -> list[Float | None]:
@@ -211,10 +211,10 @@ class SlabDesign(Design):
         return [slab.weights_where(lambda folds: folds != self.held) for slab in self.slabs]
 
 
-class SlabView(View):
+class BlockView(View):
     """Some columns of slabs; predictors are (rows, Q) for each slab."""
 
-    def __init__(self, design: SlabDesign, columns: Index) -> None:
+    def __init__(self, design: BlockDesign, columns: Index) -> None:
         super().__init__(columns, design.ridge[columns])
         self.design = design
         self._runs = _runs(np.concatenate([[0], columns + 1]))

@@ -21,13 +21,13 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, Predictors
 from anytime.glm.newton import Optimum, SeparatedError, optimum
-from anytime.glm.quadratic import Curvature, Curvatures, on_all_columns
+from anytime.glm.quadratic import QuadraticModel, QuadraticModels, on_all_columns
 from anytime.groups import FeatureGroups
 from anytime.selection.candidates import Candidates
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.greedy import greedy
 from anytime.selection.sequence import Sequence
-from anytime.selection.state import Left
+from anytime.selection.state import SelectionState
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 
@@ -57,7 +57,7 @@ class LikelihoodSequence(Sequence):
     """
 
     optima: tuple[Optimum, ...]
-    curvatures: dict[int, Curvature]
+    curvatures: dict[int, QuadraticModel]
 
     def upto(self, steps: int) -> Self:
         """The sequence of the first steps alone, with their optima."""
@@ -128,9 +128,9 @@ class _Fitted:
         exact = design.predictors * len(design.gram.x_mean) <= LARGEST_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
-        self._curvature: Curvature | None = None
-        self.curvatures: dict[int, Curvature] = {}
-        self._kept = design.predictors == 1 and Curvatures.all_kept(len(design.gram.x_mean), len(groups) + 1)
+        self._curvature: QuadraticModel | None = None
+        self.curvatures: dict[int, QuadraticModel] = {}
+        self._kept = design.predictors == 1 and QuadraticModels.all_kept(len(design.gram.x_mean), len(groups) + 1)
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -176,13 +176,13 @@ class _Fitted:
     def _candidates(self) -> Candidates:
         return Candidates(self._groups, self._left(), self._criterion, self._cost_blind)
 
-    def _left(self) -> Left:
+    def _left(self) -> SelectionState:
         """The groups left, with their gradients at the last optimum."""
         theta = self._padded()
         at = self._whole.evaluate(self._predictors(), hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
-            self._curvature = Curvature.at(theta, at)
+            self._curvature = QuadraticModel.at(theta, at)
             if self._kept:
                 self.curvatures[len(self.optima) - 1] = self._curvature
             return self._swept(self._curvature)
@@ -190,12 +190,12 @@ class _Fitted:
             return self._under_bound(self._bound, at.score[1:])
         b = at.score[1:].copy()
         b[np.array(self.columns, dtype=np.intp)] = 0.0
-        left = Left(self._groups.slices, b, np.ones(len(theta) - 1))
+        left = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
         left.taken[self._order] = True
         left.stack()
         return left
 
-    def _swept(self, curvature: Curvature) -> Sweep:
+    def _swept(self, curvature: QuadraticModel) -> Sweep:
         Q = curvature.predictors
         slices = [slice(s.start * Q, s.stop * Q) for s in self._groups.slices]
         sweep = Sweep(curvature.gram(self._design.gram), slices, self._alpha, blocks=True)
@@ -213,7 +213,7 @@ class _Fitted:
         return sweep
 
     def _exhausted(self) -> Candidates:
-        left = Left(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
+        left = SelectionState(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
         left.taken[:] = True
         return Candidates(self._groups, left, self._criterion, self._cost_blind)
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from anytime._files import Kind, read, write
 from anytime.errors import ArtifactError, TrainingError
-from anytime.glm.quadratic import Curvatures
+from anytime.glm.quadratic import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import sound_counts
@@ -36,7 +36,7 @@ WHOLE = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefix
 
 
 def write_model(
-    path: Path, manifest: Manifest, prefixes: PrefixModels, moments: Moments | None, curvatures: Curvatures | None
+    path: Path, manifest: Manifest, prefixes: PrefixModels, moments: Moments | None, curvatures: QuadraticModels | None
 ) -> Manifest:
     """Write a model file; return the manifest with the version that the content has.
 
@@ -51,7 +51,7 @@ def write_model(
     return versioned
 
 
-def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Curvatures | None]:
+def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, QuadraticModels | None]:
     """Read a model file and check everything in it.
 
     Raises
@@ -87,7 +87,7 @@ def _manifest(text: str) -> Manifest:
         raise ArtifactError(f"has a damaged manifest ({where}: {why}); train or copy it again") from error
 
 
-def _arrays(p: PrefixModels, m: Moments | None, c: Curvatures | None) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(p: PrefixModels, m: Moments | None, c: QuadraticModels | None) -> dict[str, np.ndarray[Any, Any]]:
     arrays: dict[str, np.ndarray[Any, Any]] = {
         "mean": p.mean,
         "scale": p.scale,
@@ -148,11 +148,11 @@ def _prefixes(arrays: dict[str, np.ndarray[Any, Any]]) -> PrefixModels:
     )
 
 
-def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> Curvatures | None:
+def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> QuadraticModels | None:
     if "curvature.prefixes" not in arrays:
         return None
     prefixes = arrays["curvature.prefixes"].astype(np.intp)
-    return Curvatures(prefixes, arrays["curvature.h"], arrays["curvature.r"])
+    return QuadraticModels(prefixes, arrays["curvature.h"], arrays["curvature.r"])
 
 
 def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Moments | None:

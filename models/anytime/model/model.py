@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.glm.quadratic import Curvatures
+from anytime.glm.quadratic import QuadraticModels
 from anytime.groups import FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest
@@ -107,7 +107,7 @@ class Model:
     manifest: Manifest
     prefixes: PrefixModels
     moments: Moments | None = None
-    curvatures: Curvatures | None = None
+    curvatures: QuadraticModels | None = None
 
     def __repr__(self) -> str:
         return f"<Model {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"

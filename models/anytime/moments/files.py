@@ -31,8 +31,8 @@ from anytime.types import Label, Task
 
 __all__ = [
     "FORMAT",
-    "KeptMoments",
     "MomentsRecord",
+    "StoredMoments",
     "are_moments",
     "packed",
     "sound_counts",
@@ -135,7 +135,7 @@ class MomentsRecord(BaseModel):
 
 
 @dataclass(frozen=True, eq=False)
-class KeptMoments:
+class StoredMoments:
     """Moments of each fold of some rows, with what their columns mean."""
 
     record: MomentsRecord
@@ -151,7 +151,7 @@ class KeptMoments:
         """Moments of all rows."""
         return Moments.merged(self.parts)
 
-    def merge(self, other: KeptMoments) -> KeptMoments:
+    def merge(self, other: StoredMoments) -> StoredMoments:
         """Moments of the rows of both, fold by fold.
 
         Raises
@@ -162,9 +162,9 @@ class KeptMoments:
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
         data = (*self.record.data, *other.record.data)
-        return KeptMoments(self.record.model_copy(update={"data": data}), parts)
+        return StoredMoments(self.record.model_copy(update={"data": data}), parts)
 
-    def without(self, other: KeptMoments) -> KeptMoments:
+    def without(self, other: StoredMoments) -> StoredMoments:
         """Moments of the rows that are not among those of the other.
 
         Fold by fold, which undoes `merge`, where the tables of the other are among ours. Else its rows may be in any
@@ -190,9 +190,9 @@ class KeptMoments:
             if name in left:
                 left.remove(name)
         told = {"data": tuple(left) or self.record.data, "folds": len(parts)}
-        return KeptMoments(self.record.model_copy(update=told), parts)
+        return StoredMoments(self.record.model_copy(update=told), parts)
 
-    def decayed(self, factor: float) -> KeptMoments:
+    def decayed(self, factor: float) -> StoredMoments:
         """The same rows, each counting `factor` times as much."""
         return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
 
@@ -207,7 +207,7 @@ class KeptMoments:
         write(Path(path), KIND, self.record.model_dump_json(), packed(self.parts))
 
     @classmethod
-    def load(cls, path: str | Path) -> KeptMoments:
+    def load(cls, path: str | Path) -> StoredMoments:
         """Read and check a file.
 
         Raises
@@ -224,7 +224,7 @@ class KeptMoments:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)
 
-    def _check_alike(self, other: KeptMoments, *, folds: bool = True) -> None:
+    def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         """Refuse moments of other columns, or in other folds."""
         ours, theirs = self.record, other.record
         for what, a, b in (

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from anytime.errors import TrainingError
-from anytime.folds import Deal
+from anytime.folds import FoldAssigner
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Moments
 from anytime.types import Float
@@ -27,7 +27,7 @@ class MomentStream:
 
     def __init__(self, folds: int, seed: int) -> None:
         self._folds = folds
-        self._deal = Deal(folds, seed, stratified=False)
+        self._deal = FoldAssigner(folds, seed, stratified=False)
         self.parts: list[Moments] = []
 
     def add(

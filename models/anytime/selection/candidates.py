@@ -17,7 +17,7 @@ import numpy as np
 
 from anytime.groups import FeatureGroups
 from anytime.selection.criteria import Criterion
-from anytime.selection.state import Left
+from anytime.selection.state import SelectionState
 from anytime.types import Bool, Float, Index
 
 __all__ = [
@@ -54,7 +54,7 @@ class Candidates:
     """
 
     groups: FeatureGroups
-    left: Left
+    left: SelectionState
     criterion: Criterion
     cost_blind: bool
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from anytime._linalg import RANK_TOLERANCE, factorise
 from anytime.moments.gram import Gram
-from anytime.selection.state import Left, SizeClass
+from anytime.selection.state import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
 
 __all__ = [
@@ -55,7 +55,7 @@ class MatchingPursuit:
         self._whitening: dict[int, tuple[Index, Float]] = {}
         self._unions: dict[bytes, Float] = {}
 
-    def scores(self, left: Left) -> Float:
+    def scores(self, left: SelectionState) -> Float:
         """Scores of all groups: one stacked product for each size of group."""
         scores = np.zeros(len(left.sizes))
         for stack in left.classes:
@@ -64,7 +64,7 @@ class MatchingPursuit:
             scores[stack.groups] = np.einsum("kz,kz->k", flat, flat)
         return scores
 
-    def _stacked(self, left: Left, groups: Index, rows: Index) -> Float:
+    def _stacked(self, left: SelectionState, groups: Index, rows: Index) -> Float:
         """Whitening (k, d, d) of groups of one size; all of that size are whitened when first asked for."""
         size = rows.shape[1]
         if size not in self._whitening:
@@ -74,7 +74,7 @@ class MatchingPursuit:
         known, T = self._whitening[size]
         return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
 
-    def union_score(self, left: Left, rows: Index) -> float:
+    def union_score(self, left: SelectionState, rows: Index) -> float:
         """Score of several groups at once; unions recur from step to step, so their whitening is kept."""
         columns = left.columns[rows]
         key = columns.tobytes()
@@ -93,14 +93,14 @@ class ForwardRegression:
 
     needs_blocks = True
 
-    def scores(self, left: Left) -> Float:
+    def scores(self, left: SelectionState) -> Float:
         """Gains of all groups: one stacked factorisation for each size of group."""
         gains = np.zeros(len(left.sizes))
         for stack in left.classes:
             gains[stack.groups] = _gains(stack, left.b[stack.rows], left.reference[stack.rows])
         return gains
 
-    def union_score(self, left: Left, rows: Index) -> float:
+    def union_score(self, left: SelectionState, rows: Index) -> float:
         """Joint gain of several groups."""
         z = factorise(left.conditional(rows), left.reference[rows]).forward(left.b[rows])
         return 0.5 * float(np.sum(z * z))
@@ -152,13 +152,13 @@ class Single:
 
     needs_blocks = False
 
-    def scores(self, left: Left) -> Float:
+    def scores(self, left: SelectionState) -> Float:
         """Scores of all groups."""
         scores = np.zeros(len(left.sizes))
         scores[left.live] = np.maximum.reduceat(np.square(left.b).sum(axis=1), left.starts[left.live])
         return scores
 
-    def union_score(self, left: Left, rows: Index) -> float:
+    def union_score(self, left: SelectionState, rows: Index) -> float:
         """Score of several groups at once."""
         return float(np.square(left.b[rows]).sum(axis=1).max(initial=0.0))
 
@@ -173,13 +173,13 @@ class NoWhiten:
 
     needs_blocks = False
 
-    def scores(self, left: Left) -> Float:
+    def scores(self, left: SelectionState) -> Float:
         """Scores of all groups."""
         scores = np.zeros(len(left.sizes))
         scores[left.live] = np.add.reduceat(np.square(left.b).sum(axis=1), left.starts[left.live])
         return scores
 
-    def union_score(self, left: Left, rows: Index) -> float:
+    def union_score(self, left: SelectionState, rows: Index) -> float:
         """Score of several groups at once."""
         return float(np.square(left.b[rows]).sum())
 
@@ -195,11 +195,11 @@ class Criterion(Protocol):
     needs_blocks: bool
     """Whether a sweep must keep the conditional blocks of the groups left."""
 
-    def scores(self, left: Left) -> Float:
+    def scores(self, left: SelectionState) -> Float:
         """Score of every group, (groups,); of groups without columns 0, of groups selected anything."""
         ...
 
-    def union_score(self, left: Left, rows: Index) -> float:
+    def union_score(self, left: SelectionState, rows: Index) -> float:
         """Score of the union of some groups' rows of the search's matrix."""
         ...
 

@@ -14,7 +14,7 @@ import numpy as np
 from anytime.types import Float, Index
 
 __all__ = [
-    "Left",
+    "SelectionState",
     "SizeClass",
 ]
 
@@ -42,7 +42,7 @@ class SizeClass:
         return self.blocks
 
 
-class Left:
+class SelectionState:
     """Groups not taken yet, with their gradients.
 
     Parameters

@@ -22,7 +22,7 @@ from scipy.linalg.blas import dgemm, dtrsm
 
 from anytime._linalg import Factor, factorise
 from anytime.moments.gram import Gram
-from anytime.selection.state import Left
+from anytime.selection.state import SelectionState
 from anytime.types import Float, Index
 
 __all__ = [
@@ -33,7 +33,7 @@ PANEL = 128
 """Columns factored before the matrix is brought up to date."""
 
 
-class Sweep(Left):
+class Sweep(SelectionState):
     """Groups selected one by one, and what is left given them. Small linear algebra: hold BLAS to one thread around it.
 
     Parameters

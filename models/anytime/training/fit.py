@@ -29,7 +29,7 @@ from anytime.selection import FactoredSequence, Sequence, given_sequence, sequen
 from anytime.target import Target, check_family
 from anytime.training.cross_validation import split
 from anytime.training.guarantee import guarantee
-from anytime.training.likelihood import Generalised, Observations, Selection, generalised
+from anytime.training.likelihood import LikelihoodFit, Observations, Selection, fit_likelihood
 from anytime.training.options import Options
 from anytime.training.penalty import choose, nested_errors
 from anytime.training.stopping import HeldBest, HoldOut, check_steps, stopped
@@ -65,7 +65,7 @@ class Fit:
     alphas: Float
     errors: Float | None
     prefixes: PrefixModels
-    generalised: Generalised | None = None
+    fit_likelihood: LikelihoodFit | None = None
     held: HeldBest | None = None
 
     @property
@@ -98,7 +98,7 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
-        if self.generalised is not None:
+        if self.fit_likelihood is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         if self.options.first:
             return Guarantee(why="the first groups were chosen by hand", doubling_until=self.sequence.doubling_until)
@@ -144,7 +144,7 @@ class Fit:
             first=tuple(group for group in self.options.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
-            prior_deviance=None if self.generalised is None else float(self.generalised.deviance[0]),
+            prior_deviance=None if self.fit_likelihood is None else float(self.fit_likelihood.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns]].tolist()),
@@ -157,8 +157,8 @@ class Fit:
         prefixes = self.prefixes.restricted(columns)
         if not keep_moments:
             return Model(manifest, prefixes)
-        if self.generalised is not None:
-            return Model(manifest, prefixes, curvatures=self.generalised.curvatures)
+        if self.fit_likelihood is not None:
+            return Model(manifest, prefixes, curvatures=self.fit_likelihood.curvatures)
         return Model(manifest, prefixes, self.moments.restricted(columns))
 
     @cached_property
@@ -167,15 +167,15 @@ class Fit:
 
         For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
         """
-        if self.generalised is None:
+        if self.fit_likelihood is None:
             held = self.gram.own
             with single_blas_thread():
                 return held.r2(explained_variances(self.prefixes, held))
-        deviance = self.generalised.deviance
+        deviance = self.fit_likelihood.deviance
         return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs, likelihood = self.sequence.costs, self.generalised
+        costs, likelihood = self.sequence.costs, self.fit_likelihood
         return tuple(
             StepRecord(
                 group=self.groups.names[step.adds[-1]],
@@ -288,7 +288,7 @@ def _likelihood(
         )
 
     how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)
-    found = generalised(parts, gram, groups, options.family, observed, how)
+    found = fit_likelihood(parts, gram, groups, options.family, observed, how)
     check_steps(found.sequence, options.epsilon)
     return Fit(
         options,

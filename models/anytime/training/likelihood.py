@@ -20,8 +20,8 @@ from anytime.errors import TrainingError
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
-from anytime.glm.quadratic import Curvature, Curvatures, on_all_columns
-from anytime.glm.row_blocks import SlabDesign, slabs_of
+from anytime.glm.quadratic import QuadraticModel, QuadraticModels, on_all_columns
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import LikelihoodSequence, base_rate, separated
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
@@ -35,11 +35,11 @@ from anytime.training.stopping import HeldBest, HoldOut
 from anytime.types import FamilyName, Float, Index
 
 __all__ = [
-    "Generalised",
+    "LikelihoodFit",
     "Observations",
     "Observed",
     "Selection",
-    "generalised",
+    "fit_likelihood",
 ]
 
 ORDERED = 4
@@ -81,11 +81,11 @@ class Observed:
     def design(self, gram: Gram, family: Family, weight: float) -> Design:
         """Read the rows."""
         ridge = np.ones(len(gram.x_mean))
-        return SlabDesign(gram, family, weight, ridge, slabs=slabs_of(self.blocks, gram), n_jobs=self.n_jobs)
+        return BlockDesign(gram, family, weight, ridge, slabs=row_blocks_of(self.blocks, gram), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
-class Generalised:
+class LikelihoodFit:
     """What a likelihood learned.
 
     Attributes
@@ -103,7 +103,7 @@ class Generalised:
     errors: Float | None
     prefixes: PrefixModels
     deviance: Float
-    curvatures: Curvatures | None
+    curvatures: QuadraticModels | None
     held: HeldBest | None = None
 
 
@@ -162,9 +162,9 @@ class _HeldOut:
         return found
 
 
-def generalised(
+def fit_likelihood(
     parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
-) -> Generalised:
+) -> LikelihoodFit:
     """Learn the order and the optimum of every prefix.
 
     Parameters
@@ -182,7 +182,7 @@ def generalised(
 
 def _generalised(
     parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
-) -> Generalised:
+) -> LikelihoodFit:
     weight = sum(part.weight for part in parts)
     design = observed.design(gram, FAMILIES[family], weight)
     _check(design, observed.target)
@@ -212,7 +212,7 @@ def _generalised(
         sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
         optima, alphas, errors = optima[:kept], alphas[:kept], None if errors is None else errors[:kept]
     deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
-    return Generalised(
+    return LikelihoodFit(
         sequence=sequence,
         alpha=alpha,
         alphas=alphas,
@@ -306,12 +306,12 @@ def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum
     )
 
 
-def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> Curvatures | None:
+def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> QuadraticModels | None:
     """Second-order models at as many prefixes as are kept."""
     if design.predictors > 1:
         return None
     taken = np.sort(sequence.columns)
-    kept = Curvatures.prefixes_kept(sequence.ends)
+    kept = QuadraticModels.prefixes_kept(sequence.ends)
     found = []
     whole = design.view(taken)
     for prefix in kept.tolist():
@@ -321,5 +321,5 @@ def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optim
         used = sequence.columns[: sequence.ends[prefix]]
         theta = on_all_columns(optima[prefix].theta, np.searchsorted(taken, used), len(taken))
         etas = design.view(used).predictors(optima[prefix].theta)
-        found.append(Curvature.at(theta, whole.evaluate(etas, hessian=True)))
-    return Curvatures.packed_from(kept, found)
+        found.append(QuadraticModel.at(theta, whole.evaluate(etas, hessian=True)))
+    return QuadraticModels.packed_from(kept, found)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.models.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.models.registry import ModelRegistry
 
@@ -23,7 +23,7 @@ router = APIRouter(responses=problem_responses(500))
 
 async def _registry(request: Request) -> ModelRegistry:
     # No work for a thread: a request would wait until the event loop lets one have its turn.
-    return cast(Handler, request.app.state.handler).registry
+    return cast(PredictionService, request.app.state.handler).registry
 
 
 Registry = Annotated[ModelRegistry, Depends(_registry)]
@@ -58,7 +58,7 @@ async def plan_model(name: str, registry: Registry, budget: Budget = None, have:
 @router.post("/models/{name}/reload", tags=["models"], responses=problem_responses(404, 409, 422))
 async def reload_model(name: str, request: Request) -> ModelCard:
     """Load a model's files again; it is replaced when the new one has been checked, and stays if that fails."""
-    handler = cast(Handler, request.app.state.handler)
+    handler = cast(PredictionService, request.app.state.handler)
     await handler.reload(name)
     return card(handler.registry.get(name))
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from anytime_service.api.openapi import problem_responses
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.http.problems import not_ready
 from anytime_service.sessions.store import SessionStore
 
@@ -36,8 +36,8 @@ class Readiness(BaseModel):
     sessions: str
 
 
-def _handler(request: Request) -> Handler:
-    return cast(Handler, request.app.state.handler)
+def _handler(request: Request) -> PredictionService:
+    return cast(PredictionService, request.app.state.handler)
 
 
 @probes.get("/livez")

@@ -25,8 +25,8 @@ from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime_service.api.openapi import PREDICT_OPERATION, PROBLEMS
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask, Live
-from anytime_service.core.service import Handler
+from anytime_service.core.active_prediction import ActivePrediction, Ask
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, decided
 from anytime_service.http.options import ASKING, check_length, headers_of, read_head
@@ -171,7 +171,7 @@ class Inference:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: PredictionService,
         exchange: Exchange,
         ask: Ask,
         begun: float,
@@ -287,7 +287,7 @@ class Inference:
         del self._kept[:size]
         return content
 
-    def _opened(self, ask: Ask, *, admitted: bool) -> Live:
+    def _opened(self, ask: Ask, *, admitted: bool) -> ActivePrediction:
         # The model stays the one that the tensors were checked against, though another may have been loaded since.
         shared = Prediction(self._model, ask.rows)
         told, account = (self._tell, self._fail), self._account
@@ -332,7 +332,7 @@ def _asked(head: Ask, request: InferRequest, tensors: tuple[Tensor, ...]) -> Ask
 class _Endpoint:
     """What the routes have in common: errors are told in both ways, and the request is read to its end."""
 
-    def __init__(self, handler: Handler, operation: Mapping[str, Any]) -> None:
+    def __init__(self, handler: PredictionService, operation: Mapping[str, Any]) -> None:
         self.handler = handler
         self.operation = operation
 
@@ -439,7 +439,7 @@ _ROUTES: tuple[tuple[str, str, str, type[_Endpoint]], ...] = (
 )
 
 
-def oip_routes(handler: Handler) -> list[Route]:
+def oip_routes(handler: PredictionService) -> list[Route]:
     """Routes of the protocol; those of a model have it in its newest version, or in the one that is named."""
     return [
         Route(path, endpoint(handler, OIP_OPERATIONS[name]), methods=[method], name=f"oip_{name}")

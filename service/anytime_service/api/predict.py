@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from anytime_service.api.openapi import PREDICT_OPERATION
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Live
-from anytime_service.core.service import Handler
+from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, decided
 from anytime_service.http.options import Head, body_limit, read_head
@@ -53,7 +53,7 @@ class Lines:
     handler : has the limits.
     """
 
-    def __init__(self, exchange: Exchange, live: Live, handler: Handler) -> None:
+    def __init__(self, exchange: Exchange, live: ActivePrediction, handler: PredictionService) -> None:
         self._exchange = exchange
         self._live = live
         self._handler = handler
@@ -145,7 +145,7 @@ class PostPrediction:
 
     operation: ClassVar[dict[str, Any]] = PREDICT_OPERATION
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,7 +154,7 @@ class PostPrediction:
         account = self.handler.accounts.of(scope)
         exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, account)
         admitted, keep = decided(scope)
-        live: Live | None = None
+        live: ActivePrediction | None = None
         try:
             head = read_head(scope, self.handler.settings)
             exchange.limit_to(*body_limit(head.form, self.handler.settings, lines=head.lines))
@@ -173,7 +173,7 @@ class PostPrediction:
                 if live is not None:
                     live.drop()
 
-    async def _whole(self, exchange: Exchange, live: Live, head: Head) -> None:
+    async def _whole(self, exchange: Exchange, live: ActivePrediction, head: Head) -> None:
         """Take a body that counts when it is whole."""
         content = await exchange.whole()
         if live.answered or not exchange.ended:
@@ -190,7 +190,7 @@ class PostPrediction:
         if not live.answered:
             live.end()
 
-    async def _read(self, form: Form, content: bytes, live: Live, rows: int | None) -> dict[str, Any]:
+    async def _read(self, form: Form, content: bytes, live: ActivePrediction, rows: int | None) -> dict[str, Any]:
         request = read_request(form, content, self.handler.settings.max_json_bytes)
         most = self.handler.settings.max_rows
         if len(content) > AT_ONCE:

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from anytime_service.api.openapi import SESSION_OPERATIONS
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Live
-from anytime_service.core.service import Handler
+from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, decided
 from anytime_service.http.options import (
@@ -51,7 +51,7 @@ __all__ = [
 class _Route:
     """What the routes of sessions have in common: errors are told, and the request is read to its end."""
 
-    def __init__(self, handler: Handler, sessions: SessionStore) -> None:
+    def __init__(self, handler: PredictionService, sessions: SessionStore) -> None:
         self.handler = handler
         self.sessions = sessions
 
@@ -60,7 +60,7 @@ class _Route:
         handler = self.handler
         account = handler.accounts.of(scope)
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, handler.bodies)
-        live: Live | None = None
+        live: ActivePrediction | None = None
         try:
             live = await self.answer(scope, exchange)
         except Exception as error:
@@ -80,7 +80,7 @@ class _Route:
         exchange.limit_to(most, advice)
         return form
 
-    async def answer(self, scope: Scope, exchange: Exchange) -> Live | None:
+    async def answer(self, scope: Scope, exchange: Exchange) -> ActivePrediction | None:
         """Reply, or open the prediction that will."""
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class PredictSession(_Route):
 
     operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict"]
 
-    async def answer(self, scope: Scope, exchange: Exchange) -> Live:
+    async def answer(self, scope: Scope, exchange: Exchange) -> ActivePrediction:
         """Answer at once, or at the deadline if one was told."""
         begun = now_ms()
         named: str | None = scope["path_params"].get("id")
@@ -179,7 +179,7 @@ class PredictSession(_Route):
         account: Account,
         *,
         admitted: bool | None,
-    ) -> Live:
+    ) -> ActivePrediction:
         """Open a prediction that waits, if a deadline was told, or is answered at once."""
         tell, fail = answering(exchange, head.reply_form)
         live = self.handler.open(

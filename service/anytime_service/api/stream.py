@@ -17,15 +17,15 @@ from anytime.errors import AnytimeError
 from anytime.inference.answer import Answer
 from anytime_service.api.openapi import STREAM_OPERATION
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask, Live
-from anytime_service.core.service import Handler
+from anytime_service.core.active_prediction import ActivePrediction, Ask
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
 from anytime_service.http.exchange import ABORT, CHARGE, Exchange
 from anytime_service.http.problems import problem_of
 from anytime_service.http.responses import problem_reply, refuse_handshake
-from anytime_service.http.send_queue import Outbox
+from anytime_service.http.send_queue import SendQueue
 from anytime_service.keys import KEY, Key
-from anytime_service.limits.queues import Remembered
+from anytime_service.limits.queues import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
 from anytime_service.schemas.stream import (
     BeginFrame,
@@ -39,7 +39,7 @@ from anytime_service.schemas.stream import (
     read_frame,
 )
 from anytime_service.schemas.values import AT_ONCE, array_of
-from anytime_service.telemetry.group_timings import Laps
+from anytime_service.telemetry.group_timings import GroupTimings
 
 __all__ = [
     "AT_A_TIME",
@@ -100,7 +100,7 @@ class Stream:
 
     operation: ClassVar[dict[str, Any]] = STREAM_OPERATION
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
         self.connections: set[_Connection] = set()
         self.refusals = Refusals(handler.overloaded)
@@ -157,16 +157,16 @@ class UpgradeRequired:
 class _Connection:
     """One client: the predictions that it has open, and those it had."""
 
-    def __init__(self, handler: Handler, send: Send, refusals: Refusals, key: Key | None = None) -> None:
+    def __init__(self, handler: PredictionService, send: Send, refusals: Refusals, key: Key | None = None) -> None:
         self.handler = handler
         self.refusals = refusals
         self.key = key
         self.dismissed = False
         self.account = handler.accounts.of_key(key)
-        self.outbox = Outbox(send, self._give_up, self.account)
-        self.open: dict[str | int, Live] = {}
-        self.answered: Remembered[Laps] = Remembered(REMEMBERED, REMEMBERED_MS)
-        self.refused: Remembered[bool] = Remembered(REMEMBERED, REMEMBERED_MS)
+        self.outbox = SendQueue(send, self._give_up, self.account)
+        self.open: dict[str | int, ActivePrediction] = {}
+        self.answered: TTLCache[GroupTimings] = TTLCache(REMEMBERED, REMEMBERED_MS)
+        self.refused: TTLCache[bool] = TTLCache(REMEMBERED, REMEMBERED_MS)
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -325,7 +325,7 @@ class _Connection:
         else:
             live.end()
 
-    def _known(self, name: str | int, event: str) -> Laps:
+    def _known(self, name: str | int, event: str) -> GroupTimings:
         laps = self.answered.get(name)
         if laps is None:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
@@ -343,7 +343,7 @@ class _Connection:
             self._remember(name, live)
         self._tell_error(form, name, error)
 
-    def _remember(self, name: str | int, live: Live) -> None:
+    def _remember(self, name: str | int, live: ActivePrediction) -> None:
         self.answered.add(name, live.trail.laps, now_ms())  # no more of it: its values may be large
 
     def _remember_refused(self, name: str | int) -> None:

@@ -33,7 +33,7 @@ from anytime_service.client.control import Control, ModelCard, ModelDescription,
 from anytime_service.client.engine import Ask, Call, asked
 from anytime_service.client.errors import ClientError, ClosedError, NoAnswerError
 from anytime_service.client.messages import Encoded, encode_all
-from anytime_service.client.running import KeptWorkers, KnownModel, KnownModels, Pool, run
+from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
 from anytime_service.client.sessions import AsyncSession, Progress
 from anytime_service.client.throttle import Deadline, checked_ms
 from anytime_service.client.transport import Address, Connection, authorization
@@ -148,7 +148,7 @@ class Core:
         self._timeout_s = timeout_s
         self._control = Control(address, headers, timeout_s=timeout_s, ssl=ssl)
         self._known = KnownModels(self.connection, self._control, timeout_s)
-        self._workers = KeptWorkers(max_workers)
+        self._workers = WorkerCache(max_workers)
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

@@ -37,10 +37,10 @@ from anytime_service.client.transport import Connection
 
 __all__ = [
     "KEPT",
-    "KeptWorkers",
     "KnownModel",
     "KnownModels",
     "Pool",
+    "WorkerCache",
     "run",
 ]
 
@@ -67,7 +67,7 @@ class Pool:
         self.pumps.shutdown()
 
 
-class KeptWorkers:
+class WorkerCache:
     """The pools of one client; belongs to one event loop.
 
     Parameters

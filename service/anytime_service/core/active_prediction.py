@@ -28,18 +28,18 @@ from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
-from anytime_service.telemetry.metrics import Signals
-from anytime_service.telemetry.record import Trail
+from anytime_service.telemetry.metrics import Metrics
+from anytime_service.telemetry.record import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [
     "SLACK_MS",
     "VALUE_BYTES",
-    "Alarm",
+    "ActivePrediction",
+    "AnswerCallback",
     "Ask",
     "Context",
-    "Live",
-    "Tell",
+    "DeadlineTimer",
 ]
 
 SLACK_MS = 0.2
@@ -59,7 +59,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Alarm:
+class DeadlineTimer:
     """Calls back once, at `due_ms` by our clock; earlier by at most `SLACK_MS`, later while the loop is busy.
 
     Parameters
@@ -107,7 +107,7 @@ class Alarm:
 VALUE_BYTES = 8
 """What a value takes, in whatever form it came."""
 
-Tell = Callable[[Answer], None]
+AnswerCallback = Callable[[Answer], None]
 
 _log = logging.getLogger("anytime_service")
 
@@ -136,15 +136,15 @@ class Context:
     max_deadline_ms : the longest deadline, and that of a prediction without one.
     """
 
-    live: set[Live]
-    signals: Signals
+    live: set[ActivePrediction]
+    signals: Metrics
     tracing: Tracing | None
     solver: Solver
     admission: Admission
     max_deadline_ms: float
 
 
-class Live:
+class ActivePrediction:
     """An open prediction in time; events are those of `OpenPrediction`, without the time."""
 
     __slots__ = (
@@ -167,9 +167,9 @@ class Live:
         self,
         context: Context,
         opened: OpenPrediction,
-        tell: Tell,
+        tell: AnswerCallback,
         fail: Callable[[Exception], None],
-        update: Tell | None,
+        update: AnswerCallback | None,
         account: Account,
     ) -> None:
         self.opened = opened
@@ -180,7 +180,7 @@ class Live:
         self._tell = tell
         self._fail = fail
         self._update = update
-        self._alarm: Alarm | None = None
+        self._alarm: DeadlineTimer | None = None
         self._solve_due = False
         self._held = 0
         self.on_end: Callable[[], None] | None = None
@@ -193,7 +193,7 @@ class Live:
 
     def begin(self, ask: Ask, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open, with the alarm set to the deadline; called by the handler. Answers at once if it is overloaded."""
-        self.trail = Trail(self.signals, self._context.tracing, begun_ms, ask.traceparent)
+        self.trail = PredictionRecord(self.signals, self._context.tracing, begun_ms, ask.traceparent)
         longest = self._context.max_deadline_ms
         deadline_ms = longest if ask.deadline_ms is None else min(ask.deadline_ms, longest)
         answer = self.opened.begin(
@@ -207,7 +207,7 @@ class Live:
             loop = asyncio.get_running_loop()
             # The alarm may strike a little early; that is part of the margin.
             early = max(margin - SLACK_MS, 0.0)
-            self._alarm = Alarm(loop, begun_ms + deadline_ms - early, self.strike)
+            self._alarm = DeadlineTimer(loop, begun_ms + deadline_ms - early, self.strike)
         self._after(answer)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:

@@ -13,30 +13,30 @@ from typing import Any, Literal, get_args
 
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask, Context, Live, Tell
+from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Ask, Context
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
-from anytime_service.limits.admission import Admission, Pulse
+from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, Held
-from anytime_service.limits.queues import Patience
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
-from anytime_service.telemetry.group_timings import SessionLaps
-from anytime_service.telemetry.metrics import Signals
+from anytime_service.telemetry.group_timings import SessionTimings
+from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [
-    "Handler",
     "How",
+    "PredictionService",
 ]
 
 How = Literal["refused", "prior"]
 """What becomes of a prediction that is not begun."""
 
 
-class Handler:
+class PredictionService:
     """Opens predictions, under the limits of one service, and ends them when it drains.
 
     Parameters
@@ -52,20 +52,20 @@ class Handler:
         self.registry = registry
         self.settings = settings
         self.tracing = tracing
-        self.signals = Signals()
+        self.signals = Metrics()
         self.signals.serves(registry.every())
-        self.session_laps = SessionLaps(settings.max_sessions)
+        self.session_laps = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
-        self.live: set[Live] = set()
+        self.live: set[ActivePrediction] = set()
         self.converting = asyncio.Lock()
         """Held while a long body or message is converted: one at a time, so that together they do not hold the loop."""
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = Held(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
-        self.bodies: Patience[Any] = Patience(settings.body_timeout_s, lambda exchange: exchange.overdue())
+        self.bodies: TimeoutQueue[Any] = TimeoutQueue(settings.body_timeout_s, lambda exchange: exchange.overdue())
         self._reloading = asyncio.Lock()
-        self._pulse = Pulse(self.admission.lapped)
+        self._pulse = LoopMonitor(self.admission.lapped)
         self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}
         self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
         self.signals.open.set_function(lambda: len(self.live))
@@ -76,14 +76,14 @@ class Handler:
         self,
         ask: Ask,
         begun_ms: float,
-        tell: Tell,
+        tell: AnswerCallback,
         fail: Callable[[Exception], None],
         *,
-        update: Tell | None = None,
+        update: AnswerCallback | None = None,
         shared: Prediction | None = None,
         admitted: bool | None = None,
         account: Account | None = None,
-    ) -> Live:
+    ) -> ActivePrediction:
         """Open a prediction; `tell` may be called at once.
 
         Parameters
@@ -119,7 +119,7 @@ class Handler:
         most = self.settings.max_rows
         if ask.rows is not None and not 1 <= ask.rows <= most:
             raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = Live(self._context, OpenPrediction(model, shared), tell, fail, update, account)
+        live = ActivePrediction(self._context, OpenPrediction(model, shared), tell, fail, update, account)
         live.begin(ask, begun_ms, overloaded=not admitted)
         return live
 

@@ -35,7 +35,7 @@ TELLING = 256
 
 _log = logging.getLogger("anytime_service")
 
-Tell = Callable[[ArrivedModel | None], None]
+AnswerCallback = Callable[[ArrivedModel | None], None]
 
 
 class Solver:
@@ -49,7 +49,7 @@ class Solver:
     def __init__(self, max_ms: float) -> None:
         self._max_ms = max_ms
         self._ms_per_cube = 3e-8  # for D^3, until one has been measured
-        self._waiting: dict[tuple[Model, frozenset[str]], list[Tell]] = {}
+        self._waiting: dict[tuple[Model, frozenset[str]], list[AnswerCallback]] = {}
         self._thread = ThreadPoolExecutor(1, "anytime-solver")
 
     def at_once(self, model: Model, groups: frozenset[str]) -> ArrivedModel | None:
@@ -63,7 +63,7 @@ class Solver:
             return None
         return found
 
-    def find(self, model: Model, groups: frozenset[str], tell: Tell) -> None:
+    def find(self, model: Model, groups: frozenset[str], tell: AnswerCallback) -> None:
         """Find the optimum of a set: `tell` is called with it, now or later from the loop, or with None if refused."""
         found = self.at_once(model, groups)
         columns = _columns(model, groups)

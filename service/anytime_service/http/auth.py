@@ -29,7 +29,7 @@ from anytime_service.urls import Origins
 __all__ = [
     "KEY_SUBPROTOCOL",
     "NEEDS",
-    "Guard",
+    "AuthenticationMiddleware",
     "Need",
     "has_key",
     "key_in",
@@ -114,7 +114,7 @@ _ONCE = (b"host", b"origin")
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
-class Guard:
+class AuthenticationMiddleware:
     """Middleware; pure ASGI, as it stands before the hottest routes.
 
     Parameters

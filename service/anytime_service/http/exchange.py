@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, SlowRequestError
 from anytime_service.limits.memory import Held
-from anytime_service.limits.queues import Patience
+from anytime_service.limits.queues import TimeoutQueue
 
 __all__ = ["ABORT", "ADMITTED", "CHARGE", "KEEP", "LINGER_S", "Exchange", "Reply", "decided", "start"]
 
@@ -124,7 +124,7 @@ class Exchange:
         send: Send,
         limit: int,
         held: Held | None = None,
-        bodies: Patience[Exchange] | None = None,
+        bodies: TimeoutQueue[Exchange] | None = None,
     ) -> None:
         self.replied = False
         self.gone = False

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from anytime.errors import ValuesError
-from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Kind, Problem
+from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from anytime_service.telemetry.context import CURRENT
 
 __all__ = ["FAULT", "install", "not_ready", "problem_of", "problem_response"]
@@ -90,7 +90,7 @@ def _allowed(request: Request, told: str) -> str:
     return ", ".join(sorted(set().union(*here, filter(None, told.split(", ")))))
 
 
-def _of_kind(kind: Kind, detail: str, field: str | None) -> Problem:
+def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:
     _count(kind.slug)
     field = None if field is None else _shortened(field, MAX_FIELD)
     return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MAX_DETAIL), field)

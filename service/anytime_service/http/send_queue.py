@@ -16,7 +16,7 @@ from anytime_service.limits.memory import Held
 
 __all__ = [
     "MAX_BYTES",
-    "Outbox",
+    "SendQueue",
 ]
 
 MAX_BYTES = 1024 * 1024
@@ -28,7 +28,7 @@ AT_A_TIME = 16
 _log = logging.getLogger("anytime_service")
 
 
-class Outbox:
+class SendQueue:
     """Sends messages in their order, on the spot as long as the client reads.
 
     Parameters

@@ -36,7 +36,7 @@ from anytime_service.clock import now_ms
 __all__ = [
     "PERIOD_MS",
     "Admission",
-    "Pulse",
+    "LoopMonitor",
 ]
 
 PERIOD_MS = 2.0
@@ -237,7 +237,7 @@ class Admission:
         return True
 
 
-class Pulse:
+class LoopMonitor:
     """Measures laps for as long as it is told to go on.
 
     Parameters

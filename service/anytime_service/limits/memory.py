@@ -165,7 +165,7 @@ class Accounts:
         return len(self._all)
 
     def of(self, scope: Mapping[str, Any]) -> Account:
-        """Return the account of a request or WebSocket, by the key that `Guard` found."""
+        """Return the account of a request or WebSocket, by the key that `AuthenticationMiddleware` found."""
         return self.of_key(scope.get(KEY))
 
     def of_key(self, key: Key | None) -> Account:

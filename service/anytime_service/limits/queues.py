@@ -24,16 +24,16 @@ from anytime_service.clock import now_ms
 
 __all__ = [
     "SHARE_MS",
-    "Pace",
-    "Patience",
-    "Remembered",
-    "Turns",
+    "FairQueue",
+    "TTLCache",
+    "TimeoutQueue",
+    "TokenBucket",
 ]
 
 Item = TypeVar("Item")
 
 
-class Patience(Generic[Item]):
+class TimeoutQueue(Generic[Item]):
     """Those who are waited for.
 
     Parameters
@@ -85,7 +85,7 @@ SHARE_MS = 1.0
 """Time in each turn of the loop; whoever has begun when it is over still finishes a slice."""
 
 
-class Turns:
+class FairQueue:
     """A queue, worked off a little in each turn of the event loop."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ LEAST = 100.0
 """As many may come at once however low the rate is."""
 
 
-class Pace:
+class TokenBucket:
     """The bucket of one connection.
 
     Parameters
@@ -141,7 +141,7 @@ class Pace:
         return 0.0 if self._left >= 0.0 else -self._left / self._rate_ms
 
 
-class Remembered(Generic[Item]):
+class TTLCache(Generic[Item]):
     """Items by name, forgotten in the order in which they came.
 
     Parameters

@@ -10,10 +10,10 @@ from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import LINGER_S
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.limits.memory import Held
-from anytime_service.limits.queues import Patience, Turns
-from anytime_service.server.shedding import Shedding
+from anytime_service.limits.queues import FairQueue, TimeoutQueue
+from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
-from anytime_service.telemetry.context import Correlation, on_behalf_of
+from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
 __all__ = [
     "BESIDE",
@@ -71,20 +71,20 @@ class Connections:
     writes : those that do not take what is sent.
     """
 
-    def __init__(self, settings: Settings, held: Held, shedding: Shedding | None = None) -> None:
+    def __init__(self, settings: Settings, held: Held, shedding: LoadShedding | None = None) -> None:
         self.settings = settings
         self.held = held
         self.shedding = shedding
         self.most = settings.max_connections
-        self.turns = Turns()
-        self.heads: Patience[Connection] = Patience(settings.header_timeout_s, lambda each: each.overdue())
-        self.looks: Patience[Connection] = Patience(LINGER_S, lambda each: each.overdue())
-        self.tails: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
-        self.lasts: Patience[Connection] = Patience(LINGER_S, lambda each: each.cut())
-        self.writes: Patience[Connection] = Patience(settings.idle_timeout_s, lambda each: each.cut())
+        self.turns = FairQueue()
+        self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.overdue())
+        self.looks: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.overdue())
+        self.tails: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
+        self.lasts: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
+        self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self._guests: dict[Connection, None] = {}
         self._unsent: dict[Connection, tuple[Held, int]] = {}
-        self._nobody = None if shedding is None else Correlation("", (), shedding.handler.signals.errors)
+        self._nobody = None if shedding is None else RequestContext("", (), shedding.handler.signals.errors)
 
     def came(self, connection: Connection, every: Collection[object]) -> bool:
         """Take note of a new connection, one of `every`; whether it may ask for anything."""

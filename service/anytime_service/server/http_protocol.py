@@ -36,7 +36,7 @@ from anytime_service.errors import HeadTooLargeError, MalformedBodyError, Overlo
 from anytime_service.http.exchange import ADMITTED, KEEP
 from anytime_service.limits.memory import Held
 from anytime_service.server.connections import Connections
-from anytime_service.server.shedding import Key, Shedding, asks_for_prediction, key_of
+from anytime_service.server.shedding import Key, LoadShedding, asks_for_prediction, key_of
 
 __all__ = [
     "LOOKED_THROUGH",
@@ -418,7 +418,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             self._refuse_inference()
             self.shared.tails.begin(self)
 
-    def _told_unread(self, shedding: Shedding, key: Key | None) -> bool:
+    def _told_unread(self, shedding: LoadShedding, key: Key | None) -> bool:
         default = self.server_state.default_headers
         told = shedding.refusal(default) if key is None else shedding.prior(key, default)
         if told is not None:
@@ -427,7 +427,7 @@ class SheddingHttpProtocol(GuardedHttpProtocol):
             self.rest()
         return told is not None
 
-    def _told_at_once(self, shedding: Shedding) -> bool:
+    def _told_at_once(self, shedding: LoadShedding) -> bool:
         """Tell that the prediction is not begun, if nothing stands in the way of doing so here."""
         busy = self.cycle is not None and not self.cycle.response_complete
         if busy or self.clogged or self.expect_100_continue or not self.parser.should_keep_alive():

@@ -18,14 +18,14 @@ from anytime_service.settings import Settings
 
 __all__ = [
     "CLOSE_S",
-    "SidePort",
+    "MetricsServer",
 ]
 
 CLOSE_S = 1.0
 """How long `close` waits for a request that is being answered."""
 
 
-class SidePort:
+class MetricsServer:
     """Serves an application on a socket of its own, under the same limits as the main port.
 
     The two ports do not share connections: a full main port leaves this one free, and the reverse.

@@ -26,16 +26,16 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError
 from anytime_service.http.exchange import LINGER_S
-from anytime_service.keys import Rotation
+from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import Held
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.bind import address_of, metrics_address_of
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, room_for
-from anytime_service.server.metrics_server import SidePort
-from anytime_service.server.shedding import Shedding
+from anytime_service.server.metrics_server import MetricsServer
+from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 from anytime_service.server.tls import read_again, tls_context
 from anytime_service.settings import Settings
@@ -86,9 +86,9 @@ class Server(uvicorn.Server):
         self._handshake_s = handshake_s
         state = self._state
         self._read_again = read_again
-        self.rotation = Rotation(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
+        self.rotation = KeyFileWatcher(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
         self._side_socket = side
-        self._side: SidePort | None = None
+        self._side: MetricsServer | None = None
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -108,9 +108,9 @@ class Server(uvicorn.Server):
         if self._state is not None:
             await self._state.sessions.start()
         if self._side_socket is not None:
-            handler: Handler = self._state.handler
+            handler: PredictionService = self._state.handler
             side = create_side_app(handler, self._state.sessions)
-            self._side = SidePort(side, self._side_socket, handler.settings, SIDE_CONNECTIONS, handler.held)
+            self._side = MetricsServer(side, self._side_socket, handler.settings, SIDE_CONNECTIONS, handler.held)
             await self._side.open()
         if self.config.ssl is None or sockets is None:
             await super().startup(sockets)
@@ -172,7 +172,7 @@ class Server(uvicorn.Server):
         self._reload = asyncio.get_running_loop().create_task(self._reload_all())
 
     async def _reload_all(self) -> None:
-        handler: Handler = self._state.handler
+        handler: PredictionService = self._state.handler
         try:
             await handler.reload()
         except (AnytimeError, OSError) as error:
@@ -194,9 +194,9 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         The certificate, its key or the authorities cannot be used.
     """
     context = tls_context(settings)
-    handler: Handler | None = getattr(getattr(app, "state", None), "handler", None)
+    handler: PredictionService | None = getattr(getattr(app, "state", None), "handler", None)
     held = Held(settings.max_held_bytes) if handler is None else handler.held
-    shared = Connections(settings, held, None if handler is None else Shedding(handler, cast(Any, app).state.keys))
+    shared = Connections(settings, held, None if handler is None else LoadShedding(handler, cast(Any, app).state.keys))
     config = uvicorn.Config(
         app,
         access_log=False,

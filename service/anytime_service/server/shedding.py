@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytime_service.clock import now_ms
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.http.auth import has_key, key_in
 from anytime_service.http.exchange import Reply
 from anytime_service.http.responses import problem_reply, refusal, response
@@ -20,7 +20,7 @@ from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.telemetry.context import on_behalf_of
 
-__all__ = ["Key", "Shedding", "asks_for_prediction", "key_of"]
+__all__ = ["Key", "LoadShedding", "asks_for_prediction", "key_of"]
 
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -48,7 +48,7 @@ _TELLING = frozenset(
 """Headers that a base rate may depend on, or whether it may be told."""
 
 
-class Shedding:
+class LoadShedding:
     """What is told instead of an answer.
 
     Parameters
@@ -57,7 +57,7 @@ class Shedding:
     keys : those that hold; what one of them was told is not told again when others hold.
     """
 
-    def __init__(self, handler: Handler, keys: KeyRing) -> None:
+    def __init__(self, handler: PredictionService, keys: KeyRing) -> None:
         self.handler = handler
         self.keys = keys
         self.admission = handler.admission

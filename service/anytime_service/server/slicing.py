@@ -21,7 +21,7 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import ABORT, CHARGE
 from anytime_service.limits.memory import Held
-from anytime_service.limits.queues import Pace
+from anytime_service.limits.queues import TokenBucket
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import SheddingHttpProtocol
 from anytime_service.server.tls import closing_in_time
@@ -87,7 +87,7 @@ class _Sliced(asyncio.Protocol):
         super().__init__(*args, **options)
         self.held = self.shared.held
         self._backlog = _Backlog()
-        self._pace = Pace(self.shared.settings.max_message_rate)
+        self._pace = TokenBucket(self.shared.settings.max_message_rate)
         self._slow = False
         self._asked = False
         self._resting = False

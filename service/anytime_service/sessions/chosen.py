@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anytime.errors import AnytimeError
-from anytime_service.core.service import Handler
+from anytime_service.core.service import PredictionService
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.urls import MEMORY
@@ -11,7 +11,7 @@ from anytime_service.urls import MEMORY
 __all__ = ["chosen_store"]
 
 
-def chosen_store(handler: Handler) -> SessionStore:
+def chosen_store(handler: PredictionService) -> SessionStore:
     """Make the store that the settings name, and have it measured.
 
     Raises
@@ -30,7 +30,7 @@ def chosen_store(handler: Handler) -> SessionStore:
     return store
 
 
-def _redis(handler: Handler) -> SessionStore:
+def _redis(handler: PredictionService) -> SessionStore:
     try:
         from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an extra: most need none)
     except ModuleNotFoundError as error:
@@ -39,11 +39,11 @@ def _redis(handler: Handler) -> SessionStore:
         raise AnytimeError(
             "ANYTIME_SESSION_STORE names a Redis, for which redis is needed; pip install 'anytime-linear[redis]'"
         ) from error
-    from anytime_service.sessions.kept_models import KeptModels  # noqa: PLC0415
+    from anytime_service.sessions.kept_models import ModelVersions  # noqa: PLC0415
 
     settings = handler.settings
     keep_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
-    models = KeptModels(lambda: handler.registry, keep_s, settings.max_rows)
+    models = ModelVersions(lambda: handler.registry, keep_s, settings.max_rows)
     return RedisSessions(
         settings.session_store,
         settings.session_store_timeout_ms,

@@ -11,13 +11,13 @@ from anytime_service.errors import MissingVersionError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.packing import Bounds
 
-__all__ = ["MAX_KEPT", "KeptModels"]
+__all__ = ["MAX_KEPT", "ModelVersions"]
 
 MAX_KEPT = 8
 """Models kept though they are served no more; the one whose sessions were used last goes last."""
 
 
-class KeptModels:
+class ModelVersions:
     """The models that are served, and those of before a reload for as long as their sessions are used here.
 
     Parameters

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Float
-from anytime_service.core.active_prediction import Live
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import DamagedSessionError, OverloadedError
 from anytime_service.limits.memory import Held
 from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
@@ -40,7 +40,7 @@ class _Mirrored(Session):
 
     left: Callable[[str], None]
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: ActivePrediction) -> None:
         """Forget a prediction."""
         super().leave(live)
         self.left(self.id)

@@ -24,8 +24,8 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account, Held
-from anytime_service.limits.queues import Remembered
-from anytime_service.sessions.kept_models import KeptModels
+from anytime_service.limits.queues import TTLCache
+from anytime_service.sessions.kept_models import ModelVersions
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
 from anytime_service.sessions.packing import (
@@ -121,7 +121,7 @@ class RedisSessions:
         timeout_ms: float,
         most: int,
         ttl_s: float,
-        models: KeptModels,
+        models: ModelVersions,
         held: Held | None = None,
     ) -> None:
         self.most = most
@@ -133,7 +133,7 @@ class RedisSessions:
         self._known: OrderedDict[str, About] = OrderedDict()
         self._unread: dict[str, None] = {}
         self._some_unread = asyncio.Event()
-        self._reported: Remembered[None] = Remembered(_REPORTED, _REPORTED_MS)
+        self._reported: TTLCache[None] = TTLCache(_REPORTED, _REPORTED_MS)
         self._mirrors = Mirrors(self._read_again, lambda: self.bounds, held, self._report)
         self._link = Link(
             url,

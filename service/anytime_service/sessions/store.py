@@ -11,7 +11,7 @@ from anytime.errors import ValuesError
 from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.core.active_prediction import VALUE_BYTES, Live
+from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
@@ -123,7 +123,7 @@ class Session:
 
     id: str
     prediction: Prediction
-    waiting: set[Live] = field(default_factory=set)
+    waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
 
     @property
@@ -131,12 +131,12 @@ class Session:
         """The model that answers; a session keeps the one it began with."""
         return self.prediction.model
 
-    def join(self, live: Live) -> None:
+    def join(self, live: ActivePrediction) -> None:
         """Have a prediction told of groups that come, for as long as it is open."""
         self.waiting.add(live)
         live.on_end = lambda: self.leave(live)
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: ActivePrediction) -> None:
         """Forget a prediction."""
         self.waiting.discard(live)
 

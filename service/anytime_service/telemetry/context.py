@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = [
     "CURRENT",
     "HEADER",
-    "Correlated",
-    "Correlation",
+    "RequestContext",
+    "RequestContextMiddleware",
     "new_ids",
     "on_behalf_of",
     "trace_of",
@@ -39,7 +39,7 @@ _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Correlation:
+class RequestContext:
     """One request or WebSocket connection.
 
     Attributes
@@ -73,11 +73,11 @@ class Correlation:
         return trace_of(told[0].decode("latin-1")) if len(told) == 1 else None
 
 
-CURRENT: ContextVar[Correlation | None] = ContextVar("anytime_request", default=None)
+CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", default=None)
 """The request that is being served; None where the service does something of its own."""
 
 
-class Correlated:
+class RequestContextMiddleware:
     """What stands before the whole application, its error handling too: gives every request its id, and tells it.
 
     Parameters
@@ -102,7 +102,7 @@ class Correlated:
         name = _told(headers) or next(self._new)
         # Every request has a task of its own, and with it a context: nothing needs to be set back.
         connection = scope["type"] == "websocket"
-        CURRENT.set(Correlation(name.decode(), headers, self._errors, connection=connection))
+        CURRENT.set(RequestContext(name.decode(), headers, self._errors, connection=connection))
         if self._begun is not None:
             self._begun(scope)
 
@@ -121,7 +121,7 @@ def new_ids() -> Iterator[bytes]:
 
 
 @contextmanager
-def on_behalf_of(correlation: Correlation | None) -> Iterator[None]:
+def on_behalf_of(correlation: RequestContext | None) -> Iterator[None]:
     """Do something for a request that is not the one being served."""
     token = CURRENT.set(correlation)
     try:

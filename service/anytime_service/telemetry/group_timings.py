@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from anytime_service.telemetry.metrics import ModelSignals
+from anytime_service.telemetry.metrics import ModelMetrics
 
 __all__ = [
     "LONGEST_MS",
-    "Laps",
-    "SessionLaps",
+    "GroupTimings",
+    "SessionTimings",
 ]
 
 LONGEST_MS = 3_600_000.0
 """More than this is not believed of a group: one absurd number would drown the sum of all others."""
 
 
-class Laps:
+class GroupTimings:
     """When what came last of one prediction came; it outlives its answer, as groups may come after that.
 
     Parameters
@@ -32,7 +32,7 @@ class Laps:
 
     __slots__ = ("_last_ms", "signals")
 
-    def __init__(self, signals: ModelSignals, begun_ms: float) -> None:
+    def __init__(self, signals: ModelMetrics, begun_ms: float) -> None:
         self.signals = signals
         self._last_ms = begun_ms
 
@@ -62,7 +62,7 @@ class Laps:
         self.came(group, now_ms, took_ms)
 
 
-class SessionLaps:
+class SessionTimings:
     """The same of sessions by their ids, wherever the sessions themselves are kept.
 
     Parameters
@@ -72,15 +72,15 @@ class SessionLaps:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._laps: OrderedDict[str, Laps] = OrderedDict()
+        self._laps: OrderedDict[str, GroupTimings] = OrderedDict()
 
-    def begin(self, name: str, signals: ModelSignals, now_ms: float) -> None:
+    def begin(self, name: str, signals: ModelMetrics, now_ms: float) -> None:
         """Note that a session was begun, or is heard of for the first time in this process."""
-        self._laps[name] = Laps(signals, now_ms)
+        self._laps[name] = GroupTimings(signals, now_ms)
         if len(self._laps) > self._most:
             self._laps.popitem(last=False)
 
-    def came(self, name: str, signals: ModelSignals, groups: Sequence[str], now_ms: float, *, again: bool) -> None:
+    def came(self, name: str, signals: ModelMetrics, groups: Sequence[str], now_ms: float, *, again: bool) -> None:
         """Note groups that a session has taken; `again`: they had come before."""
         laps = self._laps.get(name)
         if laps is None:

@@ -44,9 +44,9 @@ __all__ = [
     "Family",
     "Gauges",
     "Histograms",
-    "ModelSignals",
+    "Metrics",
+    "ModelMetrics",
     "Reading",
-    "Signals",
     "Tally",
     "memory_limit",
 ]
@@ -231,7 +231,7 @@ _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-class Signals:
+class Metrics:
     """Measures of one service, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -287,15 +287,15 @@ class Signals:
         limit = Gauge("anytime_memory_limit_bytes", "Memory that the process may take; 0: not known.", registry=here)
         limit.set(memory_limit() or 0)
         self._served = _Served(here)
-        self._models: dict[str, ModelSignals] = {}
+        self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
         self.exposition = Exposition(here, [ProcessCollector(registry=None)])
 
-    def of(self, model: Model) -> ModelSignals:
+    def of(self, model: Model) -> ModelMetrics:
         """Measures of one model; its versions share them."""
         found = self._models.get(model.name)
         if found is None:
-            found = self._models[model.name] = ModelSignals(self, model.name)
+            found = self._models[model.name] = ModelMetrics(self, model.name)
             found.knows(model.places)
         return found
 
@@ -338,10 +338,10 @@ class _Served:
         return [family]
 
 
-class ModelSignals:
+class ModelMetrics:
     """Measures of one model, and how much earlier than its deadline an answer is begun so that it leaves in time."""
 
-    def __init__(self, signals: Signals, name: str) -> None:
+    def __init__(self, signals: Metrics, name: str) -> None:
         self._record = LatenessRecord()
         self._name = name
         # Told from the beginning, so that the first of each is an increase too.

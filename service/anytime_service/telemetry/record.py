@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 
 from anytime.inference.answer import Answer
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
-from anytime_service.telemetry.group_timings import Laps
+from anytime_service.telemetry.group_timings import GroupTimings
 from anytime_service.telemetry.logs import log_answer
-from anytime_service.telemetry.metrics import ModelSignals
+from anytime_service.telemetry.metrics import ModelMetrics
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [
-    "Trail",
+    "PredictionRecord",
 ]
 
 _log = logging.getLogger("anytime_service")
 
 
-class Trail:
+class PredictionRecord:
     """Notes of one prediction.
 
     Parameters
@@ -33,9 +33,9 @@ class Trail:
     __slots__ = ("_correlation", "_origin", "_signals", "_tracing", "laps")
 
     def __init__(
-        self, signals: ModelSignals, tracing: Tracing | None, begun_ms: float, traceparent: str | None
+        self, signals: ModelMetrics, tracing: Tracing | None, begun_ms: float, traceparent: str | None
     ) -> None:
-        self.laps = Laps(signals, begun_ms)
+        self.laps = GroupTimings(signals, begun_ms)
         self._signals = signals
         self._correlation = CURRENT.get()
         self._tracing = tracing

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from anytime.inference.answer import Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.clock import now_ms
-from anytime_service.telemetry.metrics import ModelSignals
+from anytime_service.telemetry.metrics import ModelMetrics
 
 __all__ = ["Seen", "measured"]
 
@@ -65,7 +65,7 @@ class _Watch:
         elif now - self.collecting > NOTED_MS:
             self.seen.collecting_ms.append(now - self.collecting)
 
-    def answered(self, told: Any, signals: ModelSignals, answer: Answer, late_ms: float | None) -> None:
+    def answered(self, told: Any, signals: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
         """Note an answer on its way to the service's own record."""
         told(signals, answer, late_ms)
         if late_ms is not None:
@@ -105,12 +105,12 @@ class _Watch:
 def measured(app: AnytimeAPI) -> AnytimeAPI:
     """Add the routes, and the notes."""
     watch = _Watch()
-    told = ModelSignals.answered
+    told = ModelMetrics.answered
     gc.callbacks.append(watch.collected)
 
-    def answered(signals: ModelSignals, answer: Answer, late_ms: float | None) -> None:
+    def answered(signals: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
         watch.answered(told, signals, answer, late_ms)
 
-    partial(setattr, ModelSignals, "answered")(answered)
+    partial(setattr, ModelMetrics, "answered")(answered)
     app.router.routes += [WebSocketRoute("/timer", watch.timer), Route("/measured", watch.tell)]
     return app

@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.errors import TableError, TrainingError
-from anytime.folds import Deal, Tally
+from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design
 from anytime.glm.families import Family
 from anytime.moments.gram import Gram
@@ -86,7 +86,9 @@ class Cluster:
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
         return ClusterObserved(self._client, full, dataset.target)
 
-    def _parts(self, dataset: Dataset, folds: int, seed: int, *, stratified: bool) -> tuple[list[Part], list[Tally]]:
+    def _parts(
+        self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
+    ) -> tuple[list[Part], list[FoldCounts]]:
         """The parts of a table, and how many of their rows have a target."""
         if not self.threads:
             raise TrainingError(
@@ -94,11 +96,11 @@ class Cluster:
             )
         if dataset.query is not None:
             dataset.table.batches([dataset.query])  # settles its kind once, here, and not in every task
-        deal = Deal(folds, seed, stratified=stratified)
+        deal = FoldAssigner(folds, seed, stratified=stratified)
         ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
         futures = [self._client.submit(tally_of_span, dataset, deal, span, pure=False) for span in ranges]
         with told():
-            tallies: list[Tally] = self._client.gather(futures)
+            tallies: list[FoldCounts] = self._client.gather(futures)
         if not any(tally.rows for tally in tallies):
             raise TableError("there are no rows to learn from; expected at least one with a target")
         deals = deal.split(tallies)

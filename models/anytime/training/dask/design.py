@@ -16,7 +16,7 @@ import numpy as np
 
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
 from anytime.glm.families import FAMILIES
-from anytime.glm.row_blocks import SlabDesign, SlabView
+from anytime.glm.row_blocks import BlockDesign, BlockView
 from anytime.moments.gram import Gram
 from anytime.training.dask.rows import HeldRows, settled, told
 from anytime.types import FamilyName, Float, Index
@@ -43,10 +43,10 @@ class _Fit:
     held: int | None
     centre: Float | None
 
-    def design(self, rows: HeldRows) -> SlabDesign:
+    def design(self, rows: HeldRows) -> BlockDesign:
         """The design of a part."""
         family = FAMILIES[self.family]
-        return SlabDesign(
+        return BlockDesign(
             self.gram, family, self.weight, self.ridge, self.held, self.centre, slabs=rows.slabs, n_jobs=1
         )
 
@@ -58,7 +58,7 @@ class _At:
     columns: Index
     theta: Float
 
-    def of(self, design: SlabDesign) -> Predictors:
+    def of(self, design: BlockDesign) -> Predictors:
         """The predictors of the rows of a part."""
         return design.view(self.columns).predictors(self.theta)
 
@@ -169,33 +169,33 @@ def _at_part(rows: HeldRows, fit: _Fit, task: Callable[..., Any], arguments: tup
     return task(fit.design(rows), *arguments)
 
 
-def _totals(design: SlabDesign) -> Totals:
+def _totals(design: BlockDesign) -> Totals:
     return design.totals
 
 
-def _in_view(design: SlabDesign, columns: Index, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _in_view(design: BlockDesign, columns: Index, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return task(design.view(columns), *arguments)
 
 
-def _loss(view: SlabView, at: _At) -> float:
+def _loss(view: BlockView, at: _At) -> float:
     return view.loss(at.of(view.design))
 
 
-def _slope(view: SlabView, at: _At, directions: _At) -> tuple[float, float]:
+def _slope(view: BlockView, at: _At, directions: _At) -> tuple[float, float]:
     return view.slope(at.of(view.design), directions.of(view.design))
 
 
-def _evaluation(view: SlabView, at: _At, hessian: bool) -> Evaluation:
+def _evaluation(view: BlockView, at: _At, hessian: bool) -> Evaluation:
     return view.evaluate(at.of(view.design), hessian=hessian)
 
 
-def _product(view: SlabView, at: _At, direction: Float) -> Float:
+def _product(view: BlockView, at: _At, direction: Float) -> Float:
     return view.products(at.of(view.design))(direction)
 
 
-def _weighted_gram(view: SlabView, at: _At) -> Float:
+def _weighted_gram(view: BlockView, at: _At) -> Float:
     return view.weighted_gram(at.of(view.design))
 
 
-def _held_deviance(view: SlabView, theta: Float) -> float:
+def _held_deviance(view: BlockView, theta: Float) -> float:
     return view.held_deviance(theta)

@@ -18,8 +18,8 @@ from typing import Any
 from anytime._linalg import single_blas_thread
 from anytime.data.dataset import Dataset
 from anytime.errors import TrainingError
-from anytime.folds import Deal, Tally
-from anytime.glm.row_blocks import slabs_of
+from anytime.folds import FoldAssigner, FoldCounts
+from anytime.glm.row_blocks import row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.gram import Gram
 from anytime.moments.moments import Moments
@@ -58,7 +58,7 @@ class Part:
 
     dataset: Dataset
     span: Span
-    deal: Deal
+    deal: FoldAssigner
 
     def blocks(self) -> Iterator[Block]:
         """Its rows; there may be none with a target."""
@@ -72,7 +72,7 @@ def spans(starts: Sequence[int], most: int) -> list[Span]:
     return [Span(start, stop) for start, stop in zip(edges, [*edges[1:], None], strict=True)]
 
 
-def tally_of_span(dataset: Dataset, deal: Deal, span: Span) -> Tally:
+def tally_of_span(dataset: Dataset, deal: FoldAssigner, span: Span) -> FoldCounts:
     """What dealing must know of some rows."""
     return dataset.tally(deal, start=span.start, stop=span.stop)
 
@@ -102,7 +102,7 @@ class HeldRows:
 
     def __init__(self, part: Part, gram: Gram) -> None:
         self._recipe = part, gram
-        self.slabs = slabs_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may hold many parts
+        self.slabs = row_blocks_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may hold many parts
 
     def __reduce__(self) -> tuple[Callable[..., HeldRows], tuple[Any, ...]]:
         return HeldRows, self._recipe
