@@ -1,27 +1,27 @@
-# The server and what it needs, no more: models come from outside, into /models.
+# The server and its dependencies only; models are mounted at /models.
 #   docker build -t anytime-linear .
 #   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro \
 #       --env ANYTIME_API_KEYS=sha256:$(printf %s "$KEY" | sha256sum | cut -c 1-64) anytime-linear
-# Without keys it does not start. Keys are given as above, by their digests so that nobody reads them in the container's
-# environment; or one a line in a file that its user (10001) can read:
+# Without keys the server does not start. Give keys as above, as digests so that nobody can read them in the container's
+# environment, or one per line in a file that the container's user (10001) can read:
 #       --volume ./keys.txt:/run/secrets/api-keys:ro --env ANYTIME_API_KEYS_FILE=/run/secrets/api-keys
-# ANYTIME_INSECURE=true serves anybody without keys, where a proxy in front checks who asks.
-# What is open is answered before it stops, at once. A port other than 8000 is told by ANYTIME_PORT, which the health
-# check reads too. What is in it, and under which licences: /usr/share/anytime-linear.
+# ANYTIME_INSECURE=true serves every client without keys; use it behind a proxy that checks clients.
+# When the server stops, it answers open predictions at once. ANYTIME_PORT sets a port other than 8000; the health check
+# reads it too. /usr/share/anytime-linear lists the contents of the image and their licences.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS builder
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 
-# /opt/venv has no pip of its own; the one of the base installs into it. Only wheels: there is no compiler here.
+# /opt/venv has no pip; the pip of the base image installs into it. Only wheels are installed: there is no compiler.
 COPY requirements-serve.lock ./
 RUN python -m venv --without-pip /opt/venv \
  && python -m pip --python /opt/venv/bin/python install --require-hashes --only-binary :all: --no-compile \
         -r requirements-serve.lock
 
-# What builds the wheel and what lists the image's parts are pinned with the development tools, and stay in this stage. A
-# pin that they need and that is not named here stops the build.
+# The tools that build the wheel and list the image's contents are pinned with the development tools and stay in this
+# stage. The build fails if a pin that they need is missing from this list.
 ARG TOOLS="hatchling packaging pathspec pluggy tomlkit trove-classifiers \
         cyclonedx-bom arrow attrs boolean-py chardet cyclonedx-python-lib defusedxml fqdn idna isoduration jsonpointer \
         jsonschema jsonschema-specifications lark license-expression lxml packageurl-python pip-requirements-parser \
@@ -39,36 +39,36 @@ COPY service service
 RUN python -m pip --python /opt/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
  && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
 
-# Of plotly and fastapi-offline only scripts and styles for browsers are used, and nothing of what plotly itself uses. The
-# tests of dependencies go.
+# The server uses only the browser scripts and styles of plotly and fastapi-offline, and none of plotly's dependencies.
+# The tests of dependencies are removed too.
 RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.min.js -delete \
  && find /opt/venv/lib -path '*/site-packages/fastapi_offline/*' -type f ! -name 'swagger-ui*' -delete \
  && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals* \
         /opt/venv/share/jupyter /opt/venv/etc \
  && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} +
 
-# Told of what is left: every package that is in the image, none that is not, and all of their licences.
+# Lists exactly the packages that remain in the image, with all of their licences.
 COPY deploy/licences.py ./
 RUN mkdir /opt/told \
  && /opt/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
         --output-file /opt/told/sbom.cdx.json /opt/venv/bin/python \
  && /opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt
 
-# Bytecode is compiled once, here, and never compared with its source again.
+# Bytecode is compiled once, here; Python does not compare it with its source later.
 RUN /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="anytime-linear" \
-      org.opencontainers.image.description="Linear predictions that are ready whenever the deadline strikes" \
+      org.opencontainers.image.description="Linear predictions that are available at every deadline" \
       org.opencontainers.image.licenses="MIT" \
       anytime-linear.sbom="/usr/share/anytime-linear/sbom.cdx.json" \
       anytime-linear.licences="/usr/share/anytime-linear/THIRD_PARTY.txt"
 COPY --from=builder /opt/told /usr/share/anytime-linear
 COPY --from=builder /opt/venv /opt/venv
-# Slim bases have no bytecode of the standard library: importing the server once leaves that of the modules it uses.
+# Slim base images have no bytecode of the standard library; importing the server once writes it for its modules.
 RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server.run"
 
-# Nothing is written from here on, so the root file system may be read-only and the user needs no home.
+# Nothing writes files from here on, so the root file system may be read-only and the user needs no home.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

@@ -1,4 +1,4 @@
-# One command each: `make demo` and `make test` set up everything they need.
+# `make demo` and `make test` set up everything that they need.
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
@@ -10,8 +10,8 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# In two halves: tests that share the cores; and those of the service, which have deadlines and run alone, except PATIENT.
-# The second half runs even if the first fails. Pytest exits with 5 where ARGS selects no test, an error only in both.
+# Two parts: tests that share the cores, and tests of the service, which have deadlines and run alone (except PATIENT).
+# The second part runs even if the first fails. Pytest exits with 5 if ARGS selects no test; that fails only in both.
 PATIENT := $(addprefix tests/service/test_,auth_console.py console_page.py demo_extractors.py drill_judges.py drill_tools.py)
 test: .venv/ready
 	@trap 'exit 130' INT; \
@@ -42,7 +42,7 @@ bench: bench-training bench-likelihood bench-serving
 bench-training: .venv/ready
 	$(BIN)/python tests/benchmarks/training.py $(ARGS)
 
-# Reads the data sets of DATA: kddcup99 and mfeat.
+# Reads the data sets kddcup99 and mfeat in DATA.
 DATA ?= ../shared/data
 bench-likelihood: .venv/ready
 	$(BIN)/python tests/benchmarks/likelihood.py --data $(DATA) $(ARGS)
@@ -50,40 +50,41 @@ bench-likelihood: .venv/ready
 bench-serving: .venv/ready
 	$(BIN)/python tests/benchmarks/serving.py $(ARGS)
 
-# Asked directly, and by each proxy of deploy/proxies that is installed.
+# Measures the service directly and behind each installed proxy of deploy/proxies.
 bench-proxies: .venv/ready
 	$(BIN)/python tests/benchmarks/proxies.py $(ARGS)
 
-# Sessions in Redis beside sessions in memory; needs redis-server.
+# Compares sessions in Redis with sessions in memory; needs redis-server.
 bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
-# Training, quality and serving beside what else there is, each rival in an environment of its own under .venv-peers, as peers-report.html.
-# ARGS="--only training", rows, quality, serving, size, resequence or lasso; ARGS=--quick: a look. Linux, two cores; reads the data sets of DATA.
+# Compares training, quality and serving with peers, each in its own environment under .venv-peers; writes
+# peers-report.html. ARGS="--only training", rows, quality, serving, size, resequence or lasso; ARGS=--quick: a short
+# run. Linux, two cores; reads the data sets in DATA.
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
-# A table of 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk), and beside what it cannot be faster than.
+# Trains on 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk); compares with reading and X.T @ X alone.
 bench-large: .venv/ready
 	$(BIN)/python tests/benchmarks/large.py $(ARGS)
 
-# One Dask worker beside two, and beside two of which one is killed.
+# Compares one Dask worker with two, and with two where one is killed.
 bench-cluster: .venv/ready
 	$(BIN)/python tests/benchmarks/cluster.py $(ARGS)
 
-# Ten minutes of predictions under deadlines, beside bare timers, and beside hostile clients; ARGS=--quick: one minute.
+# Ten minutes of predictions under deadlines, next to bare timers and hostile clients; ARGS=--quick: one minute.
 soak: .venv/ready
 	$(BIN)/python tests/benchmarks/deadlines.py $(ARGS)
 
-# A slow extractor of the demo, its cost learned in service, the sequence put in order: a picture before and after; ARGS=--quick.
+# Slows an extractor of the demo, learns its cost in service, corrects the sequence and draws both; ARGS=--quick.
 loop: .venv/ready
 	$(BIN)/python tests/benchmarks/loop.py $(ARGS)
 
-# Up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
+# Offers up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
 overload: .venv/ready
 	$(BIN)/python tests/drills/overload.py $(ARGS)
 
-# Faults under load, half a minute each; ARGS=--quick: seconds each. As root, for a disk of its own; needs redis-server and faketime.
+# Faults under load, half a minute each; ARGS=--quick: seconds each. Needs root (for a disk), redis-server and faketime.
 faults: .venv/ready
 	$(BIN)/python tests/drills/faults.py $(ARGS)
 
@@ -91,7 +92,8 @@ faults: .venv/ready
 load: .venv/ready
 	$(BIN)/python tests/drills/load.py $(ARGS)
 
-# Hostile input next to well-behaved clients: known attacks, then ten minutes of random sequences; ARGS=--quick: each attack once, 20 seconds.
+# Hostile input next to well-behaved clients: known attacks, then ten minutes of random sequences; ARGS=--quick: each
+# attack once, 20 seconds.
 hostile: .venv/ready
 	$(BIN)/python tests/drills/hostile.py $(ARGS)
 	$(BIN)/python tests/drills/accounting.py $(filter --quick,$(ARGS))
@@ -104,7 +106,7 @@ lock: .venv/ready
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --constraint requirements.lock --extra serve --extra redis --extra telemetry pyproject.toml --output-file requirements-serve.lock
 
-# The server alone; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
+# Builds the server's image; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:
 	$(ENGINE) build --tag $(IMAGE) $(ARGS) .
 

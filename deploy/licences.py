@@ -1,8 +1,8 @@
-"""Licences of everything that is installed, as one text: `python deploy/licences.py OUT [SITE-PACKAGES...]`.
+"""Licences of all installed packages, as one text: `python deploy/licences.py OUT [SITE-PACKAGES...]`.
 
-For each package its name, version and licence as its metadata tell them, then every text that it brings along, and the
-heads of scripts for browsers that name a licence. Fails where a package says nothing of a licence: then somebody has to
-look. Needs nothing but Python; read are the packages of the interpreter that runs it, unless folders are named.
+The text has the name, version and licence of each package from its metadata, then every licence text in the package,
+and the head comments of browser scripts that name a licence. The script exits with 1 if a package has no licence. It
+needs only Python. It reads the packages of the interpreter that runs it, unless the arguments name folders.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ _TEXT = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 _HEAD = re.compile(r"\s*/\*.*?\*/", re.DOTALL)
 _HEAD_BYTES = 4096
 _CLASSIFIER = "License :: "
-_LONGEST = 100
-"""Characters of the field `License`; in some packages it is the whole text."""
+_MAX_LENGTH = 100
+"""Most characters of the field `License`; some packages put the complete text there."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write the text, or tell which packages say nothing of a licence; the exit code."""
+    """Write the text, or print the packages without a licence; return the exit code."""
     out, *folders = arguments
     found = distributions(path=folders) if folders else distributions()
     packages = sorted(found, key=lambda package: package.name.lower())
     silent = [package for package in packages if not (licence_of(package) or any(texts_of(package)))]
     if silent:
         names = ", ".join(f"{package.name} {package.version}" for package in silent)
-        print(f"no licence is told by {names}; find out what they are under, or do without them", file=sys.stderr)
+        print(f"no licence found for {names}; look it up, or remove the package", file=sys.stderr)
         return 1
     Path(out).write_text("\n".join(collected(packages)), encoding="utf-8")
     return 0
 
 
 def collected(packages: list[Distribution]) -> Iterator[str]:
-    """Yield the lines: a heading a package, then its texts."""
-    yield f"What {len(packages)} packages are under, and their own words on it.\n"
+    """Yield the lines: a heading per package, then its texts."""
+    yield f"Licences of {len(packages)} packages, with their texts.\n"
     for package in packages:
         yield "=" * 100
         yield f"{package.name} {package.version}: {licence_of(package) or 'see below'}\n"
@@ -49,22 +49,22 @@ def collected(packages: list[Distribution]) -> Iterator[str]:
 
 
 def licence_of(package: Distribution) -> str:
-    """Licence in a few words: an SPDX expression, or else what the older fields say; empty if they say nothing."""
-    told = package.metadata
-    if expressions := told.get_all("License-Expression"):
+    """Return the licence in a few words: an SPDX expression, else the older fields; empty if there is none."""
+    metadata = package.metadata
+    if expressions := metadata.get_all("License-Expression"):
         return str(expressions[0])
-    classified = [each for each in told.get_all("Classifier") or [] if each.startswith(_CLASSIFIER)]
+    classified = [each for each in metadata.get_all("Classifier") or [] if each.startswith(_CLASSIFIER)]
     if classified:
         return ", ".join(each.rpartition(" :: ")[2] for each in classified)
-    field = "".join(told.get_all("License") or []).strip()
-    return "" if field == "UNKNOWN" or len(field) > _LONGEST else field
+    field = "".join(metadata.get_all("License") or []).strip()
+    return "" if field == "UNKNOWN" or len(field) > _MAX_LENGTH else field
 
 
 def texts_of(package: Distribution) -> Iterator[tuple[str, str]]:
-    """Yield the name and content of each text on its licence that a package has brought along."""
+    """Yield the name and content of each licence text in a package."""
     for file in package.files or ():
         path = Path(str(package.locate_file(file)))
-        if not path.is_file():  # what was installed and is not kept
+        if not path.is_file():  # installed, then removed
             continue
         if _is_text(file):
             yield str(file), path.read_text(encoding="utf-8", errors="replace")
@@ -73,13 +73,13 @@ def texts_of(package: Distribution) -> Iterator[tuple[str, str]]:
 
 
 def _is_text(file: PurePath) -> bool:
-    """Whether a file is about the licence, by where it is and what it is called."""
+    """Return whether a file is a licence text, by its folder and name."""
     inside = file.parts[0].endswith(".dist-info") and ("licenses" in file.parts[1:-1] or len(file.parts) == 2)
     return inside and (bool(_TEXT.match(file.name)) or "licenses" in file.parts)
 
 
 def _head(script: Path) -> str:
-    """First comment of a script, where it names a licence."""
+    """Return the first comment of a script if it names a licence, else an empty string."""
     with script.open(encoding="utf-8", errors="replace") as file:
         found = _HEAD.match(file.read(_HEAD_BYTES))
     return found[0].strip() if found and "licen" in found[0].lower() else ""

@@ -1,19 +1,19 @@
-// Stand-ins for feature extractors, so that the examples run against any server: one for each group that has features,
-// in the order in which the model's sequence computes them. Yours compute the values; these wait and make them up.
+// Stand-ins for feature extractors, so that the examples run with any server: one for each group that has features, in
+// the order of the model's sequence. Real extractors compute the values; these wait and make them up.
 
 const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Ask the server for a model, or the first that it has: its name, and `[{group, extract}, ...]`. */
+/** Return the name of a model of the server, by default its first, and `[{group, extract}, ...]`. */
 export async function standIns(url, model, key, ms = 2) {
   const headers = key === undefined ? {} : { Authorization: `Bearer ${key}` };
-  const ask = async (path) => {
+  const get = async (path) => {
     const response = await fetch(url + path, { headers });
     const content = await response.json();
     if (!response.ok) throw new Error(`${content.detail} (${content.status})`);
     return content;
   };
-  if (model === undefined) [{ name: model }] = await ask("/models");
-  const { steps, groups } = await ask(`/models/${encodeURIComponent(model)}`);
+  if (model === undefined) [{ name: model }] = await get("/models");
+  const { steps, groups } = await get(`/models/${encodeURIComponent(model)}`);
   const width = Object.fromEntries(groups.map(({ name, features }) => [name, features.length]));
   const extractors = steps
     .flatMap(({ adds }) => adds)
@@ -28,8 +28,8 @@ export async function standIns(url, model, key, ms = 2) {
   return { model, extractors };
 }
 
-/** What an example prints of an answer. */
-export function told({ prediction, groups, prefix, steps, reason, elapsed_ms }) {
+/** Return the line that an example prints for an answer. */
+export function summary({ prediction, groups, prefix, steps, reason, elapsed_ms }) {
   const used = groups.join(", ") || "nothing";
   return `${JSON.stringify(prediction)} from ${used} (${prefix} of ${steps} steps, ${reason}, ${elapsed_ms.toFixed(1)} ms)`;
 }

@@ -1,16 +1,16 @@
-"""A vehicle that looks 30 times a second and has 20 ms to say how near the obstacle ahead is.
+"""A vehicle that takes 30 pictures a second and has 20 ms to estimate how near the obstacle ahead is.
 
     python vehicle.py                               trains in a few seconds, serves, drives for 5 s
     python vehicle.py --save vehicle.safetensors    trains only; `anytime serve vehicle.safetensors`, then
-    python vehicle.py --url http://127.0.0.1:8000   drives by that server
+    python vehicle.py --url http://127.0.0.1:8000   drives with that server
 
-Six groups of features are computed from each picture, in a process of their own, in the order that the model asks for.
-When 20 ms are over, the server answers from those that have come. What the vehicle does with that: it brakes when the
-obstacle may be too near, "may" being the prediction and twice the error that is expected of the groups it rests on. A
-short prefix therefore brakes sooner, and no answer in time means: as if the obstacle were as near as it can be. So does
-a refusal, of a server that has too much to do.
+A separate process computes six groups of features from each picture, in the order of the model's sequence. After 20 ms
+the server answers from the groups that it has received. The vehicle brakes if the obstacle may be too near: if the
+prediction plus twice the expected error of its prefix exceeds a threshold. A short prefix therefore brakes sooner.
+Without an answer in time, or if an overloaded server refuses, the vehicle assumes that the obstacle is as near as
+possible.
 
-Pictures are made up: a road with a bright box on it, larger the nearer it is, in changing light and noise. Needs the
+Pictures are made up: a road with a bright box on it, larger when it is nearer, in changing light and noise. Needs the
 extras `train`, `serve` and `client`.
 """
 
@@ -40,18 +40,18 @@ Numbers = NDArray[Any]
 DEADLINE_MS = 20.0
 RATE_HZ = 30.0
 TRAINED_ON = 120
-"""Pictures."""
+"""Number of training pictures."""
 
 HEIGHT, WIDTH = 144, 192
 TOO_NEAR = 0.55
-"""Nearness at which the vehicle has to brake: 1 at the bumper, 0 at the horizon."""
+"""Nearness above which the vehicle must brake: 1 at the bumper, 0 at the horizon."""
 
-LATE_MS = 2.0
-"""An answer that is later than this is of no use any more."""
+MAX_LATENESS_MS = 2.0
+"""The vehicle ignores an answer that is later than this."""
 
 
 class Frame(NamedTuple):
-    """What the vehicle sees: this picture, the one before, and its own speed."""
+    """The input of the extractors: this picture, the previous one, and the speed of the vehicle."""
 
     picture: Numbers
     before: Numbers
@@ -62,7 +62,7 @@ _Y, _X = np.mgrid[0:HEIGHT, 0:WIDTH]
 
 
 def picture(nearness: float, place: float, light: float, rng: np.random.Generator) -> Numbers:
-    """Draw a road that narrows, the shadow of a bridge, an obstacle, and noise; all of it more or less lit."""
+    """Draw a road that narrows, the shadow of a bridge, an obstacle, and noise, at some brightness."""
     horizon = HEIGHT / 3
     road = np.abs(_X - WIDTH / 2) < 8 + 0.6 * np.maximum(_Y - horizon, 0)
     drawn = 0.4 + 0.15 * road + 0.05 * np.sin(_Y / 4.0) * road
@@ -77,7 +77,7 @@ def picture(nearness: float, place: float, light: float, rng: np.random.Generato
 
 
 def frames(rng: np.random.Generator) -> Iterator[tuple[Frame, float]]:
-    """Drive: towards an obstacle, past it, towards the next; each picture with the nearness that is to be told."""
+    """Yield the frames of a drive towards one obstacle after another, each with the true nearness."""
     while True:
         nearness, place, speed = 0.02, float(rng.uniform(-1, 1)), float(rng.uniform(0.3, 1.0))
         light = float(rng.uniform(0.6, 1.1))
@@ -90,30 +90,30 @@ def frames(rng: np.random.Generator) -> Iterator[tuple[Frame, float]]:
 
 
 def _zones(values: Numbers, rows: int, columns: int) -> Numbers:
-    """Means over rows x columns zones."""
+    """Return the means over rows x columns zones."""
     high, wide = values.shape[0] // rows, values.shape[1] // columns
     zones = values[: rows * high, : columns * wide].reshape(rows, high, columns, wide)
     return np.ravel(zones.mean(axis=(1, 3)))
 
 
 def odometry(frame: Frame) -> Numbers:
-    """Speed, and how much the picture has changed as a whole: 2 numbers."""
+    """Return the speed and the change of mean brightness: 2 numbers."""
     return np.array([frame.speed, abs(float(frame.picture.mean()) - float(frame.before.mean()))])
 
 
 def brightness(frame: Frame) -> Numbers:
-    """Light in 4 x 3 zones: 12 numbers."""
+    """Return the brightness in 4 x 3 zones: 12 numbers."""
     return _zones(frame.picture, 4, 3)
 
 
 def edges(frame: Frame) -> Numbers:
-    """Strength of edges in 4 x 3 zones, after smoothing: 12 numbers."""
+    """Return the strength of edges in 4 x 3 zones, after smoothing: 12 numbers."""
     smooth = ndimage.gaussian_filter(frame.picture, 1.5)
     return _zones(np.hypot(ndimage.sobel(smooth, axis=0), ndimage.sobel(smooth, axis=1)), 4, 3)
 
 
 def bright_region(frame: Frame) -> Numbers:
-    """Largest bright region: its share of the picture, its foot, head, width and middle: 5 numbers."""
+    """Return the share, foot, head, width and middle of the largest bright region: 5 numbers."""
     smooth = ndimage.median_filter(frame.picture, 5)
     labels, count = ndimage.label(smooth > 1.2 * np.median(smooth))
     if count == 0:
@@ -123,7 +123,7 @@ def bright_region(frame: Frame) -> Numbers:
 
 
 def texture(frame: Frame) -> Numbers:
-    """Energy of six waves of the spectrum in 2 x 3 zones: 36 numbers."""
+    """Return the energy of six bands of the spectrum in 2 x 3 zones: 36 numbers."""
     spectrum = np.fft.fft2(frame.picture, (192, 192))
     v, u = np.meshgrid(np.fft.fftfreq(192), np.fft.fftfreq(192), indexing="ij")
     found = []
@@ -136,7 +136,7 @@ def texture(frame: Frame) -> Numbers:
 
 
 def motion(frame: Frame) -> Numbers:
-    """How much better the picture before fits when it is enlarged by 1.02 ... 1.1: 5 numbers."""
+    """Return the squared differences to the previous picture, enlarged by 1, 1.02 ... 1.1: 5 numbers."""
     now, before = (ndimage.gaussian_filter(each, 1.0) for each in (frame.picture, frame.before))
     middle = np.array([HEIGHT / 3, WIDTH / 2])
     found = [float(np.square(now - before).mean())]
@@ -157,52 +157,56 @@ EXTRACTORS: dict[str, Callable[[Frame], Numbers]] = {
 
 
 def train(path: Path) -> None:
-    """Measure what each group costs here, learn the order in which they are worth it, and save the model."""
-    from anytime import AnytimeRegressor  # noqa: PLC0415  (scikit-learn, which the process of the extractors need not have)
+    """Measure the cost of each group on this machine, train the model, and save it."""
+    from anytime import AnytimeRegressor  # noqa: PLC0415  (loads scikit-learn, which the extractors' process does not need)
 
     driven = frames(np.random.default_rng(1))
     seen = [next(driven) for _ in range(TRAINED_ON)]
     blocks: dict[str, list[Numbers]] = {name: [] for name in EXTRACTORS}
-    taken: dict[str, list[float]] = {name: [] for name in EXTRACTORS}
-    with single_blas_thread():  # as in the process that will compute them
+    times: dict[str, list[float]] = {name: [] for name in EXTRACTORS}
+    with single_blas_thread():  # as in the process of the extractors
         for frame, _ in seen:
             for name, extract in EXTRACTORS.items():
                 begun = time.perf_counter()
                 blocks[name].append(extract(frame))
-                taken[name].append((time.perf_counter() - begun) * 1e3)
+                times[name].append((time.perf_counter() - begun) * 1e3)
     groups = [
-        {"name": name, "features": [f"{name}_{i}" for i in range(len(rows[0]))], "cost": float(np.median(taken[name]))}
+        {
+            "name": name,
+            "features": [f"{name}_{i}" for i in range(len(rows[0]))],
+            "cost": float(np.median(times[name])),
+        }
         for name, rows in blocks.items()
     ]
     X = np.hstack([np.array(rows) for rows in blocks.values()])
     regressor = AnytimeRegressor({"cost_unit": "ms", "groups": groups}, alpha="cv")
     model = regressor.fit(X, np.array([nearness for _, nearness in seen])).save(path)
-    print(f"{'step':<16}{'ms, up to it':>14}{'error expected':>16}")
+    print(f"{'step':<16}{'cumulative ms':>14}{'expected error':>16}")
     for step in model.manifest.steps:
         print(f"{step.group:<16}{step.cumulative_cost:>14.2f}{math.sqrt(step.cv_error or 0.0):>16.3f}")
 
 
-def may_be(answer: Answer, late_ms: float) -> float:
-    """How near the obstacle may be, for all that is known: what the vehicle acts on."""
-    if answer.reason == "overload" or late_ms > LATE_MS or answer.expected.cv_error is None:
+def upper_bound(answer: Answer, late_ms: float) -> float:
+    """Return how near the obstacle may be: the prediction plus twice its expected error, or 1 without an answer."""
+    if answer.reason == "overload" or late_ms > MAX_LATENESS_MS or answer.expected.cv_error is None:
         return 1.0
     return float(answer.prediction) + 2.0 * math.sqrt(answer.expected.cv_error)
 
 
 @dataclass
 class Second:
-    """What happened in a second of driving; each list has an entry a picture."""
+    """Results of a second of driving; each list has one entry per picture."""
 
     late_ms: list[float] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     braked: int = 0
     missed: int = 0
-    """Pictures at which it should have braked, and did not."""
+    """Pictures at which the vehicle should have braked and did not."""
 
-    def note(self, answer: Answer, late_ms: float, nearness: float) -> None:
-        """Take in the answer about a picture, and what was true."""
-        brakes = may_be(answer, late_ms) > TOO_NEAR
+    def add(self, answer: Answer, late_ms: float, nearness: float) -> None:
+        """Record the answer to a picture and the true nearness."""
+        brakes = upper_bound(answer, late_ms) > TOO_NEAR
         self.late_ms.append(late_ms)
         self.groups.append(answer.prefix)
         self.errors.append(abs(float(answer.prediction) - nearness))
@@ -210,7 +214,7 @@ class Second:
         self.missed += nearness > TOO_NEAR and not brakes
 
     def line(self, name: str) -> str:
-        """Tell of it in one line."""
+        """Return the results as one line."""
         in_time = sum(late <= 0 for late in self.late_ms)
         return (
             f"{name:<10}{in_time:>4} of {len(self.late_ms):<4}{np.mean(self.groups):>6.1f} of {len(EXTRACTORS)}"
@@ -220,14 +224,14 @@ class Second:
 
 
 def look(client: Client, frame: Frame) -> tuple[Answer, float]:
-    """The answer about a picture, and by how much it missed the deadline."""
+    """Return the answer to a picture and its lateness in milliseconds."""
     begun = time.perf_counter()
     answer = client.run(EXTRACTORS, frame, DEADLINE_MS, model="vehicle", worker="process")
     return answer, (time.perf_counter() - begun) * 1e3 - DEADLINE_MS
 
 
 def drive(client: Client, seconds: float) -> None:
-    """Look, ask and act at a steady rate; prints a line a second, and one for all of them."""
+    """Request answers at a steady rate; print a line per second and a line of totals."""
     driven = frames(np.random.default_rng(2))
     client.warm_up(EXTRACTORS, model="vehicle", worker="process")
     for _ in range(5):
@@ -235,37 +239,37 @@ def drive(client: Client, seconds: float) -> None:
     print(
         f"\n{'':<10}{'in time':<12}{'groups':>10}{'ready: p50':>14}{'worst':>8}{'error':>9}{'braked':>8}{'missed':>8}"
     )
-    whole, part, count = Second(), Second(), round(seconds * RATE_HZ)
+    total, part, count = Second(), Second(), round(seconds * RATE_HZ)
     begun = time.perf_counter()
     for i in range(count):
         frame, nearness = next(driven)
         time.sleep(max(0.0, begun + i / RATE_HZ - time.perf_counter()))
         answer, late_ms = look(client, frame)
-        for each in (whole, part):
-            each.note(answer, late_ms, nearness)
+        for each in (total, part):
+            each.add(answer, late_ms, nearness)
         if (i + 1) % round(RATE_HZ) == 0 or i + 1 == count:
             print(part.line(f"second {math.ceil((i + 1) / RATE_HZ)}"))
             part = Second()
-    print(whole.line("in all"))
+    print(total.line("in all"))
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(description="A vehicle that has 20 ms a picture.")
-    parser.add_argument("--url", help="a server that serves the model of --save; else one is started")
-    parser.add_argument("--save", type=Path, help="train, save the model there, and end")
+    """Run the example with the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="A vehicle that has 20 ms per picture.")
+    parser.add_argument("--url", help="a server of the model of --save; by default the example starts one")
+    parser.add_argument("--save", type=Path, help="train, save the model to this file, and exit")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to drive")
-    given = parser.parse_args()
-    if given.save:
-        train(given.save)
+    arguments = parser.parse_args()
+    if arguments.save:
+        train(arguments.save)
         return
-    if given.url:
-        _drive(given.url, given.seconds)
+    if arguments.url:
+        _drive(arguments.url, arguments.seconds)
         return
     with tempfile.TemporaryDirectory() as folder:
         train(Path(folder) / "vehicle.safetensors")
         with serving(Path(folder) / "vehicle.safetensors") as url:
-            _drive(url, given.seconds)
+            _drive(url, arguments.seconds)
 
 
 def _drive(url: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Anytime linear prediction: feature groups in order of what they buy for their cost, a model for every prefix."""
+"""Anytime linear prediction: feature groups ordered by gain per cost, with a linear model for every prefix."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the estimators, and scikit-learn with them, when they are first asked for."""
+    """Import the estimators, and with them scikit-learn, on first use."""
     if name in ("AnytimeClassifier", "AnytimeRegressor"):
         from anytime import estimators  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Safetensors files: arrays, and a record as JSON in the metadata. Data, never code.
+"""Safetensors files: arrays, and a record stored as JSON in the metadata. They contain data, never code.
 
-Writing goes to a file beside the target, which then takes its name, so that there is never half a file. Reading
-believes nothing: what is in the record and the arrays is for the caller to check.
+A file is written under a temporary name in the same folder and then renamed, so readers never see a partial file. The
+reader checks the container only; the caller checks the record and the arrays.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from anytime.errors import ArtifactError, file_error
 
 __all__ = [
     "Arrays",
-    "Kind",
-    "holds",
+    "FileKind",
+    "has_kind",
     "read",
     "write",
 ]
 
-LONGEST_HEADER = 100_000_000
-"""Bytes of the longest header that safetensors reads."""
+MAX_HEADER_BYTES = 100_000_000
+"""Size of the longest header that safetensors reads."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-class Kind(NamedTuple):
-    """What a file holds.
+class FileKind(NamedTuple):
+    """The kind of a file: its contents, and the words that error messages use for it.
 
     Attributes
     ----------
-    key : metadata entry of the record.
-    what : the thing, in words.  command : what writes such files.  remedy : what to do about one that is damaged.
+    key : metadata entry that stores the record.
+    what : name of the contents.  command : command that writes such files.  remedy : advice for a damaged file.
     """
 
     key: str
@@ -50,71 +50,71 @@ class Kind(NamedTuple):
     remedy: str
 
 
-def write(path: Path, kind: Kind, record: str, arrays: Arrays) -> None:
-    """Write a file.
+def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
+    """Write a file atomically.
 
     Raises
     ------
     ArtifactError
-        It cannot be written, or an array has a number that is not finite.
+        The file is not writable, or an array contains a number that is not finite.
     """
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ArtifactError(f"the {kind.what}'s array {name!r} is not finite everywhere; it was not saved")
+            raise ArtifactError(
+                f"the {kind.what}'s array {name!r} contains numbers that are not finite; it was not saved"
+            )
     content = serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        _write(aside, content, path)
+        _write(temporary, content, path)
     except OSError as error:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
 
-def _write(aside: Path, content: bytes, path: Path) -> None:
-    """Write to the file beside, then let it take the name; nothing is left of it when that fails."""
-    with aside.open("xb") as file:
+def _write(temporary: Path, content: bytes, path: Path) -> None:
+    """Write to the temporary file and rename it; remove it if that fails."""
+    with temporary.open("xb") as file:
         try:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except BaseException:
-            aside.unlink()
+            temporary.unlink()
             raise
 
 
-def read(path: Path, kind: Kind) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Record and arrays of a file.
+def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return the record and the arrays of a file.
 
     Raises
     ------
     ArtifactError
-        It is not there, not whole, or holds something else.
+        The file does not exist, is truncated or damaged, or is of another kind.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise file_error(ArtifactError, f"read {str(path)!r}", error) from error
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # the operating system rejects the name
         raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
     try:
-        deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, whatever its arrays are
+        deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
         metadata = _metadata(content)
         arrays = parse_tensors(content) if kind.key in metadata else {}
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
-        raise ArtifactError(f"{str(path)!r} is not a whole safetensors file ({error}); {kind.remedy}") from error
+        raise ArtifactError(f"{str(path)!r} is not a complete safetensors file ({error}); {kind.remedy}") from error
     if kind.key not in metadata:
-        raise ArtifactError(
-            f"{str(path)!r} is a safetensors file of something else; expected one from '{kind.command}'"
-        )
+        raise ArtifactError(f"{str(path)!r} is a safetensors file of another kind; expected one from '{kind.command}'")
     return metadata[kind.key], arrays
 
 
-def holds(path: Path, kind: Kind) -> bool:
-    """Whether a file says that it holds this kind; whether it is whole shows when it is read."""
+def has_kind(path: Path, kind: FileKind) -> bool:
+    """Return whether the header names this kind; only `read` checks the contents."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > LONGEST_HEADER:  # what other files begin with, read as a number
+            if size > MAX_HEADER_BYTES:  # the first bytes of another format, read as a number
                 return False
             header = json.loads(file.read(size))
     except (OSError, ValueError, RecursionError):
@@ -124,7 +124,7 @@ def holds(path: Path, kind: Kind) -> bool:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Metadata of a sound safetensors file: eight bytes of length, then a JSON header."""
+    """Return the metadata of a valid safetensors file: eight bytes of length, then a JSON header."""
     header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     metadata: dict[str, str] = header.get("__metadata__") or {}
     return metadata

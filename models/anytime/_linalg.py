@@ -1,14 +1,12 @@
-"""One BLAS thread for small linear algebra.
+"""Small linear algebra on one BLAS thread, and Cholesky factors that treat rank loss as a declared outcome.
 
-numpy and scipy each bring an OpenBLAS with threads of its own; on blocks of ten columns they spin against each other
-and cost ten times what they save. Only the big cross-products use more than one core, and there by rows, one BLAS
-thread each.
+*Threads.* numpy and scipy each load an OpenBLAS with its own thread pool. On blocks of ten columns the threads spin
+against each other and cost ten times what they save. Only the large cross-products use several cores: they are split by
+rows, with one BLAS thread each.
 
-Cholesky factors in which rank loss is a declared outcome.
-
-A column whose pivot falls to rounding of its own diagonal adds nothing to the columns before it. It is *dropped*: its
-row and column of the matrix become those of the identity and its right-hand side 0, so that its coefficient is exactly
-0 and the others are what they would be without it.
+*Rank loss.* A column whose pivot falls to rounding of its own diagonal adds nothing to the columns before it. It is
+*dropped*: its row and column of the matrix become those of the identity and its right-hand side becomes 0. Its
+coefficient is then exactly 0, and the other coefficients are what they would be without it.
 """
 
 from __future__ import annotations
@@ -39,37 +37,37 @@ def _controller() -> ThreadpoolController:
 
 
 def single_blas_thread() -> AbstractContextManager[object]:
-    """Context in which BLAS uses one thread; the setting is the process's, and is put back at the end."""
+    """Return a context in which BLAS uses one thread; the setting is process-wide and is restored at the end."""
     limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
     return limit
 
 
 RANK_TOLERANCE = 1e-10
-"""A pivot under this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
+"""A pivot below this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Lower factor L of a positive semi-definite matrix; `dropped` (d,) marks the columns taken out."""
+    """Lower factor L of a positive semi-definite matrix; `dropped` (d,) marks the dropped columns."""
 
     L: Float
     dropped: Bool
 
     def forward(self, B: Float) -> Float:
-        """L^-1 B, zero in dropped rows; B is (d, P)."""
+        """Return L^-1 B, zero in dropped rows; B is (d, P)."""
         if self.dropped.any():
             B = np.where(self.dropped[:, np.newaxis], 0.0, B)
         Z: Float = solve_triangular(self.L, B, lower=True, check_finite=False)
         return Z
 
     def backward(self, Z: Float) -> Float:
-        """L^-T Z for a Z from `forward`."""
+        """Return L^-T Z for a Z from `forward`."""
         W: Float = solve_triangular(self.L, Z, trans=1, lower=True, check_finite=False)
         return W
 
 
 def factorise(A: Float, reference: Float) -> Factor:
-    """Factor of A (d, d), pivots judged against the diagonal `reference` (d,) that the columns had at first."""
+    """Return the factor of A (d, d); pivots are compared with `reference` (d,), the columns' original diagonal."""
     try:
         L = np.asarray(np.linalg.cholesky(A), dtype=np.float64)
     except np.linalg.LinAlgError:
@@ -81,7 +79,7 @@ def factorise(A: Float, reference: Float) -> Factor:
 
 
 def factorise_penalised(H: Float, ridge: Float) -> Factor:
-    """Factor of H + diag(ridge), ridge (d,); a column without variation and penalty gets a pivot of its own, 1."""
+    """Return the factor of H + diag(ridge), ridge (d,); a column without variance and penalty gets the pivot 1."""
     C = H.copy()
     diagonal = np.einsum("ii->i", C)
     diagonal += ridge
@@ -90,7 +88,7 @@ def factorise_penalised(H: Float, ridge: Float) -> Factor:
 
 
 def _by_columns(A: Float, reference: Float) -> Factor:
-    """Left-looking factorisation that drops columns as it meets them."""
+    """Return the factor by a left-looking factorisation that drops columns of negligible pivot."""
     d = len(A)
     L = np.zeros((d, d))
     dropped = np.zeros(d, dtype=np.bool_)

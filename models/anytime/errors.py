@@ -1,15 +1,15 @@
-"""What can go wrong, as one tree.
+"""The exception tree of the library.
 
 AnytimeError (also a ValueError)
 ├── GroupsError      the groups file, or how it fits the table
 ├── TableError       the data: unreadable, empty, text where numbers belong, no target
-├── TrainingError    a request that cannot be trained
-├── ArtifactError    a model file: truncated, tampered with, foreign, newer than this library
-├── ValuesError      what was handed to a prediction: group, values, budget, policy
-└── ExtractorError   an extractor that failed or cannot be run in the worker asked for
+├── TrainingError    options or data that training does not support
+├── ArtifactError    a model file: truncated, modified, not a model file, newer than this library
+├── ValuesError      an argument of a prediction: group, values, budget, policy
+└── ExtractorError   an extractor that failed, or that the selected worker does not support
 
-Every message says in one line what was received, what was expected and what to do. `AnytimeError.environment` tells
-failures of the system from mistakes in the call or its files.
+Every message states in one line what was received, what was expected and what to do. `AnytimeError.environment`
+separates failures of the system from mistakes in the call or its files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 SUMMARY_LENGTH = 300
-"""Characters kept of the message of somebody's exception."""
+"""Maximum number of characters of a foreign exception's message."""
 
 
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -43,12 +43,12 @@ _WRONG_NAME = (errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class AnytimeError(ValueError):
-    """Root of every error this library raises on purpose.
+    """Root of every error that this library raises deliberately.
 
     Attributes
     ----------
-    environment : whether the network, the disk, memory or a worker failed, so that the same call may succeed later;
-        otherwise the call or one of its files is invalid.
+    environment : true if the network, the disk, memory or a worker failed, so that the same call may succeed later;
+        false if the call or one of its files is invalid.
     """
 
     def __init__(self, *args: object, environment: bool = False) -> None:
@@ -57,70 +57,70 @@ class AnytimeError(ValueError):
 
 
 class GroupsError(AnytimeError):
-    """The groups file is wrong, or does not fit the table."""
+    """Invalid groups file, or one that does not fit the table."""
 
 
 class TableError(AnytimeError):
-    """The data cannot be read or used as asked."""
+    """Unreadable or unusable data."""
 
 
 class TrainingError(AnytimeError):
-    """The options do not go together, or the data cannot answer them."""
+    """Conflicting options, or data that the options do not fit."""
 
 
 class ArtifactError(AnytimeError):
-    """A model file cannot be trusted or understood."""
+    """Invalid or unsupported model file."""
 
 
 class ValuesError(AnytimeError):
-    """A prediction was handed something it cannot use; it stays as it was."""
+    """Invalid argument of a prediction; the prediction is unchanged."""
 
 
 class ExtractorError(AnytimeError):
-    """An extractor failed, or cannot run in the worker asked for."""
+    """Failed extractor, or one that the selected worker does not support."""
 
 
 def environmental(error: BaseException) -> bool:
-    """Return whether an exception is the system's failure, such as a full disk, rather than a wrong path or content."""
+    """Return whether the system caused an exception (a full disk, for example) rather than a wrong path or content."""
     if not isinstance(error, OSError) or error.errno is None:
         return False
     return not isinstance(error, _WRONG_PATH) and error.errno not in _WRONG_NAME
 
 
 def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:
-    """Return the error of a file operation, such as "read 'm.safetensors'", that the system refused."""
+    """Return the error for a file operation that the system refused; `doing` is "read 'm.safetensors'", for example."""
     reason = (error.strerror or str(error)).lower()
     return kind(f"cannot {doing}: {reason}{remedy}", environment=environmental(error))
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:
-    """Names in quotes, at most `limit` of them, with a count of the rest."""
+    """Return names in quotes, at most `limit` of them, with a count of the rest."""
     items = [repr(str(name)) for name in names]
     shown = ", ".join(items[:limit])
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """End of a message about an unknown name: the nearest known one, or the known ones."""
+    """Return the end of a message about an unknown name: the closest known name, or the known names."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}"
 
 
 def summary(error: BaseException) -> str:
-    """Put an exception in one line."""
+    """Return an exception as one line of text."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind
 
 
 def unusable(column: str, kind: object, *, numeric: bool) -> str:
-    """Return what to say of a column whose type has no values to learn from, such as dates.
+    """Return the message for a column whose type has no values to learn from, such as dates.
 
     Parameters
     ----------
-    column : its name or names, quoted.
-    kind : its type.
-    numeric : whether numbers are required; text is accepted otherwise, as a target or a query.
+    column : name or names of the column, quoted.
+    kind : type of the column.
+    numeric : whether numbers are required; otherwise text is accepted, as a target or a query.
     """
     expected = "numbers" if numeric else "numbers or text"
     return (

@@ -1,15 +1,11 @@
-"""What the estimators share: groups and columns, moments by fold, prefixes by budget.
+"""scikit-learn estimators: the trainer behind `fit`, every prefix behind `predict`.
 
-Regression on feature groups.
-
-Classification on feature groups.
-
-scikit-learn estimators: the trainer behind `fit`, every prefix behind `predict`.
+`Estimator` holds what regression and classification share: groups and columns, moments by fold, prefixes by budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from functools import wraps
 from numbers import Integral
@@ -18,6 +14,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -34,12 +32,12 @@ from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.probabilities import class_probabilities, expected_responses
 from anytime.moments.accumulate import Block, fold_moments_of
 from anytime.moments.streaming import MomentStream
-from anytime.target import Target, check_family
+from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.provenance import provenance
-from anytime.types import FamilyName, Float, Method
+from anytime.types import FamilyName, Float, Index, Method
 
 __all__ = [
     "AnytimeClassifier",
@@ -55,7 +53,7 @@ Learner = TypeVar("Learner", bound="Estimator")
 
 
 def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callable[Concatenate[Learner, P], Learner]:
-    """Have a method that learns leave its estimator as it was where it raises."""
+    """Restore the estimator's attributes if a learning method raises."""
 
     @wraps(learn)
     def method(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> Learner:
@@ -71,16 +69,16 @@ def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callabl
 
 
 def learns_from_streams(estimator: Estimator) -> bool:
-    """Whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""
+    """Return whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""
     if not estimator._by_moments:
         raise AttributeError(
-            "partial_fit learns by least squares (family='gaussian'); a likelihood needs all rows at once"
+            "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
     return True
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What the regressor and the classifier share."""
+    """Common base of the regressor and the classifier."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cost_blind: bool = False,
         doubling: bool = False,
         alpha: float | Literal["cv"] = 1e-5,
-        folds: int | None = None,
+        cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
         epsilon: float | None = None,
@@ -104,7 +102,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cost_blind = cost_blind
         self.doubling = doubling
         self.alpha = alpha
-        self.folds = folds
+        self.cv = cv
         self.one_se = one_se
         self.nested = nested
         self.epsilon = epsilon
@@ -123,18 +121,56 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return [self.fit_.groups.names[step.adds[-1]] for step in self.fit_.sequence.steps]
 
     @property
+    def coef_(self) -> Float:
+        """Coefficients of the whole sequence in raw units, (n_features_in_,) or (n_features_in_, P)."""
+        check_is_fitted(self)
+        prefixes = self.fit_.prefixes
+        coef = np.zeros((self.n_features_in_, len(prefixes.intercept)))
+        coef[self._columns[prefixes.columns[: prefixes.ends[-1]]]] = prefixes.coef(prefixes.steps)
+        return coef[:, 0] if self._is_single else coef
+
+    @property
+    def intercept_(self) -> float | Float:
+        """Intercept of the whole sequence for raw features: the score where every feature is 0; a number, or (P,)."""
+        check_is_fitted(self)
+        prefixes = self.fit_.prefixes
+        used = prefixes.columns[: prefixes.ends[-1]]
+        intercept = prefixes.intercept_of(prefixes.steps) - prefixes.mean[used] @ prefixes.coef(prefixes.steps)
+        return float(intercept[0]) if self._is_single else intercept
+
+    @property
+    def _is_single(self) -> bool:
+        """Whether there is one response, and it is not a matrix of one column."""
+        return len(self.fit_.prefixes.intercept) == 1 and getattr(self, "_flat", True)
+
+    @property
+    def alpha_(self) -> float:
+        """The penalty that ordered the groups."""
+        return float(self.fit_.alpha)
+
+    @property
+    def alphas_(self) -> Float:
+        """The penalty of each prefix, (steps + 1,); element 0 belongs to the base rate, which has no coefficients."""
+        return self.fit_.alphas
+
+    @property
+    def costs_(self) -> Float:
+        """The cumulative cost of each prefix, (steps + 1,)."""
+        return self.fit_.sequence.costs
+
+    @property
     def curve_(self) -> Curve:
         """Cost, explained variance and error of every prefix."""
         return self.fit_.curve
 
     @property
     def guarantee_(self) -> Guarantee:
-        """What the theory promises of the sequence."""
+        """The theoretical guarantee of the sequence."""
         return self.fit_.guarantee
 
     @property
     def model_(self) -> LoadedModel:
-        """The model, with which predictions are opened; it is built once for each fit."""
+        """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
         built: tuple[Fit, LoadedModel] | None = getattr(self, "_built", None)
         if built is None or built[0] is not self.fit_:
@@ -143,14 +179,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return built[1]
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
-        """Write the model file; the model is named like the file unless `name` is given."""
+        """Write the model file; the model is named after the file unless `name` is given."""
         return self._model(name or Path(path).stem, keep_moments=keep_moments).save(path)
 
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
-        origin = provenance(self.fit_, "memory", folds=self._count(), seed=seed)
+        origin = provenance(self.fit_, "memory", folds=self._fold_count, seed=seed)
         return self.fit_.model(name, self._target, origin, keep_moments=keep_moments)
+
+    def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
+        """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
+        predictions = self.staged_predict(X)
+        return np.array([self._measure(y, predicted, sample_weight=sample_weight) for predicted in predictions])
+
+    def staged_predict(self, X: Any) -> Iterator[Any]:
+        """Predict by every prefix."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
+        """Return the score of predictions."""
+        raise NotImplementedError
 
     def _options(self) -> Options:
         options = Options(
@@ -168,30 +218,42 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     @property
     def _by_moments(self) -> bool:
-        """Whether what it fits depends on the rows by their moments alone."""
+        """Whether the fit depends on the rows only through their moments."""
         return bool(self.family == "gaussian")
 
     def _family(self) -> FamilyName:
-        """The family, settled."""
+        """Return the family to fit."""
         raise NotImplementedError
 
     def _count(self) -> int | None:
-        """Number of folds: as given, else 5 where they are needed."""
-        if self.folds is not None and self.folds < 2:
-            raise TrainingError(f"folds is {self.folds}; expected 2 or more, or None")
-        needed = self.alpha == "cv" or self.nested
-        return self.folds or (5 if needed else None)
+        """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""
+        if isinstance(self.cv, Integral) and int(self.cv) >= 2:
+            return int(self.cv)
+        if self.cv is not None:
+            raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
+        return 5 if self.alpha == "cv" or self.nested else None
+
+    def _assigned(self, X: Any, Y: Float, query: Any) -> tuple[Index | None, int]:
+        """Return the fold of each row, None for one fold, and the number of folds."""
+        if not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
+            y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
+            self._fold_count: int | None = None
+            tests = [test for _, test in check_cv(self.cv).split(X, y, query)]
+            self._fold_count = len(tests)
+            return _folds_of(tests, len(Y)), len(tests)
+        self._fold_count = self._count()
+        count = fold_count(self._fold_count or 1, len(Y))
+        assigner = FoldAssigner(count, _seed(self.random_state), stratified=stratified(self._family()))
+        return assigner.take(Y, None if query is None else np.asarray(query)), count
 
     def _learn(self, X: Any, Y: Any, sample_weight: Any, query: Any) -> None:
-        """Moments by fold, then everything else from them."""
+        """Compute the moments by fold, and fit everything from them."""
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
         options = self._options()
         check_family(options.family, self._target)
         Y = Y.reshape(len(Y), -1)
-        count = fold_count(self._count() or 1, len(Y))
-        deal = FoldAssigner(count, _seed(self.random_state), stratified=stratified(options.family))
-        folds = deal.take(Y, None if query is None else np.asarray(query))
+        folds, count = self._assigned(X, Y, query)
         parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
         self._stream: MomentStream | None = None
         observed = None
@@ -200,36 +262,37 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.fit_: Fit = fit(parts, self._groups, options, observed)
 
     def _learn_more(self, X: Any, Y: Float, sample_weight: Any, decay: float) -> None:
-        """Add rows to those of the stream, and learn from all of them."""
+        """Add rows to those of the stream, and fit to all of them."""
         options = self._options()
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        stream = copy(getattr(self, "_stream", None))  # of rows from which nothing can be learned none are kept
+        stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
         if stream is None:
-            stream = MomentStream(self._count() or 1, _seed(self.random_state))
+            self._fold_count = self._count()
+            stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
         stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
         self.fit_ = fit(stream.parts, self._groups, options)
         self._stream = stream
 
     @property
-    def _streaming(self) -> bool:
-        """Whether rows have come by `partial_fit`."""
+    def _has_stream(self) -> bool:
+        """Whether `partial_fit` has received rows."""
         return getattr(self, "_stream", None) is not None
 
     def _read_groups(self) -> None:
-        """Read the groups, from their file where they are in one: once, so that what is fitted needs it no more."""
-        self._given: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+        """Read the groups, from their file if they are in one: once, so that predictions do not need the file."""
+        self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
 
     def _settle_groups(self, X: Any) -> None:
-        """Set the groups, and the place of each of their features in the columns of X."""
+        """Set the groups, and the position of each of their features in the columns of X."""
         names = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
-        self._groups, self._columns = settled_columns(names, self._given)
+        self._groups, self._columns = settled_columns(names, self._given_groups)
 
     def _checked(self, X: Any) -> Float:
-        """Rows to predict (n, D), NaN imputed by the training means."""
+        """Return the validated rows to predict (n, D), with NaN replaced by the training means."""
         check_is_fitted(self)
         X = validate_data(
             self,
-            picked_columns(X, self._given),
+            picked_columns(X, self._given_groups),
             accept_sparse="csr",
             dtype=np.float64,
             ensure_all_finite="allow-nan",
@@ -241,7 +304,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return filled
 
     def _prefix(self, budget: float | None) -> int:
-        """Longest prefix within a budget."""
+        """Return the longest prefix within a budget."""
         return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
 
     def _scores(self, X: Any, budget: float | None) -> Float:
@@ -255,13 +318,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
 
 def names_of(y: Any) -> tuple[str, ...]:
-    """Names of the target columns, of a Series or a DataFrame that has them."""
+    """Return the names of the target columns, if y is a Series or a DataFrame with names."""
     found = tuple(y.columns) if hasattr(y, "columns") else (getattr(y, "name", None),)
     return found if all(isinstance(name, str) and name for name in found) else ()
 
 
+def _folds_of(tests: list[Any], rows: int) -> Index:
+    """Return the fold of each row (rows,), given the test rows of each fold."""
+    folds = np.full(rows, -1, dtype=np.intp)
+    for number, test in enumerate(tests):
+        folds[test] = number
+    if len(tests) < 2 or sum(map(len, tests)) != rows or folds.min() < 0:
+        raise TrainingError(
+            f"cv makes {len(tests)} folds that test {sum(map(len, tests))} rows of {rows}; expected a splitter of 2 or"
+            " more folds that tests each row once, such as KFold"
+        )
+    return folds
+
+
 def _seed(random_state: Any) -> int:
-    """Return the seed of the folds: an integer as it is, as on the command line; otherwise a draw from the state."""
+    """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
@@ -273,25 +349,28 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     Parameters
     ----------
     groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
-        A DataFrame's columns are picked by name; an array's are x0, x1, ..., or stand in the order of the groups.
+        A DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; or "poisson", for counts.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
-    cost_blind : forget the costs in selection; with "omp" this is G-OMP.
-    doubling : take no step that costs more than all before it together (Algorithm 2).
-    alpha : penalty alpha/2 |w|^2 beside the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
-    folds : number of folds for `alpha="cv"` and for errors; None is 5 where they are needed, else none.
-    one_se : take the largest penalty within one standard error of the best.
-    nested : let each fold learn its own order for the errors.
-    epsilon : stop where no group left has a projection of the residual longer than this, in deviations of the response
-        (Group-OMP); None takes every group.
-    n_jobs : threads over the rows, as joblib counts them.
+    cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
+    doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
+    alpha : penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
+    cv : number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once.
+        None means 5 folds if they are needed, else none.
+    one_se : select the largest penalty within one standard error of the best.
+    nested : learn the order in each fold for the errors.
+    epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
+        the response (Group-OMP); None selects every group.
+    n_jobs : threads over the rows, as in joblib.
     random_state : seed of the folds.
 
     Attributes
     ----------
-    sequence_ : chosen group of each step.  curve_ : cost, explained variance and error of each prefix.
-    guarantee_ : what the theory promises.  model_ : the model as it is saved and served.
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+    sequence_ : chosen group of each step.  costs_ : cumulative cost of each prefix, (steps + 1,).
+    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each feature.
+    alpha_ : the penalty that ordered the groups.  alphas_ : the penalty of each prefix, (steps + 1,).
+    curve_ : cost, explained variance and error of each prefix.  guarantee_ : the theoretical guarantee of the sequence.
+    model_ : the model, which opens predictions.  n_features_in_, feature_names_in_ : as in scikit-learn.
 
     References
     ----------
@@ -313,7 +392,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         X : (n, D) array, DataFrame or scipy sparse; NaN is imputed by the training mean.
         y : (n,) or (n, P) responses.
         sample_weight : (n,) weights of the rows.
-        query : (n,) keys; rows of one key stay in one fold.
+        query : (n,) keys; rows with the same key stay in the same fold.
         """
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         check_no_times("y", y)
@@ -321,16 +400,22 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         self._read_groups()
         several = self._family() != "poisson"
         X, y = validate_data(
-            self, picked_columns(X, self._given), y, multi_output=several, y_numeric=True, dtype="numeric", **options
+            self,
+            picked_columns(X, self._given_groups),
+            y,
+            multi_output=several,
+            y_numeric=True,
+            dtype="numeric",
+            **options,
         )
         self._settle_groups(X)
         self._flat = y.ndim == 1
         default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
         if self._family() == "poisson":
             if not self._flat:
-                raise TrainingError(f"y has {y.shape[1]} columns; family poisson expects one count a row")
+                raise TrainingError(f"y has {y.shape[1]} columns; family poisson expects one count per row")
             if (y < 0).any():
-                raise TrainingError(f"y is {y.min()} in some row; family poisson expects counts, 0 or more")
+                raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
         self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
         self._learn(ordered_columns(X, self._columns), y, sample_weight, query)
         return self
@@ -338,16 +423,16 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
     @all_or_nothing
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, decay: float = 1.0) -> Self:
-        """Learn from more rows by least squares: as `fit` of all rows that came this way, old ones weighing less.
+        """Learn from more rows by least squares: as `fit` of all rows that `partial_fit` received.
 
-        What `fit` was given is no part of it: it begins anew, and so does the first `partial_fit` after it.
+        Rows from `fit` do not count: the first `partial_fit` after a `fit` starts over, as does each `fit`.
 
         Parameters
         ----------
         X, y, sample_weight : as in `fit`; at least two rows the first time.
-        decay : what the rows before count beside these from now on, 0 to 1.
+        decay : factor for the weight of all earlier rows, 0 to 1.
         """
-        first = not self._streaming
+        first = not self._has_stream
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
         check_no_times("y", y)
         names = names_of(y)
@@ -355,7 +440,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
             self._read_groups()
         X, y = validate_data(
             self,
-            picked_columns(X, self._given),
+            picked_columns(X, self._given_groups),
             y,
             multi_output=True,
             y_numeric=True,
@@ -370,21 +455,29 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
             self._target = Target("regression", names or default)
         Y = y.reshape(len(y), -1)
         if Y.shape[1] != len(self._target.columns):
-            raise TrainingError(f"y has {Y.shape[1]} columns; those before had {len(self._target.columns)}")
+            raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
         self._learn_more(ordered_columns(X, self._columns), Y, sample_weight, decay)
         return self
 
     def predict(self, X: Any, budget: float | None = None) -> Float:
-        """Predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default."""
+        """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default."""
         return self._shaped(self._scores(X, budget))
 
     def staged_predict(self, X: Any) -> Iterator[Float]:
-        """Predictions of every prefix: steps + 1 arrays, the first being the base rate."""
+        """Yield predictions of every prefix: steps + 1 arrays, the base rate first."""
         yield from map(self._shaped, self._staged_scores(X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
+        """Return the R² of the longest prefix within `budget`, the mean over responses; all steps by default."""
+        return self._measure(y, self.predict(X, budget), sample_weight=sample_weight)
+
+    @staticmethod
+    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
+
     def _shaped(self, scores: Float) -> Float:
-        told = expected_responses(scores, self._family())
-        return told[:, 0] if self._flat else told
+        expected = expected_responses(scores, self._family())
+        return expected[:, 0] if self._flat else expected
 
     @property
     def _by_moments(self) -> bool:
@@ -400,7 +493,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     Parameters
     ----------
     family : "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot
-        classes, of which two share one response, the second class's indicator; its estimates are clipped to [0, 1] and
+        classes. Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and
         scaled to sum to one. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
         `LogisticRegression(C=1/(n * alpha))` on standardised data.
 
@@ -415,7 +508,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         names = names_of(y)
         self._read_groups()
-        X, y = validate_data(self, picked_columns(X, self._given), y, dtype="numeric", **options)
+        X, y = validate_data(self, picked_columns(X, self._given_groups), y, dtype="numeric", **options)
         check_classification_targets(y)
         self._settle_groups(X)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -437,14 +530,14 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        classes : all classes there will be, the first time; those of the first rows if left out.
+        classes : all classes that may occur, in the first call; by default those of the first rows.
         """
-        first = not self._streaming
+        first = not self._has_stream
         options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
         names = names_of(y)
         if first:
             self._read_groups()
-        X, y = validate_data(self, picked_columns(X, self._given), y, dtype="numeric", reset=first, **options)
+        X, y = validate_data(self, picked_columns(X, self._given_groups), y, dtype="numeric", reset=first, **options)
         check_classification_targets(y)
         if first:
             self._settle_groups(X)
@@ -455,14 +548,14 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             self._target = Target("binary" if binary else "multiclass", names or ("y",), tuple(self.classes_.tolist()))
         new = np.setdiff1d(y, self.classes_)
         if len(new):
-            raise TrainingError(f"y has class {new.tolist()[0]!r}, which the first rows had not; give all by classes=")
-        told = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        one_hot = (np.asarray(y)[:, np.newaxis] == told).astype(np.float64)
+            raise TrainingError(f"y has class {new.tolist()[0]!r}, which the first rows lack; give all by classes=")
+        labels = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        one_hot = (np.asarray(y)[:, np.newaxis] == labels).astype(np.float64)
         self._learn_more(ordered_columns(X, self._columns), one_hot, sample_weight, decay)
         return self
 
     def decision_function(self, X: Any, budget: float | None = None) -> Float:
-        """Scores (n, classes), or for two classes (n,), positive where the second is more likely: its log-odds."""
+        """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
         scores = self._scores(X, budget)
         if scores.shape[1] > 1:
             return scores
@@ -477,19 +570,27 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return class_probabilities(scores, self._family())
 
     def predict_proba(self, X: Any, budget: float | None = None) -> Float:
-        """Probabilities (n, classes) by the longest prefix within `budget`."""
+        """Return probabilities (n, classes) by the longest prefix within `budget`."""
         return self._likely(self._scores(X, budget))
 
     def predict(self, X: Any, budget: float | None = None) -> Any:
-        """The most likely classes (n,) by the longest prefix within `budget`; all steps by default."""
+        """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default."""
         likely = self.predict_proba(X, budget)
         return self.classes_[likely.argmax(axis=1)]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
+        """Return the accuracy of the longest prefix within `budget`; all steps by default."""
+        return self._measure(y, self.predict(X, budget), sample_weight=sample_weight)
+
+    @staticmethod
+    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
-        """Probabilities by every prefix: steps + 1 arrays, the first being the base rates."""
+        """Yield probabilities by every prefix: steps + 1 arrays, the base rates first."""
         yield from map(self._likely, self._staged_scores(X))
 
     def staged_predict(self, X: Any) -> Iterator[Any]:
-        """Classes by every prefix: steps + 1 arrays."""
+        """Yield classes by every prefix: steps + 1 arrays."""
         for likely in self.staged_predict_proba(X):
             yield self.classes_[likely.argmax(axis=1)]

@@ -1,9 +1,8 @@
-"""Which fold a row belongs to: balanced, seeded, and the same however the table is cut into batches.
+"""Assignment of rows to folds: balanced, seeded, and independent of how the table is cut into batches.
 
-Dealing the rows of a table into folds, from its first row on or from any other.
-
-Whoever begins in the middle has to know what went before: how many rows, and where folds follow classes or queries,
-which. That is a tally, which tells of a range of rows at the price of reading one or two columns.
+Assignment may start at any row. A worker that starts in the middle of a table needs a summary of the rows before: their
+number and, where folds follow classes or queries, the counts of the classes or the queries themselves. `FoldCounts`
+stores that summary; computing it reads only the target and query columns.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
 
 
 class FoldStream:
-    """Fold numbers for one row after another: each run of `count` rows has every fold once, in random order."""
+    """Fold numbers of consecutive rows: each run of `count` rows has every fold once, in random order."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         self.count = count
@@ -39,32 +38,32 @@ class FoldStream:
         self._ready = np.empty(0, dtype=np.intp)
 
     def take(self, rows: int) -> Index:
-        """Folds of the next `rows` rows, (rows,)."""
+        """Return the folds of the next `rows` rows, (rows,)."""
         runs = -(-(rows - len(self._ready)) // self.count)
         if runs > 0:
             more = self._rng.random((runs, self.count)).argsort(axis=1).ravel()
             self._ready = np.concatenate([self._ready, more])
-        taken, self._ready = self._ready[:rows], self._ready[rows:]
-        return taken
+        folds, self._ready = self._ready[:rows], self._ready[rows:]
+        return folds
 
     def skip(self, rows: int) -> None:
-        """Go on behind the next `rows` rows, without drawing for them."""
+        """Advance past the next `rows` rows without drawing their folds."""
         ready = min(rows, len(self._ready))
         self._ready = self._ready[ready:]
-        runs, rest = divmod(rows - ready, self.count)
-        self._rng.bit_generator.advance(runs * self.count)  # type: ignore[attr-defined]  # of PCG64: a draw a number
-        self.take(rest)
+        runs, remainder = divmod(rows - ready, self.count)
+        self._rng.bit_generator.advance(runs * self.count)  # type: ignore[attr-defined]  # PCG64 draws once per number
+        self.take(remainder)
 
 
 class StratifiedFolds:
-    """Fold numbers by a class: each class is dealt out by itself, so that two rows of one are in two folds."""
+    """Fold numbers stratified by class: each class has its own `FoldStream`, so folds have equal shares of it."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         self._count, self._seed = count, int(rng.integers(2**63))
         self._streams: dict[Hashable, FoldStream] = {}
 
     def take(self, labels: Index) -> Index:
-        """Folds of the next rows by the codes of their classes, (rows,)."""
+        """Return the folds (rows,) of the next rows, given the codes of their classes."""
         folds = np.empty(len(labels), dtype=np.intp)
         for label in np.unique(labels).tolist():
             rows = np.flatnonzero(labels == label)
@@ -72,29 +71,29 @@ class StratifiedFolds:
         return folds
 
     def skip(self, counts: Mapping[int, int]) -> None:
-        """Go on behind so many rows of each class."""
+        """Advance past the given number of rows of each class."""
         for label, rows in counts.items():
             self._of(label).skip(rows)
 
     def _of(self, label: int) -> FoldStream:
-        if label not in self._streams:  # a generator of its own, so that batches change nothing
+        if label not in self._streams:  # its own generator, so that the batches do not matter
             self._streams[label] = FoldStream(self._count, np.random.default_rng([self._seed, label]))
         return self._streams[label]
 
 
 class GroupedFolds:
-    """Fold numbers by a key (a query): rows of one key share a fold, keys are dealt out as they appear."""
+    """Fold numbers by key (a query): rows with one key share a fold, which is drawn when the key first appears."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         self._stream = FoldStream(count, rng)
         self._fold: dict[Hashable, int] = {}
 
     def take(self, keys: Iterable[Hashable]) -> Index:
-        """Folds of the next rows by their keys, (rows,)."""
+        """Return the folds (rows,) of the next rows, given their keys."""
         return np.array([self._of(key) for key in keys], dtype=np.intp)
 
     def only(self, keys: Iterable[Hashable]) -> Self:
-        """The same folds for some keys, which have theirs already, and for no others."""
+        """Return a copy that knows the folds of some keys only; all of them must have one already."""
         some = copy(self)
         some._fold = {key: self._fold[key] for key in keys}
         return some
@@ -107,13 +106,13 @@ class GroupedFolds:
 
 @dataclass(frozen=True)
 class FoldCounts:
-    """What dealing must know of some rows.
+    """Summary of some rows that fold assignment needs to continue after them.
 
     Attributes
     ----------
-    rows : how many.
-    classes : how many of each class, by its code, where folds are stratified.
-    queries : the different queries, as they appear, where rows have them.
+    rows : number of rows.
+    classes : number of rows of each class, by its code, where folds are stratified.
+    queries : the distinct queries in order of appearance, where rows have queries.
     """
 
     rows: int = 0
@@ -122,22 +121,22 @@ class FoldCounts:
 
 
 def fold_count(folds: int, rows: int) -> int:
-    """Return how many folds some rows are dealt into: at most one for each row, and at least 1."""
+    """Return the number of folds for some rows: at most one per row, and at least 1."""
     return max(min(folds, max(rows, 2)), 1)
 
 
 def stratified(family: FamilyName) -> bool:
-    """Return whether the rows of each class are dealt out by themselves."""
+    """Return whether folds are stratified by class."""
     return family in ("binomial", "multinomial")
 
 
 class FoldAssigner:
-    """The fold of one row after another.
+    """Assignment of consecutive rows to folds.
 
     Parameters
     ----------
-    folds : how many; nothing is dealt into one.
-    stratified : deal the rows of each class out by themselves, where rows have no query.
+    folds : number of folds; with one fold, rows are not assigned.
+    stratified : stratify by class, where rows have no query.
     """
 
     def __init__(self, folds: int, seed: int, *, stratified: bool) -> None:
@@ -147,7 +146,7 @@ class FoldAssigner:
         self._by_class = StratifiedFolds(folds, rng)
 
     def take(self, Y: Float, query: NDArray[Any] | None) -> Index | None:
-        """Folds of the next rows (rows,), by their responses (rows, P) and queries (rows,); None for one fold."""
+        """Return the folds (rows,) of the next rows by responses (rows, P) and queries (rows,); None with one fold."""
         if self.folds == 1:
             return None
         if query is not None:
@@ -155,7 +154,7 @@ class FoldAssigner:
         return self._by_class.take(class_codes(Y)) if self.stratified else self._by_row.take(len(Y))
 
     def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> FoldCounts:
-        """What is to be known of some rows, given part by part: responses and queries as for `take`."""
+        """Return the summary of some rows, given in parts: responses and queries as in `take`."""
         rows, classes, queries = 0, dict[int, int](), dict[Hashable, None]()
         for Y, query in parts:
             rows += len(Y)
@@ -167,7 +166,7 @@ class FoldAssigner:
         return FoldCounts(rows, classes, tuple(queries))
 
     def skip(self, before: FoldCounts) -> None:
-        """Go on behind some rows."""
+        """Advance past some rows."""
         if self.folds == 1:
             return
         if before.queries:
@@ -178,17 +177,17 @@ class FoldAssigner:
             self._by_row.skip(before.rows)
 
     def copy(self) -> Self:
-        """Another that goes on from the same row."""
+        """Return an independent copy at the same row."""
         return deepcopy(self)
 
     def split(self, parts: Iterable[FoldCounts]) -> list[Self]:
-        """One for each of some consecutive parts of the rows to come, that needs none of the others."""
-        deals = []
+        """Return an independent assigner for each of some consecutive parts of the next rows."""
+        assigners = []
         for part in parts:
-            here = copy(self)
-            here._by_row, here._by_class = deepcopy((self._by_row, self._by_class))
+            assigner = copy(self)
+            assigner._by_row, assigner._by_class = deepcopy((self._by_row, self._by_class))
             self.skip(part)
             if self.folds > 1:
-                here._by_query = self._by_query.only(part.queries)
-            deals.append(here)
-        return deals
+                assigner._by_query = self._by_query.only(part.queries)
+            assigners.append(assigner)
+        return assigners

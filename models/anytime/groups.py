@@ -1,15 +1,13 @@
-"""Feature groups: what is computed together at test time, and what it costs.
+"""Feature groups: features that are computed together at test time, and their cost.
 
 A groups file is JSON or YAML::
 
     {"cost_unit": "ms", "groups": [{"name": "hog", "features": ["hog_0", "hog_1"], "cost": 2.5, "requires":
     ["resize"]}]}
 
-Every feature is in exactly one group. The order of the file is the order of the columns everywhere in this library: a
-group is a contiguous slice of it. A group may require others, paid once, and may have no features of its own (a blood
-draw).
-
-Files written for people and programs alike: groups at new costs, and what stands beside them.
+Every feature belongs to exactly one group. The order of the file is the order of the columns everywhere in this
+library, so a group is a contiguous slice of columns. A group may require others, whose cost is paid once, and may have
+no features of its own (a blood draw).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ __all__ = [
 ]
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
-"""What is raised of text that is no JSON or YAML, or holds a number too long, or a date or a value that is none."""
+"""Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
 
 
 class FeatureGroup(BaseModel):
@@ -79,45 +77,47 @@ class FeatureGroups(BaseModel):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the groups, in order."""
+        """Return the names of the groups, in order."""
         return tuple(group.name for group in self.groups)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """Every feature, group after group: the column order of the library."""
+        """Return every feature, group after group: the column order of the library."""
         return tuple(feature for group in self.groups for feature in group.features)
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """Columns of each group in `features`."""
+        """Return the columns of each group in `features`."""
         ends = np.cumsum([len(group.features) for group in self.groups]).tolist()
         return tuple(slice(end - len(group.features), end) for group, end in zip(self.groups, ends, strict=True))
 
     @cached_property
     def costs(self) -> Float:
-        """Cost of each group, (groups,), in `cost_unit`."""
+        """Return the cost of each group, (groups,), in `cost_unit`."""
         return np.array([group.cost for group in self.groups], dtype=np.float64)
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """Index of each group by name."""
+        """Return the index of each group by name."""
         return {name: index for index, name in enumerate(self.names)}
 
     def position(self, name: str) -> int:
-        """Index of a group; GroupsError with the nearest name when there is none."""
+        """Return the index of a group; raise GroupsError with the nearest name if it does not exist."""
         if name not in self.positions:
             raise GroupsError(f"there is no group {name!r}; {suggestion(name, self.names)}")
         return self.positions[name]
 
     @cached_property
     def prerequisites(self) -> tuple[tuple[int, ...], ...]:
-        """For each group, all it requires, directly or not, each after what it requires itself."""
+        """Return, for each group, all direct and indirect requirements, each after its own requirements."""
         required = {i: [self.position(name) for name in group.requires] for i, group in enumerate(self.groups)}
         try:
             order = tuple(TopologicalSorter(required).static_order())
         except CycleError as error:
-            circle = " -> ".join(self.names[i] for i in reversed(error.args[1]))
-            raise GroupsError(f"the groups require each other in a circle: {circle}; remove one of these") from None
+            cycle = " -> ".join(self.names[i] for i in reversed(error.args[1]))
+            raise GroupsError(
+                f"the groups require each other in a cycle: {cycle}; remove one of these requirements"
+            ) from None
         closed: dict[int, tuple[int, ...]] = {}
         for i in order:
             closed[i] = tuple(dict.fromkeys(p for direct in required[i] for p in (*closed[direct], direct)))
@@ -125,14 +125,14 @@ class FeatureGroups(BaseModel):
 
     @cached_property
     def featured(self) -> tuple[str, ...]:
-        """Names of the groups that have features."""
+        """Return the names of the groups that have features."""
         return tuple(group.name for group in self.groups if group.features)
 
     def without(self, features: Iterable[str]) -> FeatureGroups:
-        """The same groups less some features; a group left empty stays, so that what requires it still pays for it."""
+        """Return the groups without some features; emptied groups stay, because other groups may require them."""
         dropped = set(features)
         if dropped.issuperset(self.features):
-            raise GroupsError("every feature is dropped; expected at least one that is left")
+            raise GroupsError("every feature is dropped; keep at least one")
         kept = tuple(
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
@@ -140,28 +140,30 @@ class FeatureGroups(BaseModel):
         return FeatureGroups(cost_unit=self.cost_unit, groups=kept)
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
-        """Some of these groups, by index, in the order of the file; they hold what they require."""
+        """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
         return FeatureGroups(cost_unit=self.cost_unit, groups=tuple(self.groups[g] for g in sorted(set(groups))))
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
-        """These groups at the costs, unit and requirements of another file that has the same groups.
+        """Return these groups with the costs, unit and requirements of another file that has the same groups.
 
-        Features there that these groups lack, because they were dropped in training, stay dropped.
+        Features of the other file that these groups lack, because training dropped them, stay dropped.
 
         Raises
         ------
         GroupsError
-            A group is missing there, is new, or lacks a feature.
+            The other file lacks a group, has an additional group, or a group there lacks a feature.
         """
-        lost, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
-        if lost or new:
-            what = f"lacks {listed(sorted(lost))}" if lost else f"has {listed(sorted(new))}, which the model has not"
-            raise GroupsError(f"the new groups file {what}; it must name the model's {len(self)} groups, each once")
+        missing, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
+        if missing or new:
+            what = (
+                f"lacks {listed(sorted(missing))}" if missing else f"has {listed(sorted(new))}, which the model lacks"
+            )
+            raise GroupsError(f"the new groups file {what}; expected the model's {len(self)} groups, each once")
         for group in self.groups:
-            gone = set(group.features).difference(other.groups[other.position(group.name)].features)
-            if gone:
+            absent = set(group.features).difference(other.groups[other.position(group.name)].features)
+            if absent:
                 raise GroupsError(
-                    f"group {group.name!r} lacks {listed(sorted(gone))} in the new file; expected the model's"
+                    f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
         groups = (other.groups[other.position(name)] for name in self.names)
         kept = tuple(
@@ -177,7 +179,7 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     Raises
     ------
     GroupsError
-        The file is not there or not JSON or YAML, or the groups break a rule of this module's head.
+        The file does not exist, is not JSON or YAML, or the groups break a rule in the docstring of this module.
     """
     if isinstance(source, FeatureGroups):
         return source
@@ -197,12 +199,12 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
         kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise GroupsError(f"{str(path)!r} holds no groups; expected an object with a list under 'groups'")
+        raise GroupsError(f"{str(path)!r} has no groups; expected an object with a list under 'groups'")
     return _checked(content, repr(str(path)))
 
 
 def singletons(features: Iterable[str]) -> FeatureGroups:
-    """Each feature its own group, at cost 1: what is assumed when no groups are given."""
+    """Return one group per feature, each at cost 1: the default when no groups are given."""
     return _checked({"groups": [{"name": f, "features": [f], "cost": 1.0} for f in features]}, "groups")
 
 
@@ -213,11 +215,11 @@ def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
     except ValidationError as error:
         raise GroupsError(f"{source}: {_first(error, content)}") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise GroupsError(f"{source} holds something other than text, numbers and lists: {error}") from error
+        raise GroupsError(f"{source}: expected text, numbers and lists only: {error}") from error
 
 
 def _plain(value: Any) -> Any:
-    """A numpy number as Python's own."""
+    """Return a numpy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{reprlib.repr(value)} is a {type(value).__name__}")
@@ -230,10 +232,10 @@ def _check_rules(groups: FeatureGroups) -> None:
     names: set[str] = set()
     for group in groups.groups:
         if group.name in names:
-            raise GroupsError(f"two groups are called {group.name!r}; give each its own name")
+            raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
         names.add(group.name)
         if not math.isfinite(group.cost) or group.cost < 0:
-            raise GroupsError(f"group {group.name!r} costs {group.cost}; expected a finite number, 0 or more")
+            raise GroupsError(f"the cost of group {group.name!r} is {group.cost}; expected a finite number >= 0")
         for feature in group.features:
             if feature in owner:
                 twice = f"in group {owner[feature]!r} and in group {group.name!r}"
@@ -250,11 +252,11 @@ def _check_rules(groups: FeatureGroups) -> None:
 
 
 def _first(error: ValidationError, content: dict[str, Any]) -> str:
-    """The first complaint, located by the group's name."""
+    """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":  # a rule of the whole, in its own words
+    if first["type"] == "value_error":  # raised by a rule for all groups; use its own message
         return str(first["ctx"]["error"])
-    # Keys are the user's, so quoted: a line break in one must not break the line.
+    # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     match first["loc"]:
         case ("groups", int(index), *_):
@@ -269,12 +271,12 @@ _SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def check_file(path: Path, suffixes: tuple[str, ...] = _SUFFIXES) -> None:
-    """Refuse a file that could not be written, before the work for it.
+    """Raise if a file is not writable, before the work for it starts.
 
     Raises
     ------
     GroupsError
-        Its suffix is not one of those, or there is no such directory.
+        Its suffix is not one of `suffixes`, its folder does not exist, or it is a folder.
     """
     if path.suffix.lower() not in suffixes:
         raise GroupsError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
@@ -285,34 +287,34 @@ def check_file(path: Path, suffixes: tuple[str, ...] = _SUFFIXES) -> None:
 
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
-    """Write a groups file, JSON or YAML by its suffix, a line a group; `load_groups` reads the same from it.
+    """Write a groups file, JSON or YAML by its suffix, one line per group; `load_groups` restores the groups.
 
     Raises
     ------
     GroupsError
-        It cannot be written.
+        The file is not writable.
     """
-    told = [_told(group.model_dump(mode="json")) for group in groups.groups]
+    entries = [_written(group.model_dump(mode="json")) for group in groups.groups]
     if path.suffix.lower() == ".json":
-        lines = ",\n".join("  " + json.dumps(group, ensure_ascii=False) for group in told)
+        lines = ",\n".join("  " + json.dumps(group, ensure_ascii=False) for group in entries)
         unit = json.dumps(groups.cost_unit, ensure_ascii=False)
         text = f'{{"cost_unit": {unit}, "groups": [\n{lines}\n]}}\n'
     else:
         unit = yaml.safe_dump({"cost_unit": groups.cost_unit}, allow_unicode=True)
-        text = unit + "groups:\n" + "".join(f"  - {_flow(group)}\n" for group in told)
+        text = unit + "groups:\n" + "".join(f"  - {_flow(group)}\n" for group in entries)
     write_text(text, path)
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file; raise GroupsError where that fails."""
+    """Write a text file; raise GroupsError if that fails."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise file_error(GroupsError, f"write {str(path)!r}", error) from error
 
 
-def _told(group: dict[str, Any]) -> dict[str, Any]:
-    """A group without what need not be said."""
+def _written(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group without an empty `requires`."""
     return {name: value for name, value in group.items() if name != "requires" or value}
 
 

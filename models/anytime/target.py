@@ -1,4 +1,4 @@
-"""What the target's values stand for: read first and alone, so that classes are known before the long pass begins."""
+"""The target: its task, its columns and its classes, settled before training starts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["FAMILY_TASKS", "Target", "check_family", "class_codes"]
 
 
 FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}
-"""The task of each family that has one of its own; "gaussian" serves regression and classes alike."""
+"""The task of each family that has its own; "gaussian" serves both regression and classes."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: the task, the columns that tell it, and the classes where there are any."""
+    """A target: the task, the target columns and the classes, if any."""
 
     task: Task
     columns: tuple[str, ...]
@@ -26,14 +26,17 @@ class Target:
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """What is fitted: the columns, or an indicator for each class; two classes share that of the second."""
+        """Return the names of the fitted responses: the columns, or an indicator for each class.
+
+        Two classes share one indicator, that of the second class.
+        """
         if self.classes is None:
             return self.columns
         return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
 
     @property
-    def sound(self) -> bool:
-        """Whether it has the classes that its task takes: two, more of them, or none."""
+    def is_consistent(self) -> bool:
+        """Return whether the number of classes fits the task: 2 (binary), more than 2 (multiclass) or None (others)."""
         match self.task:
             case "binary":
                 return self.classes is not None and len(self.classes) == 2
@@ -44,7 +47,7 @@ class Target:
 
 
 def check_family(family: FamilyName, target: Target) -> None:
-    """Refuse a family that does not fit the target.
+    """Raise if a family does not fit the target.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def check_family(family: FamilyName, target: Target) -> None:
         The family is for another task.
     """
     if family == "gaussian" and target.task == "count":
-        raise TrainingError("family gaussian is no family of counts; choose poisson, or task regression")
+        raise TrainingError("family gaussian does not fit task count; choose family poisson, or task regression")
     if family != "gaussian" and FAMILY_TASKS[family] != target.task:
         kind = f"task {target.task}" if target.classes is None else f"{len(target.classes)} classes"
         fitting = [name for name, task in FAMILY_TASKS.items() if task == target.task]
@@ -63,7 +66,7 @@ def check_family(family: FamilyName, target: Target) -> None:
 
 
 def class_codes(Y: Float) -> Index:
-    """Index of the class that indicators (rows, P) tell; one response stands for the second of two."""
+    """Return the class index (rows,) that indicators Y (rows, P) encode; a single response marks the second of two."""
     if Y.shape[1] == 1:
         return (Y[:, 0] > 0.5).astype(np.intp)
     return np.asarray(Y.argmax(axis=1))

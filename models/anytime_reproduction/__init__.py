@@ -1,4 +1,4 @@
-"""The experiments of the papers, run again: `anytime reproduce`."""
+"""The experiments of the papers, reproduced: `anytime reproduce`."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 
 
 def chosen(names: Iterable[str]) -> list[Experiment]:
-    """Experiments by name, all where none is named; AnytimeError where there is none of that name."""
+    """Return experiments by name, all if no name is given; raise AnytimeError for an unknown name."""
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
-    wanted = list(dict.fromkeys(names))
-    for name in wanted:
+    requested = list(dict.fromkeys(names))
+    for name in requested:
         if name not in known:
             raise AnytimeError(f"there is no experiment {name!r}; {suggestion(name, tuple(known))}")
-    return [known[name] for name in wanted] or list(EXPERIMENTS)
+    return [known[name] for name in requested] or list(EXPERIMENTS)
 
 
 def described(setting: Setting) -> list[str]:
-    """Lines on what a report rests on."""
+    """Return lines that describe the data and the seed of a report."""
     runs = f"Seed {setting.seed}." + " A quick look: fewer runs of each experiment." * setting.quick
     if setting.data is None:
         where = (
-            "The real data sets are not here: scikit-learn's bundled sets and a synthetic one stand in for them, so "
-            "that the published numbers are no yardstick."
+            "The real data sets are not available: scikit-learn's bundled sets and a synthetic one replace them, so "
+            "the published numbers are not comparable."
         )
     else:
         where = f"Real data sets from {setting.data}."

@@ -1,4 +1,4 @@
-"""`anytime reproduce`: the experiments of the papers, and a report on where ours agree."""
+"""`anytime reproduce`: the experiments of the papers, and a report that compares them with the published results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = [
 ]
 
 DATA = Path("../shared/data")
-"""Where the real data sets are looked for unless told."""
+"""Default folder of the real data sets."""
 
-NEEDED = ("matplotlib", "pyarrow", "sklearn")
-"""What the experiments need beside the library's own requirements."""
+REQUIRED = ("matplotlib", "pyarrow", "sklearn")
+"""Packages that the experiments need in addition to the library's own requirements."""
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--data", help=f"Folder of the real data sets; {DATA} where it is there.", show_default=False),
+    typer.Option("--data", help=f"Folder of the real data sets; {DATA} if it exists.", show_default=False),
 ]
 
 
@@ -31,12 +31,12 @@ def reproduce(
         list[str] | None, typer.Argument(help="Experiments to run; all by default.", show_default=False)
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All experiments: what is done without a name, too.")
+        bool, typer.Option("--all", help="Run all experiments, which is the default without a name.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs of each, within two minutes.")] = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the report; results found there are used again.")
-    ] = Path("reproduction"),
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions, within two minutes.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the report; existing results there are reused.")] = Path(
+        "reproduction"
+    ),
     data: Folder = None,
     yahoo: Annotated[
         Path | None, typer.Option("--yahoo", help="Folder of the owners' Yahoo! LTR files.", show_default=False)
@@ -44,37 +44,39 @@ def reproduce(
     yahoo_costs: Annotated[
         Path | None, typer.Option("--yahoo-costs", help="Cost file of its features.", show_default=False)
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run everything anew.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore existing results and run everything.")] = False,
     n_jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
-    """Run the papers' experiments again and write a report: each table and figure, published and ours.
+    """Reproduce the papers' experiments and write a report: each table and figure, published and ours.
 
-    An interrupted run is taken up where it stopped.
+    An interrupted run resumes where it stopped.
     """
     from anytime.cli.console import progress, remark, results  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.errors import AnytimeError  # noqa: PLC0415
     from anytime_reproduction import check_folder, check_sets, chosen, described, results_of, write_report  # noqa: PLC0415
     from anytime_reproduction.experiment import Setting  # noqa: PLC0415
 
-    for module in NEEDED:
+    for module in REQUIRED:
         if find_spec(module) is None:
             raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
     if name and everything:
-        raise AnytimeError("--all and the name of an experiment were given; give one of them")
+        raise AnytimeError("--all was given together with the name of an experiment; give one of them")
     if (yahoo is None) != (yahoo_costs is None):
-        raise AnytimeError("--yahoo and --yahoo-costs go together; give both or neither")
+        raise AnytimeError("one of --yahoo and --yahoo-costs was given; give both or neither")
     if data is not None and not data.is_dir():
-        raise AnytimeError(f"--data {str(data)!r} is not a folder; leave it out to run on what scikit-learn brings")
+        raise AnytimeError(f"--data {str(data)!r} is not a folder; remove it to run on scikit-learn's data sets")
     folder = data if data is not None else DATA if DATA.is_dir() else None
     setting = Setting(folder, None if yahoo is None or yahoo_costs is None else (yahoo, yahoo_costs), quick, seed)
     experiments, jobs = chosen(name or ()), workers(n_jobs)
-    check_sets({needed for experiment in experiments for needed in experiment.sets}, setting)
+    check_sets({required for experiment in experiments for required in experiment.sets}, setting)
     check_folder(out)
     for line in described(setting):
         remark(line)
-    with progress("experiments", sum(len(experiment.runs(setting)) for experiment in experiments), "runs") as told:
-        found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, told=told)
+    with progress(
+        "experiments", sum(len(experiment.runs(setting)) for experiment in experiments), "runs"
+    ) as report_progress:
+        found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, progress=report_progress)
     sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
     report = write_report(sections, described(setting), out)
     console = results()

@@ -1,4 +1,4 @@
-"""How the report draws: every method has one line style, marker and shade, told apart in grey as in colour."""
+"""Drawing for the report: every method has its own line style, marker and shade, distinguishable in greyscale."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ STYLES: dict[str, Style] = {
     "Sparse": Style("0.5", (0, (3, 1, 1, 1)), "x"),
     "Sparse (shrunken)": Style("0.5", (0, (1, 1)), "o"),
 }
-"""The methods as the paper names them."""
+"""Styles of the methods, by the paper's names."""
 
 OTHERS = (Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x"))
-"""For anything else, in turn."""
+"""Styles for all other lines, used in turn."""
 
 MARKS = 12
-"""Markers on a line, at the most."""
+"""Maximum number of markers on a line."""
 
 
 def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """A figure with panels side by side, and their axes."""
+    """Return a figure with panels side by side, and their axes."""
     figure, axes = blank_figure(count, across=True)
     figure.set_size_inches(width * count, height)
     for axis in axes:
@@ -76,5 +76,5 @@ def curve(axis: Any, x: Float, y: Float, name: str, number: int = 0, **more: Any
 
 
 def log_axis(axis: Any, name: str, first: float, last: float) -> None:
-    """Make the axis called "x" or "y" logarithmic between two values."""
+    """Make the axis "x" or "y" logarithmic between two values."""
     axis.set(**{f"{name}scale": "log", f"{name}lim": (first, last)})

@@ -1,7 +1,7 @@
-"""An experiment: runs that are worked off one by one, and the section of the report that is made of their results.
+"""Experiments: runs that are executed one by one, and a report section made from their results.
 
-A run is a function of the setting and of some plain arguments that returns plain values (what JSON can hold), so that
-runs can be spread over processes, kept in files, and taken up again after an interruption.
+A run is a function of the setting and of plain arguments that returns plain values (representable in JSON). Runs can
+therefore be distributed over processes, stored in files, and resumed after an interruption.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = [
 ]
 
 Result: TypeAlias = dict[str, Any]
-"""What a run returns: plain values by name."""
+"""Return value of a run: plain values by name."""
 
 Results: TypeAlias = Mapping[str, Result]
-"""What the runs of one experiment returned, by the name of the run."""
+"""Results of the runs of one experiment, by the name of the run."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all experiments share.
+    """Settings shared by all experiments.
 
     Attributes
     ----------
-    data : folder with the real data sets, or None: then stand-ins take their places.
-    yahoo : the owners' files (folder, cost file) in the place of the public sample of them, or None.
-    quick : fewer runs, for a look.
-    seed : of everything random.
+    data : folder with the real data sets, or None for stand-ins.
+    yahoo : the owners' files (folder, cost file) that replace their public sample, or None.
+    quick : fewer runs, for a preview.
+    seed : seed of all random numbers.
     """
 
     data: Path | None = None
@@ -58,14 +58,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One piece of work: `work(setting, **arguments)`.
+    """One unit of work: `work(setting, **arguments)`.
 
     Attributes
     ----------
-    name : its name in the experiment, fit for a file.
-    work : a function at the top of its module, so that another process finds it.
+    name : its name in the experiment, valid as a file name.
+    work : a top-level function, so that another process can import it.
     arguments : plain values.
-    alone : nothing else may run beside it, because it measures time.
+    alone : run without other runs at the same time, because it measures time.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs and its standard error; None where there is one run only, or no more is known.
+    """A mean over runs and its standard error; None for one run only, or if unknown.
 
     Attributes
     ----------
-    runs : how many independent values it is the mean of; 1 where that is not known.
+    runs : number of independent values in the mean; 1 if unknown.
     """
 
     mean: float
@@ -89,19 +89,19 @@ class Estimate:
 
     @staticmethod
     def of(values: Many[float] | Float) -> Estimate:
-        """Mean and standard error of the mean of independent values."""
+        """Return the mean and the standard error of the mean of independent values."""
         array = np.asarray(values, dtype=np.float64)
         error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else None
         return Estimate(float(array.mean()), error, len(array))
 
     @staticmethod
     def of_difference(first: Many[float], second: Many[float]) -> Estimate:
-        """Mean of first - second over the same runs: what they have in common cancels."""
+        """Return the mean of first - second over the same runs, in which common effects cancel."""
         return Estimate.of(np.subtract(first, second))
 
     @property
     def margin(self) -> float:
-        """Half the width of the 95 % confidence interval by Student's t; 0 where there is no error."""
+        """Return half the width of the 95 % confidence interval by Student's t; 0 without a standard error."""
         return 0.0 if self.error is None or self.runs < 2 else float(t.ppf(0.975, self.runs - 1)) * self.error
 
 
@@ -110,11 +110,11 @@ Cell: TypeAlias = str | int | float | Estimate | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, and of a CSV file of that name.
+    """A table of the report, also written as a CSV file of that name.
 
     Attributes
     ----------
-    digits : decimals of the numbers shown; the file has them all.
+    digits : decimals of the numbers shown; the file has all digits.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of the report, and a file of that name; `draw` makes a matplotlib figure."""
+    """A figure of the report, also written as a file of that name; `draw` returns a matplotlib figure."""
 
     name: str
     caption: str
@@ -135,7 +135,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line on what was found beside what was published; `agrees` is None where nothing was published."""
+    """One line that compares our result with the published one; `agrees` is None without a published result."""
 
     text: str
     agrees: bool | None = None
@@ -143,7 +143,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Section:
-    """What the report says of an experiment: findings first, then words, tables and figures."""
+    """The report's section on an experiment: findings first, then text, tables and figures."""
 
     findings: tuple[Finding, ...]
     text: tuple[str, ...] = ()
@@ -157,13 +157,13 @@ class Experiment:
 
     Attributes
     ----------
-    name : on the command line, and of the folder of its runs.
-    title : in the report.
-    source : where it was published; empty where it was not.
-    runs : its runs in a setting.
-    section : what the report says of their results.
-    sets : names of the data sets that it is measured on.
-    of_the_sets : its verdicts are about these sets themselves, and are withheld where others stand in for them.
+    name : name on the command line, and of the folder of its runs.
+    title : title in the report.
+    source : publication; empty if unpublished.
+    runs : returns its runs in a setting.
+    section : returns the report's section from their results.
+    sets : names of the data sets that it uses.
+    of_the_sets : its verdicts concern these data sets themselves, and are omitted for stand-ins.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Experiment:
     of_the_sets: bool = False
 
     def reported(self, setting: Setting, results: Results) -> Section:
-        """Its section, with the verdicts that the setting allows."""
+        """Return its section, without verdicts if the setting does not support them."""
         section = self.section(setting, results)
         if setting.data is not None or not self.of_the_sets:
             return section

@@ -1,4 +1,4 @@
-"""The report: one HTML file that stands alone, with the pictures beside it as PNG and the numbers as CSV."""
+"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ __all__ = [
 STYLE = Path(__file__).with_name("report.css")
 
 HOW_TO_READ = (
-    "Every published table and figure with ours beside it. <em>Agrees</em> and <em>differs</em> are computed from the "
-    "numbers of this run; <em>noted</em> is what has no published counterpart. Errors are standard errors of the mean."
+    "Every published table and figure together with ours. <em>Agrees</em> and <em>differs</em> are computed from the "
+    "numbers of this run; <em>noted</em> marks results without a published counterpart. Errors are standard errors of "
+    "the mean."
 )
 
 VERDICTS = {True: "agrees", False: "differs", None: "noted"}
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder of a report, before the work for it; AnytimeError where that fails."""
+    """Create the folders of a report before the work for it starts; raise AnytimeError if that fails."""
     try:
         for name in ("figures", "tables", "runs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
-    """Write report.html, figures/ and tables/ into a folder; returns the report's path.
+    """Write report.html, figures/ and tables/ into a folder; return the report's path.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
     Raises
     ------
     AnytimeError
-        The folder cannot be written, or matplotlib is not installed.
+        The folder is not writable, or matplotlib is not installed.
     """
     check_folder(folder)
     try:
@@ -58,42 +59,42 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
             for figure in section.figures:
                 write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
         path = folder / "report.html"
-        aside = path.with_suffix(".tmp")
-        aside.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
-        aside.replace(path)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
     return path
 
 
 def _write_csv(table: Table, path: Path) -> None:
-    """Every number with all its digits; an estimate fills two columns."""
-    doubled = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
+    """Write every number with all its digits; an estimate fills two columns."""
+    two_columns = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(_head(table.columns, doubled))
+        writer.writerow(_head(table.columns, two_columns))
         for row in table.rows:
-            writer.writerow([value for cell, two in zip(row, doubled, strict=True) for value in _plain(cell, two)])
+            writer.writerow([value for cell, two in zip(row, two_columns, strict=True) for value in _plain(cell, two)])
 
 
-def _head(columns: Many[str], doubled: Many[bool]) -> Iterator[str]:
-    for column, two in zip(columns, doubled, strict=True):
+def _head(columns: Many[str], two_columns: Many[bool]) -> Iterator[str]:
+    for column, two in zip(columns, two_columns, strict=True):
         yield column
         if two:
             yield f"{column} (standard error)"
 
 
-def _plain(cell: Cell, doubled: bool) -> list[str | int | float | None]:
+def _plain(cell: Cell, two_columns: bool) -> list[str | int | float | None]:
     if isinstance(cell, Estimate):
         return [cell.mean, cell.error]
-    return [cell, None] if doubled else [cell]
+    return [cell, None] if two_columns else [cell]
 
 
 def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Iterator[str]:
-    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, run again</title>"
+    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>"
     yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
-    yield "<h1>The papers, run again</h1>"
+    yield "<h1>The papers, reproduced</h1>"
     yield f"<p>{HOW_TO_READ}</p>"
     yield "".join(f"<p>{escape(line)}</p>" for line in ran_on)
     yield "<nav><table>"
@@ -138,7 +139,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(column: str, row: str, cell: Cell, digits: int) -> str:
-    """A cell; what was published is shaded."""
+    """Return a table cell; published values are shaded."""
     published = " class='published'" if "published" in column or "published" in row else ""
     return f"<td{published}>{escape(_shown(cell, digits))}</td>"
 

@@ -1,7 +1,7 @@
-"""Working the runs off: those that measure nothing by the clock side by side, each result kept in a file at once.
+"""Execution of the runs: in parallel except for those that measure time, with each result stored in a file at once.
 
-A result is used again where the library's version and source, the run's arguments, the setting and the data files are
-those that it was made with; everything else is run anew.
+A stored result is reused if the library's version and source, the run's arguments, the setting and the data files are
+unchanged. All other runs are executed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky import get_reusable_executor
 
+import anytime
 from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
@@ -29,13 +30,13 @@ __all__ = [
     "results_of",
 ]
 
-Told = Callable[[int], None]
-"""Called with the number of runs just done."""
+Progress = Callable[[int], None]
+"""Callback that receives the number of runs just completed."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A run, the file that keeps its result, and what the result depends on."""
+    """A run, the file that stores its result, and the fingerprint of everything that the result depends on."""
 
     experiment: str
     run: Run
@@ -50,27 +51,28 @@ def results_of(
     *,
     n_jobs: int = 1,
     fresh: bool = False,
-    told: Told = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> dict[str, Results]:
-    """Results of all runs of some experiments, by experiment and run.
+    """Return the results of all runs of some experiments, by experiment and run.
 
     Parameters
     ----------
-    folder : where results are kept, a file each.
+    folder : folder of the stored results, one file per run.
     n_jobs : processes, as joblib counts them.
-    fresh : use no kept result.
-    told : called as runs are done, first with the number of those kept from before.
+    fresh : ignore stored results.
+    progress : called as runs complete, first with the number of stored results.
 
     Raises
     ------
     AnytimeError
-        The folder cannot be written, or a run raised one, which is named.
+        The folder is not writable, or a run raised one; the message names the run.
     RuntimeError
-        A run raised anything else.
+        A run raised another exception.
 
     Notes
     -----
-    Where runs fail the others are worked off and kept; the first failure is raised, with its traceback as a note.
+    If runs fail, the others are still executed and stored. The first failure is then raised, with its traceback as a
+    note.
     """
     marks = _marks(setting)
     tasks = [
@@ -81,20 +83,20 @@ def results_of(
     found: dict[tuple[str, str], Result] = {}
     pending: list[_Task] = []
     for task in tasks:
-        kept = None if fresh else _kept(task)
-        if kept is None:
+        stored = None if fresh else _stored(task)
+        if stored is None:
             pending.append(task)
         else:
-            found[task.experiment, task.run.name] = kept
-    told(len(found))
+            found[task.experiment, task.run.name] = stored
+    progress(len(found))
     failed: list[Exception] = []
-    for task, result in _worked(pending, setting, n_jobs):
+    for task, result in _executed(pending, setting, n_jobs):
         if isinstance(result, Exception):
             failed.append(result)
             continue
-        _keep(task, result)
+        _store(task, result)
         found[task.experiment, task.run.name] = result
-        told(1)
+        progress(1)
     if failed:
         raise failed[0]
     return {
@@ -102,8 +104,8 @@ def results_of(
     }
 
 
-def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
-    """Work tasks off, in whatever order they end; those that must be alone come last, one after another."""
+def _executed(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
+    """Execute tasks, in the order in which they complete; tasks that must run alone come last, one after another."""
     together = [task for task in tasks if not task.run.alone]
     worked = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
         delayed(_work)(number, task.experiment, task.run, setting) for number, task in enumerate(together)
@@ -111,7 +113,7 @@ def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple
     for number, result in worked:
         yield together[number], result
     if together and effective_n_jobs(n_jobs) > 1:
-        # Idle processes would keep the data sets in memory beside the runs that measure time.
+        # Idle processes would keep the data sets in memory during the runs that measure time.
         get_reusable_executor().shutdown(wait=True)
     for task in tasks:
         if task.run.alone:
@@ -119,15 +121,15 @@ def _worked(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple
 
 
 def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int, Result | Exception]:
-    """The result of a run, or an error that says which run failed: a value, so that the other runs go on."""
+    """Return the result of a run, or an error that names the failed run, as a value so that other runs continue."""
     try:
-        # By way of JSON, so that a result is the same whether it was kept or has just been made.
+        # Convert through JSON, so that a new result is identical to a stored one.
         return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
-    except Exception as error:  # whatever a run raises is told, with its name
+    except Exception as error:  # any exception of a run is reported with the run's name
         expected = isinstance(error, AnytimeError)
         what = str(error) if expected else f"{type(error).__name__}: {error}"
-        told = f"run {run.name!r} of experiment {experiment!r} failed: {what}"
-        failure = AnytimeError(told) if expected else RuntimeError(told)
+        message = f"run {run.name!r} of experiment {experiment!r} failed: {what}"
+        failure = AnytimeError(message) if expected else RuntimeError(message)
         failure.add_note(traceback.format_exc())
         return number, failure
 
@@ -141,20 +143,20 @@ def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many
 
 @cache
 def _library() -> str:
-    """Digest of the library's source, less its commands: any change to it may change a result."""
-    root = Path(__file__).parents[1]
+    """Return a digest of the source of both packages without their commands: any change may change a result."""
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if root / "cli" not in path.parents:
-            digest.update(path.read_bytes())
+    for root in (Path(anytime.__file__).parent, Path(__file__).parent):
+        for path in sorted(root.rglob("*.py")):
+            if root / "cli" not in path.parents and path != root / "cli.py":
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _marks(setting: Setting) -> list[str]:
-    """The library's version, and name, size and time of every data file."""
+    """Return the library's version, and name, size and time of every data file."""
     try:
         marks = [version("anytime-linear")]
-    except PackageNotFoundError:  # run from a source tree that is not installed
+    except PackageNotFoundError:  # the source tree is not installed
         marks = ["unknown"]
     folders = [setting.data, *(setting.yahoo or ())]
     for path in (path for path in folders if path is not None):
@@ -163,8 +165,8 @@ def _marks(setting: Setting) -> list[str]:
     return marks
 
 
-def _kept(task: _Task) -> Result | None:
-    """The result on file, where it is of just this run."""
+def _stored(task: _Task) -> Result | None:
+    """Return the stored result if it belongs to exactly this run."""
     try:
         record = json.loads(task.path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -175,13 +177,13 @@ def _kept(task: _Task) -> Result | None:
     return result
 
 
-def _keep(task: _Task, result: Result) -> None:
-    """Write a result aside, then give it its name: an interruption leaves no half of one."""
+def _store(task: _Task, result: Result) -> None:
+    """Write a result under a temporary name and rename it, so that an interruption leaves no partial file."""
     record = {"fingerprint": task.fingerprint, "done": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result}
-    aside = task.path.with_suffix(f".{os.getpid()}.tmp")
+    temporary = task.path.with_suffix(f".{os.getpid()}.tmp")
     try:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(record), encoding="utf-8")
-        aside.replace(task.path)
+        temporary.write_text(json.dumps(record), encoding="utf-8")
+        temporary.replace(task.path)
     except OSError as error:
         raise file_error(AnytimeError, f"write {str(task.path)!r}", error) from error

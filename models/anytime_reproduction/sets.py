@@ -1,14 +1,12 @@
-"""What the experiments run on where there are no real data sets: scikit-learn's bundled ones, and a synthetic one.
+"""The data sets of the experiments, in memory, with the parts that are held out in turn.
 
-The owners' files of the Yahoo! Learning to Rank Challenge (webscope C14B, set 1), and the costs of its features.
+Without a folder of real data sets, scikit-learn's bundled sets and a synthetic one replace them. The experiments run in
+the same way and report their data.
 
-`set1.train.txt`, `set1.valid.txt` and `set1.test.txt` hold a row a line, ``relevance qid:7 3:0.25 18:1``; the cost file
-holds the cost of each feature in turn, by commas or lines. A cost of 1e8 or more means that the feature cannot be had.
-
-The data sets of the experiments, in memory, with the parts that are held out in turn.
-
-Where the folder of real data sets is not given, scikit-learn's bundled sets and a synthetic one take their places: the
-experiments run alike, and say what they ran on.
+The module also reads the owners' files of the Yahoo! Learning to Rank Challenge (webscope C14B, set 1), and the costs
+of its features. `set1.train.txt`, `set1.valid.txt` and `set1.test.txt` have one row per line, ``relevance qid:7 3:0.25
+18:1``. The cost file has the cost of each feature in order, separated by commas or lines. A cost of 1e8 or more marks
+an unavailable feature.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from anytime.errors import AnytimeError, TableError, file_error
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
-from anytime.moments.gram import Gram, Held
+from anytime.moments.gram import Gram, HeldOutMoments
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Setting
@@ -59,7 +57,7 @@ PARTS = 5
 
 
 def detection_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
-    """Breast cancer: ten quantities of cell nuclei, each with mean, error and worst; two classes."""
+    """Return breast cancer: ten quantities of cell nuclei, each with mean, error and worst value; two classes."""
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
 
     loaded = load_breast_cancer()
@@ -67,16 +65,16 @@ def detection_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
     order = [quantity + kind * quantities for quantity in range(quantities) for kind in range(3)]
     names = [str(loaded.feature_names[column]) for column in order]
     rng = np.random.default_rng(seed)
-    made = [
+    built = [
         FeatureGroup(name=names[at].removeprefix("mean "), features=tuple(names[at : at + 3]), cost=float(cost))
         for at, cost in zip(range(0, len(names), 3), rng.integers(1, 20, quantities), strict=True)
     ]
-    groups = FeatureGroups(groups=tuple(made))
+    groups = FeatureGroups(groups=tuple(built))
     return groups, loaded.data[:, order], loaded.target.astype(np.float64), rng.integers(0, PARTS, len(loaded.target))
 
 
 def ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
-    """Relevances 0 to 4 by a few of 200 features, which come in correlated families."""
+    """Return relevances 0 to 4 that depend on a few of 200 features, which form correlated families."""
     rng = np.random.default_rng(seed)
     rows, families, members = 4000, 40, 5
     common = rng.normal(size=(rows, families))
@@ -91,7 +89,7 @@ def ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, NDArray[np
 
 
 def small_ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
-    """Diabetes with squares and products of its ten quantities: 65 features, each its own group."""
+    """Return diabetes with squares and products of its ten quantities: 65 features, each its own group."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
     from sklearn.preprocessing import PolynomialFeatures, scale  # noqa: PLC0415
 
@@ -102,7 +100,7 @@ def small_ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Inde
 
 
 def boston_stand_in() -> tuple[FeatureGroups, Float, Float]:
-    """Diabetes, its ten quantities at cost 1."""
+    """Return diabetes with its ten quantities at cost 1."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
 
     loaded = load_diabetes()
@@ -110,25 +108,25 @@ def boston_stand_in() -> tuple[FeatureGroups, Float, Float]:
 
 
 def _each_its_own(costs: Float) -> FeatureGroups:
-    made = [FeatureGroup(name=f"f{j}", features=(f"f{j}",), cost=float(cost)) for j, cost in enumerate(costs)]
-    return FeatureGroups(groups=tuple(made))
+    built = [FeatureGroup(name=f"f{j}", features=(f"f{j}",), cost=float(cost)) for j, cost in enumerate(costs)]
+    return FeatureGroups(groups=tuple(built))
 
 
 FILES = ("set1.train.txt", "set1.test.txt")
-"""Rows to train on, and rows held out. The rows for validation are not read."""
+"""Files of training rows and held-out rows. The validation rows are not read."""
 
 UNAVAILABLE = 1e8
 
 
 def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
-    """Groups of one feature each, X, relevances, queries, and the part of each row (0 to train on, 1 held out).
+    """Return groups of one feature each, X, relevances, queries, and the part of each row (0 training, 1 held out).
 
-    Features that no row has are left out, as are those that cannot be had.
+    Features that are missing in every row, and unavailable features, are excluded.
 
     Raises
     ------
     TableError
-        A file is missing or not of the form that this module's head describes.
+        A file is missing, or does not have the form that the module docstring describes.
     """
     from sklearn.datasets import load_svmlight_files  # noqa: PLC0415
 
@@ -146,20 +144,20 @@ def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, 
     _check(folder, sparse, labels, queries)
     known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
     if not len(known):
-        raise TableError(f"no row in {str(folder)!r} has a feature that can be had; expected a cost under 1e8 for some")
+        raise TableError(f"no row in {str(folder)!r} has an available feature; expected a cost under 1e8 for some")
     X = np.concatenate([part[:, known].toarray() for part in sparse])
-    made = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
+    built = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
     part = np.repeat([0, 1], [len(half) for half in labels])
-    return FeatureGroups(groups=tuple(made)), X, np.concatenate(labels), np.concatenate(queries), part
+    return FeatureGroups(groups=tuple(built)), X, np.concatenate(labels), np.concatenate(queries), part
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
-    """Cost of each feature, (features,); the rows are only looked for.
+    """Return the cost of each feature, (features,), after checking that the files of the rows exist.
 
     Raises
     ------
     TableError
-        A file is missing, or the cost file is not of its form.
+        A file is missing, or the cost file has another form.
     """
     for path in (folder / name for name in FILES):
         if not path.is_file():
@@ -168,7 +166,7 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
 
 
 def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
-    """Refuse what scikit-learn lets pass: no rows, rows without a query, and numbers that are none."""
+    """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
         path = str(folder / name)
         if not len(label):
@@ -180,7 +178,7 @@ def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[N
 
 
 def _costs(path: Path) -> Float:
-    """Cost of each feature, (features,), the first being that of feature 1."""
+    """Return the cost of each feature, (features,), starting with feature 1."""
     try:
         cells = path.read_text(encoding="utf-8").replace(",", " ").split()
         prices = np.array([float(cell) for cell in cells])
@@ -192,7 +190,7 @@ def _costs(path: Path) -> Float:
         ) from error
     if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
         raise TableError(
-            f"the cost file {str(path)!r} holds no costs, or one that is negative; expected 0 or more for each feature"
+            f"the cost file {str(path)!r} has no costs, or a negative one; expected a number >= 0 for each feature"
         )
     return prices
 
@@ -200,22 +198,22 @@ def _costs(path: Path) -> Float:
 SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
 
 SETS = 5
-"""Disjoint sets of AGRICULTURAL in the paper, and of what stands for it here."""
+"""Disjoint sets of AGRICULTURAL in the paper, and of its stand-in here."""
 
 SET_ROWS = 96_000
-"""Rows in each, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
+"""Rows in each set, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A training problem and a table held out, as seen from it; `test` are its rows."""
+    """A training problem and the held-out table in its units; `test` are the held-out rows."""
 
     gram: Gram
-    held: Held
+    held: HeldOutMoments
     test: Index
 
     def ordered(self, order: Index) -> Split:
-        """The same with the features in another order."""
+        """Return the split with the features in another order."""
         held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
         return Split(self.gram.restricted(order), held, self.test)
 
@@ -226,10 +224,10 @@ class RealSet:
 
     Attributes
     ----------
-    name : its name among the experiments.  what : what it is, in words for the report.
+    name : its name in the experiments.  what : its description in the report.
     groups : groups with costs; the columns of X are their features in order.
     X : (n, D).  y : (n,) the response.  query : (n,) the query of each row, or None.
-    part : (n,) part of each row.  splits : for each split, the parts trained on and the part held out.
+    part : (n,) part of each row.  splits : for each split, the training parts and the held-out part.
     measure : natural measure of the problem; None where it is the error itself.
     """
 
@@ -244,18 +242,18 @@ class RealSet:
     query: NDArray[Any] | None = None
 
     def moments(self) -> list[Moments]:
-        """Moments of each part, in one pass."""
+        """Return the moments of each part, in one pass."""
         return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
 
     def split(self, number: int, moments: Many[Moments] | None = None) -> Split:
-        """One split; `moments` are those of the parts, where they are known already."""
+        """Return one split; `moments` are those of the parts, if already known."""
         known = self.moments() if moments is None else moments
         train, test = self.splits[number]
         gram = Gram.of(Moments.merged([known[part] for part in train]))
-        return Split(gram, gram.beside(known[test]), np.flatnonzero(self.part == test))
+        return Split(gram, gram.held_out_moments(known[test]), np.flatnonzero(self.part == test))
 
     def measured(self, rows: Index, scores: Float) -> Float | None:
-        """The natural measure of scores (models, rows) on some rows, (models,): larger is better."""
+        """Return the natural measure of scores (models, rows) on some rows, (models,); larger is better."""
         if self.measure is None:
             return None
         if self.measure == "accuracy":
@@ -266,71 +264,71 @@ class RealSet:
 
 
 def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
-    """Random groups of `size` features that cost the same, a group costing their sum (section 5.1).
+    """Return random groups of `size` features of equal cost, where a group costs their sum (section 5.1).
 
-    What a feature costs is its group's cost, shared equally; the last group of a cost may be smaller. Returned with
-    the old columns of the features in their new order.
+    The cost of a feature is an equal share of its group's cost; the last group of a cost may be smaller. The second
+    return value is the old columns of the features in their new order.
     """
     prices: dict[float, list[int]] = {}
     for group, columns in zip(groups.groups, groups.slices, strict=True):
         for column in range(columns.start, columns.stop):
             prices.setdefault(group.cost / len(group.features), []).append(column)
-    made: list[FeatureGroup] = []
+    built: list[FeatureGroup] = []
     order: list[int] = []
     for price in sorted(prices):
         shuffled = rng.permutation(prices[price]).tolist()
         for start in range(0, len(shuffled), size):
             members = shuffled[start : start + size]
             names = tuple(groups.features[column] for column in members)
-            made.append(FeatureGroup(name=f"{price:g} x {len(made)}", features=names, cost=price * len(members)))
+            built.append(FeatureGroup(name=f"{price:g} x {len(built)}", features=names, cost=price * len(members)))
             order += members
-    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(made)), np.array(order, dtype=np.intp)
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
 
 
 def numbered_grouping(
     setting: Setting, groups: FeatureGroups, size: int, number: int = 0
 ) -> tuple[FeatureGroups, Index]:
-    """One of the random groupings of a size, by its number: the same one in every experiment of a setting."""
+    """Return a random grouping of a size by its number: the same one in every experiment of a setting."""
     return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
 
 
 def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
-    """The same set in random groups, as by `regrouping`."""
+    """Return the same data set in random groups, as by `regrouping`."""
     groups, order = regrouping(data.groups, size, rng)
     return replace(data, groups=groups, X=data.X[:, order])
 
 
 def check_sets(names: Iterable[str], setting: Setting) -> None:
-    """Look for the files of some data sets, before any work.
+    """Check that the files of some data sets exist, before any work.
 
     Raises
     ------
     AnytimeError
-        One is missing.
+        A file is missing.
     """
     for name in names:
         if name == "yahoo_sample" and setting.yahoo is not None:
             check_yahoo(*setting.yahoo)
         elif setting.data is not None and not (setting.data / name / "groups.json").is_file():
             raise AnytimeError(
-                f"there is no data set {str(setting.data / name)!r}; give --data a folder that has it, or none at all"
+                f"there is no data set {str(setting.data / name)!r}; give --data a folder that has it, or omit --data"
             )
 
 
 @lru_cache(maxsize=2)
 def load_set(name: SetName, setting: Setting) -> RealSet:
-    """A data set of the setting, or what stands in for it.
+    """Return a data set of the setting, or its stand-in.
 
     Raises
     ------
     AnytimeError
-        The folder of data sets lacks this one, or its files are not what they should be.
+        The folder of data sets lacks this one, or its files are invalid.
     """
     return _READERS[name](setting)
 
 
 def _read(folder: Path, file: str, target: str, more: str | None = None) -> tuple[FeatureGroups, Float, Float, Any]:
-    """Groups, features, response and one more column of a data set's file."""
+    """Return groups, features, response and one more column of a data set's file."""
     groups = load_groups(folder / "groups.json")
     columns = [*groups.features, target, *([more] if more else [])]
     X, y, extra = [], [], []

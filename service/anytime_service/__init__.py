@@ -1,8 +1,8 @@
-"""The prediction service: models behind HTTP, answered by the deadline.
+"""Prediction service: models over HTTP and WebSocket, with answers by the deadline.
 
-`create_app` builds the application, `load_registry` the models behind it and `serve` runs both. Importing does nothing:
-no settings are read, no application is built and no logging is set up. What is named here is imported when it is first
-used, so that the command line can say what to install where the server's own requirements are missing.
+`create_app` builds the application, `load_registry` loads the models, and `serve` runs both. Importing this package has
+no side effects: it reads no settings, builds no application and configures no logging. It imports each name below on
+first use, so that the command line can report which package to install if a requirement of the server is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelRegistry", "OpenPrediction", "Settings", "create_app", "load_registry", "load_settings", "serve"]
 
-_HOMES = {
+_MODULES = {
     "ModelRegistry": "models.registry",
     "OpenPrediction": "core.open_prediction",
     "Settings": "settings",
@@ -31,6 +31,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

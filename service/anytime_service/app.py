@@ -1,9 +1,8 @@
-"""The hottest routes, taken before the framework's own layers; what it would do there, their endpoints do themselves.
+"""The application: routes, middleware, problems and the OpenAPI document.
 
-As the innermost middleware it stands behind every other one that is added, and before the framework's exception
-handling, exit stack and router, which cost as much as taking a group does.
-
-The application: routes, problems and the document, put together.
+`HotRoutes` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
+as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. It is the
+innermost middleware: every other middleware runs before it.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ __all__ = [
 
 
 class HotRoutes:
-    """Middleware that calls the endpoint of a hot route, and the application for everything else.
+    """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
     Parameters
     ----------
-    app : the application, which has these routes too, for its document and for other methods.
-    routes : their endpoints are ASGI applications that let no exception out.
-    tracing : is told the route that the framework does not see.
+    app : the application; it has these routes too, for its OpenAPI document and for other methods.
+    routes : the frequent routes; their endpoints are ASGI applications that raise no exception.
+    tracing : records the route, because the framework does not see it.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
@@ -62,7 +61,7 @@ class HotRoutes:
         self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         if scope["type"] == "http":
             for route in self.routes:
                 match, child = route.matches(scope)
@@ -76,26 +75,26 @@ class HotRoutes:
 
 
 def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None) -> AnytimeAPI:
-    """Build the service as an ASGI application.
+    """Return the service as an ASGI application.
 
     Parameters
     ----------
-    registry : the models to answer from.
-    settings : limits and keys; where to listen is the server's business, not the application's.
-    tracing : makes spans, where they are wanted.
+    registry : the models.
+    settings : limits and keys; the application ignores the bind address, which the server uses.
+    tracing : creates spans; None for no spans.
 
     Raises
     ------
     KeysError
-        The file of keys cannot be read.
+        The key file is unreadable or invalid.
     AnytimeError
-        The store that sessions are to live in cannot be used.
+        The session store is unusable.
     """
     app = AnytimeAPI(
         title="anytime",
         version="1",
-        summary="Linear predictions that are ready whenever the deadline strikes",
-        docs_url=None,  # the console has a page that loads nothing from elsewhere
+        summary="Linear predictions that are ready whenever the deadline expires",
+        docs_url=None,  # the console has its own page, which loads nothing from other servers
         redoc_url=None,
         telemetry=OFF if tracing is None else tracing.configuration,
     )
@@ -112,7 +111,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
     ]
     app.add_middleware(HotRoutes, routes=hot, tracing=tracing)
-    # Added last, it stands before every other one: nobody gets further without having been looked at.
+    # Added last, so that it runs before every other middleware and authenticates every request.
     local = not (settings.keyed or settings.insecure or settings.uds)
     origins = Origins(settings.allowed_origins, local=local)
     app.add_middleware(AuthenticationMiddleware, keys=keys, origins=origins, limit=settings.max_body_bytes)
@@ -135,7 +134,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
 
 
 def create_side_app(handler: PredictionService, sessions: SessionStore) -> AnytimeAPI:
-    """Build what a second port serves: the metrics of a service, and its probes."""
+    """Return the application of the metrics port: the metrics of a service, and its probes."""
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
     app.entrance = lambda inner: RequestContextMiddleware(inner, handler.signals.errors)

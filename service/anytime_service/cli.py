@@ -1,4 +1,4 @@
-"""Commands of the service, which the library's command line includes; light, so that `--help` needs no server."""
+"""The command `anytime serve`, which the library's command line includes; the server is imported when it runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicor
 
 def serve(
     models: Annotated[
-        list[Path] | None, typer.Argument(help="Model files, and folders of them.", show_default=False)
+        list[Path] | None, typer.Argument(help="Model files and folders with model files.", show_default=False)
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="8000")] = None,
-    uds: Annotated[Path | None, typer.Option(help="Unix socket to listen on instead.", show_default=False)] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 is any free port.", show_default="8000")
+    ] = None,
+    uds: Annotated[
+        Path | None, typer.Option(help="Unix socket to listen on instead of a host and port.", show_default=False)
+    ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Serve anybody where other machines reach the address and there is no key."),
+        typer.Option("--insecure", help="Allow access from other machines without API keys."),
     ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port for /metrics and the probes alone.", show_default="main port"),
+        typer.Option(min=0, max=65535, help="Separate port for /metrics and the probes.", show_default="main port"),
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
@@ -35,18 +39,18 @@ def serve(
     ] = None,
     session_store: Annotated[
         str | None,
-        typer.Option(help="Where sessions live: memory, or the URL of a Redis.", show_default="memory"),
+        typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory"),
     ] = None,
-    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate to encrypt by.", show_default=False)] = None,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.", show_default=False)] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,
     ssl_keyfile_password: Annotated[
         str | None, typer.Option(help="Password of an encrypted key.", show_default=False)
     ] = None,
     ssl_ca_certs: Annotated[
-        Path | None, typer.Option(help="Authorities that sign the clients' certificates.", show_default=False)
+        Path | None, typer.Option(help="Certificate authorities for client certificates.", show_default=False)
     ] = None,
 ) -> None:
-    """Serve models over HTTP: answers by the deadline, always."""
+    """Serve models over HTTP and WebSocket, with an answer at every deadline."""
     try:
         from anytime_service.models.registry import load_registry  # noqa: PLC0415
         from anytime_service.server.run import serve as run  # noqa: PLC0415
@@ -54,7 +58,9 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name not in _REQUIREMENTS:
             raise
-        raise AnytimeError(f"the server needs {error.name}; pip install 'anytime-linear[serve]'") from error
+        raise AnytimeError(
+            f"the server needs {error.name}, which is not installed; run pip install 'anytime-linear[serve]'"
+        ) from error
     settings = load_settings(
         models=tuple(models) if models else None,
         host=host,
@@ -70,5 +76,5 @@ def serve(
         ssl_ca_certs=ssl_ca_certs,
     )
     if not settings.models:
-        raise AnytimeError("no model to serve; give model files or folders, or set ANYTIME_MODELS")
+        raise AnytimeError("no model to serve; pass model files or folders, or set ANYTIME_MODELS")
     run(load_registry(settings.models), settings)

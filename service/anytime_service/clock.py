@@ -1,4 +1,4 @@
-"""The time by which deadlines are kept."""
+"""Clock for deadlines."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["now_ms"]
 
 
 def now_ms() -> float:
-    """Tell the time, in milliseconds; event loops have clocks too, but keep them for a whole turn."""
+    """Return the time in ms. The clocks of event loops are not used, since they may stand still during a turn."""
     return perf_counter() * 1000.0

@@ -1,32 +1,32 @@
-"""What can go wrong in the service, as branches of the library's tree.
+"""Exceptions of the service, as a branch of the library's exception tree.
 
 AnytimeError
 ├── ValuesError
-│   └── FieldError          one field of a request is wrong; it says which
-├── RegistryError           at the start: nothing to load, or two models of one name
-├── UnknownModelError       a request names a model that is not here
-├── UnknownSessionError     a request names a session that never was
-├── GoneSessionError        a request names a session that has been deleted, or expired
-├── SessionsUnreachableError   sessions live elsewhere, and it does not answer
-├── MissingVersionError     a session was begun with a version of a model that is not here
-├── DamagedSessionError     what is kept of a session is not what was written
-├── MalformedBodyError      a body or message that is not the JSON or MessagePack expected
-├── BodyTooLargeError       a body above the limit
-├── ContentTypeError        a body in a form that is not read here
-├── KeysError               at the start: keys that are missing or cannot be read
-├── CertificateError        at the start: a certificate that cannot be used
-├── KeyNeededError          a request without a key that holds
-├── RightError              a request for more than its key allows
-├── OriginError             a request of a page of another site
-├── OutOfTurnError          an event that an open prediction cannot take in its state
-├── OverloadedError         too much is asked for, open or held already, or the service is stopping
-├── SlowRequestError        a request that has not come in time
-├── HeadTooLargeError       a request whose head is above the limit
-├── SubprotocolError        a WebSocket that speaks another protocol than ours
-└── UpgradeRequiredError    a plain request to the WebSocket's route
+│   └── FieldError             one field of a request is invalid; the error names the field
+├── RegistryError              at the start: no model to load, or two models with one name
+├── UnknownModelError          a request names a model that is not loaded
+├── UnknownSessionError        a request names a session that never existed
+├── GoneSessionError           a request names a session that was deleted or has expired
+├── SessionsUnreachableError   the session store does not answer
+├── MissingVersionError        a session began with a version of a model that is not loaded
+├── DamagedSessionError        the stored content of a session is invalid
+├── MalformedBodyError         a body or message is not the expected JSON or MessagePack
+├── BodyTooLargeError          a body exceeds the limit
+├── ContentTypeError           the content type of a body is not supported
+├── KeysError                  at the start: keys are missing or invalid
+├── CertificateError           at the start: a certificate is invalid
+├── InvalidKeyError            a request has no valid API key
+├── KeyScopeError              the scope of the key does not allow the request
+├── OriginError                a request comes from a page of another site
+├── UnexpectedEventError       an open prediction does not accept an event in its state
+├── OverloadedError            the server is overloaded, a limit is exceeded, or the server is stopping
+├── RequestTimeoutError        a request did not arrive in time
+├── HeadTooLargeError          the head of a request exceeds the limit
+├── SubprotocolError           a WebSocket client offers no supported subprotocol
+└── UpgradeRequiredError       a plain HTTP request to the WebSocket's route
 
-AddressError (an OSError) is no such mistake: the call was right and the address was taken. What HTTP makes of each is
-in `problems.py`, nowhere else.
+AddressError is an OSError: the call was valid, but the address is in use or not available. `schemas/problem.py` alone
+maps the exceptions to HTTP responses.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
     "FieldError",
     "GoneSessionError",
     "HeadTooLargeError",
-    "KeyNeededError",
+    "InvalidKeyError",
+    "KeyScopeError",
     "KeysError",
     "MalformedBodyError",
     "MissingVersionError",
     "OriginError",
-    "OutOfTurnError",
     "OverloadedError",
     "RegistryError",
-    "RightError",
+    "RequestTimeoutError",
     "SessionsUnreachableError",
-    "SlowRequestError",
     "SubprotocolError",
+    "UnexpectedEventError",
     "UnknownModelError",
     "UnknownSessionError",
     "UpgradeRequiredError",
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class FieldError(ValuesError):
-    """A value that a request cannot have, and the field that has it."""
+    """An invalid value in a request; `field` names it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -69,49 +69,49 @@ class FieldError(ValuesError):
 
 
 class RegistryError(AnytimeError):
-    """The models to serve cannot be put together."""
+    """The set of models to serve is invalid."""
 
 
 class UnknownModelError(AnytimeError):
-    """A request names a model that is not here."""
+    """A request names a model that is not loaded."""
 
     field = "model"
 
 
 class UnknownSessionError(AnytimeError):
-    """A request names a session that never was."""
+    """A request names a session that never existed."""
 
     field = "session"
 
 
 class GoneSessionError(AnytimeError):
-    """A request names a session that has been deleted, or expired."""
+    """A request names a session that was deleted or has expired."""
 
     field = "session"
 
 
 class SessionsUnreachableError(AnytimeError):
-    """Sessions live in a store that does not answer; `why`, in words for anybody."""
+    """The session store does not answer; `why` is the reason in words that clients may read."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"sessions cannot be reached: {why}; retry in a second, sending the same again does no harm")
+        super().__init__(f"the session store is unavailable: {why}; retry in a second, repeated requests are safe")
         self.why = why
 
 
 class MissingVersionError(AnytimeError):
-    """A session was begun with a version of a model that is not here; another replica may have it."""
+    """A session began with a version of a model that is not loaded; another replica may have it."""
 
     field = "session"
 
 
 class DamagedSessionError(AnytimeError):
-    """What is kept of a session is not what was written."""
+    """The stored content of a session is invalid."""
 
     field = "session"
 
 
 class MalformedBodyError(AnytimeError):
-    """A body or message that is not the JSON or MessagePack expected; `field` is the place, where one is known."""
+    """A body or message is not the expected JSON or MessagePack; `field` is the place of the error, if known."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -119,45 +119,45 @@ class MalformedBodyError(AnytimeError):
 
 
 class BodyTooLargeError(AnytimeError):
-    """A body above the limit."""
+    """A body exceeds the limit."""
 
 
 class ContentTypeError(AnytimeError):
-    """A body in a form that is not read here."""
+    """The content type of a body is not supported."""
 
 
 class KeysError(AnytimeError):
-    """Keys that are missing or cannot be read; no message contains a key."""
+    """Keys are missing or invalid; no message contains a key."""
 
 
 class CertificateError(AnytimeError):
-    """A certificate, its key or its authorities cannot be used."""
+    """A certificate, its key or the file of certificate authorities is invalid."""
 
 
-class KeyNeededError(AnytimeError):
-    """A request without a key that holds; `presented` tells whether it had one."""
+class InvalidKeyError(AnytimeError):
+    """A request has no valid API key; `presented` is true if it has an invalid one."""
 
     def __init__(self, message: str, *, presented: bool = False) -> None:
         super().__init__(message)
         self.presented = presented
 
 
-class RightError(AnytimeError):
-    """A request for more than its key allows."""
+class KeyScopeError(AnytimeError):
+    """The scope of the key does not allow the request."""
 
 
 class OriginError(AnytimeError):
-    """A request that comes from a page of another site, or may."""
+    """A request comes, or may come, from a page of another site."""
 
 
-class OutOfTurnError(AnytimeError):
-    """An event that an open prediction cannot take in its state; nothing has changed."""
+class UnexpectedEventError(AnytimeError):
+    """An open prediction does not accept an event in its state; the state is unchanged."""
 
 
 class OverloadedError(AnytimeError):
-    """Too much is asked for, open or held already, or the service is stopping; another replica may answer.
+    """The server is overloaded, a limit is exceeded, or the server is stopping; another replica may answer.
 
-    `field` is what is refused, where it is not the whole; `retry_after_s` when to ask again.
+    `field` names the refused part if it is not the complete request; `retry_after_s` is when to retry.
     """
 
     def __init__(self, message: str, field: str | None = None, retry_after_s: int = 1) -> None:
@@ -166,21 +166,21 @@ class OverloadedError(AnytimeError):
         self.retry_after_s = retry_after_s
 
 
-class SlowRequestError(AnytimeError):
-    """A request that has not come in time; the connection closes."""
+class RequestTimeoutError(AnytimeError):
+    """A request did not arrive in time; the connection closes."""
 
 
 class HeadTooLargeError(AnytimeError):
-    """A request whose head is above the limit; the connection closes."""
+    """The head of a request exceeds the limit; the connection closes."""
 
 
 class SubprotocolError(AnytimeError):
-    """A WebSocket that speaks another protocol than ours."""
+    """A WebSocket client offers no supported subprotocol."""
 
 
 class UpgradeRequiredError(AnytimeError):
-    """A plain request to the WebSocket's route."""
+    """A plain HTTP request to the WebSocket's route."""
 
 
 class AddressError(OSError):
-    """The server cannot listen where it was told to."""
+    """The server cannot listen on the configured address."""

@@ -1,13 +1,13 @@
-"""Keys of those who may ask: how they are written, and the ring of those that hold.
+"""API keys: their syntax, the ring of valid keys, and the watcher that reloads the key file.
 
-A key is told in clear or as its SHA-256, its scope perhaps before it:
+A key is given in clear or as its SHA-256, optionally with a scope before it:
 
     KEY        sha256:HEX        predict:KEY        admin:KEY        admin:sha256:HEX
 
-Scope `predict`, which a key has that tells none, is to predict and to read what models are; `admin` is everything. Only
-hashes are kept, and no message has a key in it, not even one that is wrong: it says which one, by its place.
+Scope `predict`, the default, allows predictions and reading the descriptions of models; `admin` allows everything. Only
+hashes are stored. No message contains a key, not even an invalid one: messages name a key by its position.
 
-Keys that change while the server runs: the file is looked at every second, and read again when it is another.
+The watcher checks the key file every second and reloads it when it has changed.
 """
 
 from __future__ import annotations
@@ -33,60 +33,60 @@ __all__ = [
     "Key",
     "KeyFileWatcher",
     "KeyRing",
-    "Right",
+    "KeyScope",
     "read_key_file",
     "read_keys",
 ]
 
-Right: TypeAlias = Literal["predict", "admin"]
+KeyScope: TypeAlias = Literal["predict", "admin"]
 
 KEY = "anytime_service.key"
-"""Where the scope of a request or WebSocket has its key, if it needed one."""
+"""Name in the ASGI scope under which the key of a request or WebSocket is stored, if one was required."""
 
 MAX_KEY_BYTES = 1024
-"""Bytes that a key may have; what is longer is not even hashed."""
+"""Largest size of a key in bytes; a longer one is not hashed."""
 
 SHORT = 16
-"""Characters below which a key in clear is taken, and warned of."""
+"""Length in characters below which a key in clear is accepted with a warning."""
 
 SETTLED_S = 2.0
-"""Age from which a file's times tell that it is the one that was read: clocks of file systems are coarse."""
+"""Age of a file from which equal times mean an unchanged file, in seconds; clocks of file systems are coarse."""
 
 _KEY = re.compile(r"(?:(predict|admin):)?(?:sha256:([0-9a-fA-F]{64})|([A-Za-z0-9._~+/-]+=*))")
 _EXPECTED = (
-    "expected KEY, admin:KEY, sha256:HEX or admin:sha256:HEX, a key of letters, digits and - . _ ~ + / (= at its end), "
-    "HEX the 64 hexadecimal digits of its SHA-256"
+    "expected KEY, admin:KEY, sha256:HEX or admin:sha256:HEX, where KEY has letters, digits and - . _ ~ + / (= at its "
+    "end) and HEX is the 64 hexadecimal digits of its SHA-256"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that may ask.
+    """A valid key.
 
     Attributes
     ----------
     digest : SHA-256 of the key.
-    right : what it may ask for.
-    short : whether it was told in clear and can be guessed.
+    scope : what the key allows.
+    short : whether it was given in clear and is short enough to guess.
     """
 
     digest: bytes = field(repr=False)
-    right: Right = "predict"
+    scope: KeyScope = "predict"
     short: bool = field(default=False, compare=False)
 
 
 class KeyRing:
-    """The keys that hold now.
+    """The keys that are valid now.
 
     Parameters
     ----------
-    given : those that hold as long as the process runs.
-    file : has more of them, one a line; may be read again.
+    given : keys that are valid as long as the process runs.
+    file : file of more keys, one per line; it can be reloaded.
 
     Raises
     ------
     KeysError
-        The file cannot be read, or is not one of keys.
+        The file is unreadable or invalid.
     """
 
     def __init__(self, given: Iterable[Key] = (), file: Path | None = None) -> None:
@@ -100,60 +100,60 @@ class KeyRing:
 
     @property
     def needed(self) -> bool:
-        """Whether who asks has to have a key. What was a ring of keys once never lets everybody in."""
+        """Return whether clients need a key; a ring with a key file requires one even if the file becomes invalid."""
         return bool(self._keys) or self.file is not None
 
     @property
     def current(self) -> tuple[Key, ...]:
-        """The keys that hold now; another object when others do."""
+        """Return the keys that are valid now; a new object when they change."""
         return self._keys
 
     @property
     def several(self) -> bool:
-        """Whether more than one key is valid now."""
+        """Return whether more than one key is valid now."""
         return self._several
 
     @property
     def short(self) -> int:
-        """How many keys can be guessed."""
+        """Return the number of keys that are short enough to guess."""
         return sum(key.short for key in self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def find(self, presented: bytes) -> Key | None:
-        """Find the key that was presented, among equal ones that of the wider scope.
+        """Return the key that a client presented, with its widest scope; None if it is invalid.
 
-        Hashes are compared, all of them and each in the same time, so that how long it takes tells nothing.
+        The presented hash is compared with all hashes in constant time, so the duration reveals nothing.
         """
         if len(presented) > MAX_KEY_BYTES:
             return None
         digest = sha256(presented).digest()
         found: Key | None = None
         for key in self._keys:
-            if compare_digest(key.digest, digest) and (found is None or key.right == "admin"):
+            if compare_digest(key.digest, digest) and (found is None or key.scope == "admin"):
                 found = key
         return found
 
-    def holds(self, key: Key) -> bool:
-        """Whether a key that was found once is still here, in whatever scope."""
+    def contains(self, key: Key) -> bool:
+        """Return whether a key that was found before is still valid, in any scope."""
         return any(compare_digest(each.digest, key.digest) for each in self._keys)
 
     def changed(self) -> bool:
-        """Whether the file may be another than the one that was read; one look at its times."""
+        """Return whether the file may have changed since it was read, from its times."""
         return self.file is not None and (self._seen is None or self._seen != _signature(self.file))
 
     def read(self) -> bool:
-        """Read the file again; whether other keys hold now. If it raises, those that hold still do.
+        """Reload the file and return whether the valid keys have changed. An error leaves them unchanged.
 
         Raises
         ------
         KeysError
-            It cannot be read, or is not one of keys.
+            The file is unreadable or invalid.
         """
         if self.file is None:
             return False
-        seen = _signature(self.file)  # before it is read: what is written meanwhile is then seen the next time
+        seen = _signature(self.file)  # before reading: the next check notices a write during the reading
         settled = bool(seen) and time.time_ns() - seen[0] > SETTLED_S * 1e9
         self._seen = seen if settled else None
         before, self._keys = self._keys, (*self._given, *read_key_file(self.file))
@@ -167,36 +167,36 @@ def read_keys(text: str) -> tuple[Key, ...]:
     Raises
     ------
     KeysError
-        One of them is no key; it is told by its place.
+        A key is invalid; the message names it by its position.
     """
     return tuple(_numbered("entry", enumerate(text.split(","), start=1)))
 
 
 def read_key_file(path: Path) -> tuple[Key, ...]:
-    """Read a file of keys, one a line; what follows a `#` is a comment, and empty lines are passed over.
+    """Read a file of keys, one per line; `#` starts a comment, and empty lines are skipped.
 
     Raises
     ------
     KeysError
-        It cannot be read, has no key, or a line is none.
+        The file is unreadable or contains no key, or a line is not a valid key.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise KeysError(f"the file of keys {str(path)!r} cannot be read: {reason}") from None
-    told = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise KeysError(f"cannot read key file {str(path)!r}: {reason}") from None
+    entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))
     try:
-        keys = tuple(_numbered("line", ((number, text) for number, text in told if text)))
+        keys = tuple(_numbered("line", ((number, text) for number, text in entries if text)))
     except KeysError as error:
-        raise KeysError(f"the file of keys {str(path)!r}: {error}") from None
+        raise KeysError(f"key file {str(path)!r}: {error}") from None
     if not keys:
-        raise KeysError(f"the file of keys {str(path)!r} has no key; expected one a line")
+        raise KeysError(f"key file {str(path)!r} contains no key; expected one per line")
     return keys
 
 
-def _numbered(what: str, told: Iterable[tuple[int, str]]) -> Iterator[Key]:
-    for number, text in told:
+def _numbered(what: str, entries: Iterable[tuple[int, str]]) -> Iterator[Key]:
+    for number, text in entries:
         try:
             yield _key(text)
         except KeysError as error:
@@ -206,23 +206,23 @@ def _numbered(what: str, told: Iterable[tuple[int, str]]) -> Iterator[Key]:
 def _key(text: str) -> Key:
     match = _KEY.fullmatch(text)
     if match is None:
-        raise KeysError(f"{'is no key' if text else 'is empty'}; {_EXPECTED}")
-    right, digest, clear = match.groups()
-    told: Right = "admin" if right == "admin" else "predict"
+        raise KeysError(f"{'is not a valid key' if text else 'is empty'}; {_EXPECTED}")
+    prefix, digest, clear = match.groups()
+    scope: KeyScope = "admin" if prefix == "admin" else "predict"
     if digest is not None:
-        return Key(bytes.fromhex(digest), told)
+        return Key(bytes.fromhex(digest), scope)
     if len(clear) > MAX_KEY_BYTES:
         raise KeysError(f"has {len(clear)} characters; expected at most {MAX_KEY_BYTES}")
-    return Key(sha256(clear.encode()).digest(), told, len(clear) < SHORT)
+    return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
 
 
 def _differ(keys: tuple[Key, ...]) -> bool:
-    """Whether there are several keys, not one in several scopes."""
+    """Return whether there are several different keys, not one key with several scopes."""
     return len({key.digest for key in keys}) > 1
 
 
 def _signature(path: Path) -> tuple[int, ...]:
-    """When a file was last written to, and which one it is; empty where there is none."""
+    """Return the time of the last change, the size and the inode of a file; empty if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -231,48 +231,49 @@ def _signature(path: Path) -> tuple[int, ...]:
 
 
 LOOK_S = 1.0
+"""Interval between two checks of the key file, in seconds."""
 
 _log = logging.getLogger("anytime_service")
 
 
 class KeyFileWatcher:
-    """Keeps a ring of keys as its file has them; belongs to one event loop.
+    """Watcher that reloads a key ring when its file changes; it belongs to one event loop.
 
     Parameters
     ----------
     keys : the ring.
-    changed : called when other keys hold than before.
+    changed : called when the valid keys have changed.
     """
 
     def __init__(self, keys: KeyRing, changed: Callable[[], None]) -> None:
         self._keys = keys
         self._changed = changed
-        self._told = ""
+        self._logged = ""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look, from inside the event loop."""
+        """Start to watch; to be called in the event loop."""
         self._warn()
         if self._keys.file is not None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
     def read(self) -> None:
-        """Read the file again; where that cannot be done the keys stay as they are, and the log says so once."""
+        """Reload the file; on an error log it once and leave the keys unchanged."""
         try:
             changed = self._keys.read()
         except KeysError as error:
-            if str(error) != self._told:
-                self._told = str(error)
-                _log.error("keys stay as they were: %s", error)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                _log.error("could not reload the keys; the previous ones stay valid: %s", error)
             return
-        self._told = ""
+        self._logged = ""
         if changed:
-            _log.info("keys read again: %d hold", len(self._keys))
+            _log.info("keys reloaded: %d are valid", len(self._keys))
             self._warn()
             self._changed()
 
@@ -283,4 +284,4 @@ class KeyFileWatcher:
 
     def _warn(self) -> None:
         if self._keys.short:
-            _log.warning("%d of the keys can be guessed: they have fewer than %d characters", self._keys.short, SHORT)
+            _log.warning("keys that are short enough to guess: %d; use at least %d characters", self._keys.short, SHORT)

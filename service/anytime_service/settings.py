@@ -1,4 +1,4 @@
-"""What an operator can set: one frozen object, from the environment or the command line."""
+"""Settings of the service: one frozen object, read from the environment and the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Settings", "load_settings"]
 PREFIX = "ANYTIME_"
 
 SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))
-"""Places of settings that no message may show."""
+"""Settings whose values no message may contain."""
 
 
 class Settings(BaseSettings):
-    """Settings of the service; each is also an environment variable, its name in capitals after `ANYTIME_`."""
+    """Settings of the service; each is also an environment variable: `ANYTIME_` and the name in capitals."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
@@ -31,96 +31,99 @@ class Settings(BaseSettings):
 
     models: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
-        description="Model files and folders of them, separated by commas; usually given on the command line.",
+        description="Model files and folders with model files, separated by commas; usually given on the command line.",
     )
-    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of the machine.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 lets the system choose.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is all addresses of the machine.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 is any free port.")
     uds: Path | None = Field(default=None, description="Unix socket to listen on instead of a host and port.")
     metrics_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Port for /metrics and the probes alone; without one /metrics is on the main port.",
+        description="Separate port for /metrics and the probes; by default /metrics is on the main port.",
     )
     metrics_host: str | None = Field(
-        default=None, description="Address to listen on for metrics; without one that of the main port."
+        default=None, description="Address to listen on for metrics; by default the address of the main port."
     )
-    log_format: Literal["text", "json"] = Field(default="text", description="How lines are logged: text or json.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Format of log lines: text or json.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="From which level on is logged: debug, info, warning or error."
+        default="info", description="Least severe level to log: debug, info, warning or error."
     )
-    access_log: bool = Field(default=False, description="Whether every request and connection is logged.")
+    access_log: bool = Field(default=False, description="Whether to log every request and connection.")
     max_deadline_ms: float = Field(
-        default=10_000, gt=0, allow_inf_nan=False, description="Longest deadline; holds when a request has none."
+        default=10_000,
+        gt=0,
+        allow_inf_nan=False,
+        description="Longest deadline, and the deadline of a request that has none.",
     )
     max_body_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1, description="Largest request body; a larger one is refused."
+        default=16 * 1024 * 1024, ge=1, description="Largest request body; the server refuses larger ones."
     )
     max_json_bytes: int = Field(
         default=1024 * 1024,
         ge=1,
-        description="Largest JSON body, line or message; and of MessagePack, where values are lists and not packed.",
+        description="Largest JSON body, line or message; also for MessagePack with values as lists instead of bytes.",
     )
-    max_rows: int = Field(default=10_000, ge=1, description="Most rows that one prediction may have.")
+    max_rows: int = Field(default=10_000, ge=1, description="Largest number of rows of one prediction.")
     max_held_bytes: int = Field(
         default=1024 * 1024 * 1024,
         ge=1,
-        description="Most bytes that clients may have the server hold: group values, bodies and messages half read, "
-        "replies that are not taken.",
+        description="Largest number of bytes stored for clients: group values, incomplete bodies and messages, and "
+        "replies that clients have not read.",
     )
     max_share_per_key: float = Field(
         default=0.5,
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="With several keys, how much of max_open, max_sessions and max_held_bytes one of them may use.",
+        description="With several keys, the share of max_open, max_sessions and max_held_bytes that one key may use.",
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="Most connections at once; above it only health and metrics are served."
+        default=10_000, ge=1, description="Largest number of connections; further ones receive only health and metrics."
     )
     max_message_rate: float = Field(
         default=20_000,
         ge=0,
         allow_inf_nan=False,
-        description="Messages a second that one connection may send (chunks of a body, too); it is read no faster. "
+        description="Messages per second (chunks of bodies included) that the server reads from one connection. "
         "0 is no limit.",
     )
     max_header_bytes: int = Field(
-        default=16 * 1024, ge=256, description="Largest head of a request, its line and its headers."
+        default=16 * 1024, ge=256, description="Largest head of a request: request line and headers."
     )
     header_timeout_s: float = Field(
-        default=10, gt=0, allow_inf_nan=False, description="Time in which the head of a request has to come."
+        default=10, gt=0, allow_inf_nan=False, description="Longest time to receive the head of a request."
     )
     body_timeout_s: float = Field(
-        default=30, gt=0, allow_inf_nan=False, description="Time in which a body has to come that has no deadline."
+        default=30, gt=0, allow_inf_nan=False, description="Longest time to receive a body without a deadline."
     )
     idle_timeout_s: float = Field(
         default=75,
         gt=0,
         allow_inf_nan=False,
-        description="Time after which a connection is closed that asks for nothing, or takes nothing.",
+        description="Time after which the server closes a connection whose client neither sends nor reads.",
     )
     max_lateness_ms: float = Field(
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="Most that an answer begun now may be expected to be late; beyond it predictions are not begun.",
+        description="Largest expected lateness of an answer; above it the server begins no predictions.",
     )
-    max_open: int = Field(default=10_000, ge=1, description="Most predictions that may be open at once.")
+    max_open: int = Field(default=10_000, ge=1, description="Largest number of open predictions.")
     max_solve_ms: float = Field(
         default=250,
         ge=0,
         allow_inf_nan=False,
-        description="Longest time that solving for one set of groups may take; the prefix stands in for longer ones.",
+        description="Longest time to solve for one set of groups; where it would take longer, the prefix answers.",
     )
-    max_sessions: int = Field(default=10_000, ge=1, description="Most sessions there may be.")
+    max_sessions: int = Field(default=10_000, ge=1, description="Largest number of sessions.")
     session_ttl_s: float = Field(
-        default=60, gt=0, allow_inf_nan=False, description="Time after its last use that a session is kept for."
+        default=60, gt=0, allow_inf_nan=False, description="Time after its last use at which a session expires."
     )
     session_store: str = Field(
         default=MEMORY,
         repr=False,
-        description="Where sessions live: memory, or the URL of a Redis that replicas share; it may have a password.",
+        description="Session store: memory, or the URL of a Redis server that replicas share; it may have a password.",
     )
     session_store_timeout_ms: float = Field(
         default=250, gt=0, allow_inf_nan=False, description="Longest time that a request waits for the session store."
@@ -128,33 +131,31 @@ class Settings(BaseSettings):
 
     @field_validator("session_store")
     @classmethod
-    def _leads_to_a_store(cls, value: str) -> str:
+    def _check_session_store(cls, value: str) -> str:
         return checked_address(value)
 
     api_keys: Annotated[tuple[Key, ...], NoDecode] = Field(
         default=(),
-        description="Keys of those who may ask, separated by commas: KEY, sha256:HEX, admin:KEY or admin:sha256:HEX.",
+        description="API keys, separated by commas: KEY, sha256:HEX, admin:KEY or admin:sha256:HEX.",
         exclude=True,
     )
     api_keys_file: Path | None = Field(
-        default=None, description="File of more keys, one a line; read again when it changes."
+        default=None, description="File of more API keys, one per line; the server reloads it when it changes."
     )
-    insecure: bool = Field(
-        default=False, description="Listen where others than this machine can ask, though there are no keys."
-    )
+    insecure: bool = Field(default=False, description="Allow access from other machines without API keys.")
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="Origins of other sites whose pages may ask, separated by commas."
+        default=(), description="Origins of other sites whose pages may send requests, separated by commas."
     )
-    ssl_certfile: Path | None = Field(default=None, description="Certificate, with its chain, to encrypt by.")
-    ssl_keyfile: Path | None = Field(default=None, description="Its key, where the certificate's file has none.")
+    ssl_certfile: Path | None = Field(default=None, description="TLS certificate with its chain.")
+    ssl_keyfile: Path | None = Field(default=None, description="Key, if it is not in the certificate's file.")
     ssl_keyfile_password: SecretStr | None = Field(default=None, description="Password of an encrypted key.")
     ssl_ca_certs: Path | None = Field(
-        default=None, description="Authorities; clients then need a certificate that one of them has signed."
+        default=None, description="Certificate authorities; clients then need a certificate signed by one of them."
     )
 
     @property
     def keyed(self) -> bool:
-        """Whether who asks needs a key."""
+        """Return whether clients need a key."""
         return bool(self.api_keys) or self.api_keys_file is not None
 
     @field_validator("models", mode="before")
@@ -182,17 +183,17 @@ class Settings(BaseSettings):
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
-    def _in_small_letters(cls, value: Any) -> Any:
+    def _lowercase(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read the settings from the environment; those given here come first, None being not given.
+    """Read the settings from the environment; arguments take precedence, except those that are None.
 
     Raises
     ------
     AnytimeError
-        A setting is not what it has to be; the message names its variable.
+        A setting is invalid; the message names its variable.
     """
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})

@@ -1,12 +1,14 @@
-"""Pages of other sites, kept out.
+"""Checks of request origins, and addresses of session stores.
 
-A browser lets any page send requests and open WebSockets to wherever it likes, the loopback interface too. It says in
-`Origin` whose page it is: the request passes if that is the address that was asked, or one that the operator lists.
+A browser lets any page send requests and open WebSockets to any address, including the loopback interface. The header
+`Origin` names the site of the page. A request is accepted if its origin is the requested host or is in the operator's
+list.
 
-A name of another's can be made to lead to this machine, and its pages then are of the address that was asked. Where
-keys are needed, they have none. Where they are not, only names that nobody can make are taken for this machine's own.
+An attacker can point a domain name at this machine (DNS rebinding), so that the origin of the attacker's pages equals
+the requested host. Where keys are required, such pages have no key. Where keys are not required, the server accepts
+only host names that nobody can register.
 
-Where sessions live, as an operator writes it: checked at the start, and shown without its password.
+The operator sets the address of the session store. It is validated at the start, and shown without its password.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ _PORTS = {"http": ":80", "https": ":443"}
 _SECURE = ("https", "wss")
 _SHOWN = 100
 MAX_HOSTS = 64
+"""Number of accepted `Host` headers to cache."""
 
 
 class Origins:
-    """Checks whose page a request comes from.
+    """Check of the origin and the host of requests.
 
     Parameters
     ----------
-    allowed : origins of other sites whose pages may ask, each as `origin_of` writes it.
-    local : whether only names of this machine may be asked: addresses, single words, and the hosts of those allowed.
+    allowed : origins of other sites whose pages may send requests, as `origin_of` writes them.
+    local : whether to accept only these hosts: addresses, single words, and the hosts of `allowed`.
     """
 
     def __init__(self, allowed: Iterable[str], *, local: bool) -> None:
@@ -48,12 +51,12 @@ class Origins:
         self._known: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
-        """Pass a request, or not.
+        """Raise an error for a request that must not be served.
 
         Raises
         ------
         OriginError
-            It comes from a page of another site, or asks for this machine by a name that may be another's.
+            The request comes from a page of another site, or its host is a name that anyone can register.
         """
         host = headers.get(b"host")
         if self._local and host is not None and host not in self._known:
@@ -66,80 +69,81 @@ class Origins:
         name = _name(host.decode("latin-1"))
         if not (_own(name) or name in self._hosts):
             raise OriginError(
-                f"{name[:_SHOWN]!r} may be anybody's name for this machine, and no key is needed here; ask for "
-                "localhost, or have the operator set keys, or list the name's origin in ANYTIME_ALLOWED_ORIGINS"
+                f"host {name[:_SHOWN]!r} is not accepted: the server requires no key, and anyone can register a name "
+                "for this machine; use localhost, or have the operator set API keys or list the origin in "
+                "ANYTIME_ALLOWED_ORIGINS"
             )
         if len(self._known) < MAX_HOSTS:
             self._known.add(host)
 
-    def _check_origin(self, told: str, host: str, scheme: str) -> None:
-        origin = origin_of(told)
+    def _check_origin(self, received: str, host: str, scheme: str) -> None:
+        origin = origin_of(received)
         if origin is not None:
             own = [origin_of(f"{each}://{host}") for each in (("https",) if scheme in _SECURE else ("http", "https"))]
             if origin in own or origin in self._allowed:
                 return
         raise OriginError(
-            f"the page that asks is of {told[:_SHOWN]!r}, the service is at {host[:_SHOWN]!r}; pages of other sites "
-            "may not ask, unless the operator lists their origin in ANYTIME_ALLOWED_ORIGINS"
+            f"the page's origin is {received[:_SHOWN]!r}, but the service is at {host[:_SHOWN]!r}; for pages of other "
+            "sites the operator must list the origin in ANYTIME_ALLOWED_ORIGINS"
         )
 
 
 def origin_of(text: str) -> str | None:
-    """Write an origin as browsers do: scheme, host in small letters, a port that is not the scheme's own; else None."""
+    """Return an origin as browsers write it: scheme, lowercase host, port unless it is the default. None if invalid."""
     match = _ORIGIN.fullmatch(text.lower())
     return f"{match[1]}://{match[2].removesuffix(_PORTS[match[1]])}" if match else None
 
 
-def _name(place: str) -> str:
-    """Host without its port."""
-    name, colon, port = place.lower().rpartition(":")
-    return name if colon and port.isdigit() else place.lower()
+def _name(host: str) -> str:
+    """Return a host without its port."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()
 
 
 def _own(name: str) -> bool:
-    """Whether a name cannot be one that somebody has registered: an address, a single word, or below `localhost`.
+    """Return whether nobody can register a name: an address, a single word, or a name below `localhost`.
 
-    Browsers take what ends in a number for an address.
+    Browsers treat a name whose last label is a number as an address.
     """
     last = name.rpartition(".")[2]
     return "." not in name or last.isdigit() or last == "localhost" or name.endswith("]")
 
 
 MEMORY = "memory"
-"""Sessions live in the process that began them."""
+"""Setting that stores sessions in the process that creates them."""
 
 _EXPECTED = (
     "expected 'memory', 'redis://user:password@host:port/db', 'rediss://...' for TLS, or "
-    "'unix://user:password@/path?db=0'; what is not a letter or digit in a password is percent-encoded"
+    "'unix://user:password@/path?db=0'; percent-encode all characters of a password except letters and digits"
 )
 
 
 def checked_address(text: str) -> str:
-    """Address of a store, as it is.
+    """Return the address of a session store unchanged.
 
     Raises
     ------
     ValueError
-        It is no such address; the message has nothing of it in it, for there may be a password.
+        The address is invalid; the message contains no part of it, since it may contain a password.
     """
     if text == MEMORY:
         return text
     try:
         parts = urlsplit(text)
         database = _database(parts)
-        well = _leads_somewhere(parts) and (database is None or (database.isascii() and database.isdigit()))
+        valid = _has_target(parts) and (database is None or (database.isascii() and database.isdigit()))
     except ValueError:
-        well = False
-    if not well:
+        valid = False
+    if not valid:
         raise ValueError(_EXPECTED)
-    foreign = [name for name, _ in parse_qsl(parts.query) if name != "db" and not name.startswith("ssl_")]
-    if foreign:
-        raise ValueError("expected no parameters but db and those that begin with ssl_")
+    unknown = [name for name, _ in parse_qsl(parts.query) if name != "db" and not name.startswith("ssl_")]
+    if unknown:
+        raise ValueError("expected only the parameter db and parameters that begin with ssl_")
     return text
 
 
 def shown_address(text: str) -> str:
-    """Name a store for people: without user, password and parameters."""
+    """Return the address of a session store for messages, without user, password and parameters."""
     if text == MEMORY:
         return text
     parts = urlsplit(text)
@@ -150,12 +154,12 @@ def shown_address(text: str) -> str:
 
 
 def _database(parts: SplitResult) -> str | None:
-    """Number of the database as written, None where it is not."""
-    told = dict(parse_qsl(parts.query)).get("db")
-    return told if told is not None or parts.scheme == "unix" else parts.path.removeprefix("/") or None
+    """Return the number of the database as written; None if the address has none."""
+    number = dict(parse_qsl(parts.query)).get("db")
+    return number if number is not None or parts.scheme == "unix" else parts.path.removeprefix("/") or None
 
 
-def _leads_somewhere(parts: SplitResult) -> bool:
+def _has_target(parts: SplitResult) -> bool:
     if parts.fragment:
         return False
     if parts.scheme == "unix":

@@ -1,4 +1,4 @@
-"""Which release of the service this is."""
+"""Version of the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = [
 
 
 def release() -> str:
-    """Version of the distribution."""
+    """Return the version of the installed distribution."""
     try:
         return version("anytime-linear")
     except PackageNotFoundError:  # run from a source tree that is not installed

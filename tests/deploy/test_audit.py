@@ -80,7 +80,7 @@ def test_a_vulnerability_fails_and_is_named_with_what_mends_it(tmp_path: Path) -
     with service() as url:
         done = audited(lock_of(tmp_path, "sound==2.0", "leaky==1.1.0"), url)
     assert done.returncode == 1
-    assert done.stderr == "leaky 1.1.0: PYSEC-0000-1, mended by 1.2.0\n"
+    assert done.stderr == "leaky 1.1.0: PYSEC-0000-1, fixed in 1.2.0\n"
 
 
 def test_pins_without_vulnerabilities_pass_and_are_counted(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_service_that_cannot_be_reached_is_told_in_one_line_and_fails_nothing(
         assert why in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
-    assert "was not audited: the service cannot be reached" in done.stdout
+    assert "was not audited: the service is not reachable" in done.stdout
 
 
 def test_a_lock_that_cannot_be_read_fails(tmp_path: Path) -> None:

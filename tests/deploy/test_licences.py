@@ -52,7 +52,7 @@ def test_a_package_that_says_nothing_of_a_licence_stops_it(tmp_path: Path, metad
     install(folder, "dark", metadata, dark__LICENSE="a file of its code, which may be about anything")
     done = collect(out, folder)
     assert done.returncode == 1
-    assert "no licence is told by dark 1.0" in done.stderr
+    assert "no licence found for dark 1.0" in done.stderr
     assert not out.exists()
 
 

@@ -133,7 +133,7 @@ class Replica:
             raise RuntimeError(f"a replica did not start: {self.log.read_text(errors='replace')[-2000:]}")
         promoted(self.process.pid)
 
-    def signal(self, number: signal.Metrics) -> None:
+    def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
 

@@ -139,7 +139,7 @@ class FullDisk(Strike):
         stage.disk.free()
         left = [path.name for path in stage.disk.folder.iterdir() if path.name.endswith(".tmp")]
         stage.expect(not left, f"a write that failed left {left}")
-        stage.expect(stage.hang_up(0, "loaded again"), "the log is not written though there is room again")
+        stage.expect(stage.hang_up(0, "models reloaded"), "the log is not written though there is room again")
 
     def _train(self, stage: Stage) -> tuple[int, str]:
         table, groups = stage.scratch / "table.csv", stage.scratch / "groups.json"
@@ -175,7 +175,8 @@ class CorruptModel(Strike):
                 stage.expect(clear, f"reload of a file that is {what}: {told.status} {told.content}")
             for number in range(len(stage.house.replicas)):
                 stage.expect(
-                    stage.hang_up(number, "models stay as they were"), f"SIGHUP, the file {what}: not said in the log"
+                    stage.hang_up(number, "could not reload the models"),
+                    f"SIGHUP, the file {what}: not said in the log",
                 )
                 stage.expect(stage.version_of(number) == version, f"the old model went when the file was {what}")
         file.write_bytes(whole)
@@ -186,7 +187,7 @@ class CorruptModel(Strike):
         last = len(stage.house.replicas) - 1
         for number, port in enumerate(stage.house.ports):
             if number == last:
-                stage.expect(stage.hang_up(number, "loaded again"), "SIGHUP with a good file: not said in the log")
+                stage.expect(stage.hang_up(number, "models reloaded"), "SIGHUP with a good file: not said in the log")
             else:
                 told = ask(port, "POST", f"/models/{new.name}/reload")
                 stage.expect(told.status == 200, f"reload of a good file: {told.status} {told.content}")

@@ -172,7 +172,7 @@ def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
 
 
 def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrived, "KEPT_SETS", 4)
+    monkeypatch.setattr(arrived, "MAX_SETS", 4)
     model = trained()
     first = arrived_model(model, frozenset("ab"))
     for names in SETS:
@@ -195,7 +195,7 @@ def test_what_was_solved_goes_with_its_model() -> None:
 
 
 def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrived, "KEPT_SETS", 5)
+    monkeypatch.setattr(arrived, "MAX_SETS", 5)
     model = trained()
     expected = {names: answered(MODEL, names).prediction for names in SETS}
     asked = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
@@ -327,8 +327,8 @@ def test_a_multinomial_model_answers_by_the_prefix_and_says_so() -> None:
     for names in (NAMES, NAMES[1:], []):
         here, there = answered(model, names), answered(model, names, policy="prefix")
         assert here == replace(there, note=here.note)
-        assert "multinomial models know no optimum of other sets" in here.note
-    with pytest.raises(ValuesError, match="multinomial models know no optimum"):
+        assert "multinomial models have optima of prefixes only" in here.note
+    with pytest.raises(ValuesError, match="multinomial models have optima of prefixes only"):
         arrived_model(model, frozenset())
 
 

@@ -32,7 +32,7 @@ from anytime.inference.conformal import (
     conformal_threshold,
     conformity_scores,
     expected_calibration_error,
-    told_of,
+    model_outputs,
 )
 from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
@@ -206,7 +206,7 @@ def scores_of_others(given: Problem, folder: Path) -> Float:
     (rows,) = held_out(given.model, given.table(folder, slice(None)))[0].rows()
     return np.array(
         [
-            conformity_scores(given.model, told_of(given.model, scores), rows.Y)
+            conformity_scores(given.model, model_outputs(given.model, scores), rows.Y)
             for scores in given.model.prefixes.predict_all(X)
         ]
     )
@@ -524,7 +524,7 @@ def reliable(found: dict[str, Any]) -> None:
         (lambda found: found.update(coverage=0.5), "changed after it was written"),
         (lambda found: found.update(data="other.csv"), "changed after it was written"),
         (shorter, "is calibrated for 5 prefixes and has 6"),
-        (reliable, "a calibration that is not one of regression or counts"),
+        (reliable, "a calibration that does not fit regression or counts"),
         (lambda found: found["thresholds"].pop(), "6 sizes; expected one for each of 5 thresholds"),
         (lambda found: found.update(level=0.1), "level is 0.1"),
         (lambda found: found["thresholds"].__setitem__(1, -1.0), "calibration.thresholds.1"),
@@ -547,7 +547,7 @@ def test_a_classification_cannot_be_calibrated_as_a_regression(tmp_path: Path) -
     path = tmp_path / "m.safetensors"
     PROBLEMS["binary"].calibrated(tmp_path, HELD).save(path)
     damaged(path, lambda found: found.update(reliability=None))
-    with pytest.raises(ArtifactError, match="not one of classes"):
+    with pytest.raises(ArtifactError, match="does not fit classes"):
         load(path)
 
 

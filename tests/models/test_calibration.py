@@ -87,8 +87,8 @@ def test_too_few_rows_are_told_how_many_it_takes(coverage: float, rows: int) -> 
     with pytest.raises(TrainingError) as error:
         conformal_rank(rows - 1, coverage)
     assert str(error.value) == (
-        f"{rows - 1} rows are too few to calibrate a coverage of {coverage}; expected {rows} or more: add rows, or ask"
-        " for less coverage"
+        f"{rows - 1} rows are too few to calibrate a coverage of {coverage}; expected {rows} or more: add rows,"
+        " or request less coverage"
     )
 
 

@@ -17,7 +17,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate import CertifiedPrefix, certify
-from anytime.evaluation.certificate.problem import COST_TOLERANCE, Problem
+from anytime.evaluation.certificate.problem import COST_TOLERANCE, SelectionProblem
 from anytime.evaluation.certificate.relaxation import Split, first_split, priced, relax
 from anytime.evaluation.certificate.search import Search, filled, improved
 from anytime.groups import FeatureGroups, load_groups
@@ -40,8 +40,8 @@ class Case(SmallTable):
     """A table whose best sets are certified."""
 
     @property
-    def problem(self) -> Problem:
-        return Problem.of(self.gram, self.groups, self.alpha)
+    def problem(self) -> SelectionProblem:
+        return SelectionProblem.of(self.gram, self.groups, self.alpha)
 
 
 @st.composite
@@ -96,7 +96,7 @@ def budgets(case: Case, method: Method = "fr") -> tuple[list[float], list[float]
     return [*costs, *others], [*F, *(0.0 for _ in others)]
 
 
-def holds(certified: Sequence[CertifiedPrefix], sets: Sets, problem: Problem) -> None:
+def holds(certified: Sequence[CertifiedPrefix], sets: Sets, problem: SelectionProblem) -> None:
     """No bound is below the best set, exact ones are it, and sets that are named are what they are said to be."""
     for prefix in certified:
         best = sets.best(prefix.cost)
@@ -392,7 +392,7 @@ def test_every_prefix_of_a_real_table_is_certified_exactly(
     learned = sequence(gram, groups, method, 1e-5)
     certified = certify(gram, groups, learned.costs, learned.explained_variance, 1e-5, nodes=1_000)
     assert all(prefix.exact for prefix in certified)
-    holds(certified, Sets.of(gram, groups, 1e-5), Problem.of(gram, groups, 1e-5))
+    holds(certified, Sets.of(gram, groups, 1e-5), SelectionProblem.of(gram, groups, 1e-5))
 
 
 def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data: Path) -> None:

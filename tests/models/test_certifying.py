@@ -15,7 +15,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.certify import certified
 from anytime.groups import FeatureGroups
 from anytime.inference.loaded import load
-from anytime.model.manifest import FORMAT, Certificate
+from anytime.model.manifest import Certificate
 from anytime.model.model import Model
 from anytime.moments.accumulate import moments_of
 from anytime.target import Target
@@ -117,17 +117,6 @@ def test_without_a_limit_of_time_it_is_the_same_again() -> None:
     assert certified(model, nodes=3).manifest.certificate == certified(model, nodes=3).manifest.certificate
 
 
-def test_a_model_of_an_older_format_is_certified_in_todays(tmp_path: Path) -> None:
-    model, _ = trained(SEVEN)
-    replace(model, manifest=model.manifest.model_copy(update={"format": 2})).save(tmp_path / "m.safetensors")
-    old = load(tmp_path / "m.safetensors")
-    assert old.manifest.format == 2
-    certified(old).save(tmp_path / "m.safetensors")
-    again = load(tmp_path / "m.safetensors")
-    assert again.manifest.format == FORMAT
-    assert again.certified_shares is not None
-
-
 def test_progress_is_told_of_every_prefix() -> None:
     model, _ = trained(SEVEN)
     told: list[int] = []
@@ -157,7 +146,7 @@ def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused() 
         certified(replace(model, moments=None))
     rng = np.random.default_rng(0)
     likely = AnytimeClassifier().fit(rng.normal(size=(30, 2)), rng.integers(0, 2, 30)).model_
-    with pytest.raises(TrainingError, match="is binomial; certificates are of least squares"):
+    with pytest.raises(TrainingError, match="is binomial; certificates support least squares only"):
         certified(likely)
     with pytest.raises(TrainingError, match="0 nodes"):
         certified(model, nodes=0)
@@ -168,7 +157,7 @@ def test_penalties_of_prefixes_have_no_part_in_it() -> None:
     X = rng.normal(size=(40, 11))
     y = X @ rng.normal(size=11) + 3 * rng.normal(size=40)
     groups = grouped([2, 2, 2, 2, 3], [1.0, 2.0, 1.0, 3.0, 2.0])
-    model = AnytimeRegressor(groups, alpha="cv", folds=4).fit(X, y).model_
+    model = AnytimeRegressor(groups, alpha="cv", cv=4).fit(X, y).model_
     assert len({step.alpha for step in model.manifest.steps}) > 1
     rows = Rows(*literal.standardise(X, y), model.manifest.alpha)
     F = explained_variance_of_subsets(rows, groups)

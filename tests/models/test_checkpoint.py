@@ -105,7 +105,7 @@ def read(path: Path) -> str:
     """The record of a checkpoint."""
     content = path.read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return str(header["__metadata__"]["anytime.moments.checkpoint"])
+    return str(header["__metadata__"]["anytime.checkpoint"])
 
 
 def test_it_is_written_now_and_then_only(table: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_pass_is_refused(change: str, table: Path, tmp_p
 def test_a_damaged_checkpoint_is_refused(table: Path, tmp_path: Path) -> None:
     path = tmp_path / "pass.checkpoint"
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(ArtifactError, match="remove it to begin anew"):
+    with pytest.raises(ArtifactError, match="remove it to start again"):
         dataset(table).moments(checkpoint=Checkpoint(path))
 
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_whose_record_cannot_be_is_refused(change: dict[str, Any], 
     Checkpoint(path).save(0, [Moments.empty(1, 1, np.zeros(1))])
     record, (_, arrays) = json.loads(read(path)), container.read(path, KIND)
     container.write(path, KIND, json.dumps(record | change), arrays)
-    with pytest.raises(ArtifactError, match="damaged record; remove it to begin anew"):
+    with pytest.raises(ArtifactError, match="damaged record; remove it to start again"):
         Checkpoint(path).begin({}, 1, 1)
 
 
@@ -206,5 +206,5 @@ def test_a_checkpoint_that_is_another_file_of_the_command_is_refused(
     assert main([*command, "--checkpoint", str(tmp_path / name)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: --checkpoint")
-    assert f"which is {what} as well" in said
+    assert f"which is also {what}" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -204,7 +204,7 @@ def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated(desk: Path, c
     rows(2, 50).to_csv("held.csv", index=False)
     trained(*CALIBRATE)
     assert main(RESEQUENCE) == 0
-    assert "not calibrated: these are other prefixes" in capsys.readouterr().err.splitlines()
+    assert "not calibrated: the prefixes changed" in capsys.readouterr().err.splitlines()
     assert load("new.safetensors").manifest.calibration is None
 
 
@@ -225,7 +225,7 @@ def test_train_stops_by_epsilon_and_show_says_where(desk: Path, capsys: Capture)
     assert (stopped.rule, stopped.epsilon, stopped.left_out) == ("epsilon", 0.5, ("a", "c"))
     assert stopped.longest is not None
     assert [step.adds for step in model.manifest.steps] == [("visit", "b")]
-    line = f"stopped by epsilon 0.5: what is left is no longer than {stopped.longest:.3g}; left out: 'a', 'c'"
+    line = f"stopped by epsilon 0.5: the longest remaining projection is {stopped.longest:.3g}; left out: 'a', 'c'"
     for text in (out, told(capsys, "show", "m.safetensors")):
         assert line in text.splitlines()
     assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["stopped"] == stopped.model_dump(mode="json")
@@ -283,8 +283,8 @@ def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(desk: Path, c
     frame.to_parquet("train.parquet")
     Path("groups.json").write_text(json.dumps(groups(b={"requires": []})))
     shown = told(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
-    assert "F(any set of all groups trained on, of cost K)" in shown
-    assert "F(any set of the groups kept, of cost K)" in told(capsys, *RESEQUENCE)
+    assert "F(any set of all training groups, of cost K)" in shown
+    assert "F(any set of the retained groups, of cost K)" in told(capsys, *RESEQUENCE)
     assert "F(any set of cost K)" in told(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
 
 
@@ -342,14 +342,14 @@ def test_a_share_that_is_not_exact_is_said_to_be_the_least_and_none_is_rounded_u
     lines = told(capsys, "show", "m.safetensors").splitlines()
     for line, cell in zip(lines[1:5], ("best", "best", " 99.9 %", ">= 93.4 %"), strict=True):
         assert f" {cell}  " in line
-    said = "certified: every step explains at least 93.4 % of what any set of its cost can on the training data"
+    said = "certified: every step explains at least 93.4 % of the best set at its cost on the training data"
     assert any(line.startswith(said) for line in lines)
 
 
 def test_the_certificate_of_a_stopped_model_is_said_to_be_of_the_groups_kept(desk: Path, capsys: Capture) -> None:
     weak_rows(0).to_parquet("train.parquet")
     trained("--epsilon", "0.5", "--alpha", "0.01")
-    assert "every step is the best set of the groups kept that its cost buys" in told(capsys, *CERTIFY)
+    assert "every step is the best set of the retained groups at its cost" in told(capsys, *CERTIFY)
 
 
 def test_a_model_at_other_costs_is_said_to_be_no_longer_certified(desk: Path, capsys: Capture) -> None:
@@ -357,7 +357,7 @@ def test_a_model_at_other_costs_is_said_to_be_no_longer_certified(desk: Path, ca
     assert main(CERTIFY) == 0
     capsys.readouterr()
     assert main(RESEQUENCE) == 0
-    assert "not certified: these are other costs" in capsys.readouterr().err.splitlines()
+    assert "not certified: the costs or the order changed" in capsys.readouterr().err.splitlines()
     assert "of best" not in told(capsys, "show", "new.safetensors")
 
 
@@ -606,7 +606,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a feature in two groups", A_GROUP_TWICE, TRAIN, ["'a0'", "'a'", "'b'"]),
     ("a group without cost", without_cost, TRAIN, ["'a'", "cost"]),
     ("a negative cost", with_groups(a={"cost": -1}), TRAIN, ["'a'", "-1"]),
-    ("a cycle in requires", CIRCLE, TRAIN, ["circle", "visit -> b -> visit"]),
+    ("a cycle in requires", CIRCLE, TRAIN, ["cycle", "visit -> b -> visit"]),
     ("a target among the features", nothing, aimed("a0"), ["'a0'", "feature"]),
     ("weights among the features", nothing, [*TRAIN, "--weights", "a0"], ["'a0'", "feature"]),
     ("a target twice", nothing, [*TRAIN, "--target", "y"], ["'y'"]),
@@ -630,7 +630,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
     ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
-    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without a file *.parquet"]),
+    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without *.parquet files"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
     ("certifying a model without moments", train_bare, CERTIFY, ["'m'", "--no-moments"]),
     ("certifying a likelihood", train_likelihood, CERTIFY, ["'m'", "binomial", "least squares"]),
@@ -655,7 +655,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ),
     ("a precision of nothing", nothing, [*TRAIN, "--epsilon", "0"], ["epsilon is 0.0", "above 0"]),
     ("a precision that is none", nothing, [*TRAIN, "--epsilon", "nan"], ["epsilon is nan"]),
-    ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest has"]),
+    ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest is"]),
     (
         "validation on the rows to learn from",
         nothing,
@@ -666,7 +666,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
         "calibration on the rows of the validation",
         nothing,
         [*TRAIN, "--validation", "test.csv", "--calibrate", "test.csv"],
-        ["--calibrate is 'test.csv'", "--validation takes"],
+        ["--calibrate is 'test.csv'", "--validation uses"],
     ),
     (
         "a validation table that lacks a feature",
@@ -723,13 +723,18 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a picture of no known format", train_plain, ["plot", "m.safetensors", "--out", "m.gif"], ["m.gif", ".png"]),
     ("a picture of a table", nothing, ["plot", "train.parquet", "--out", "m.png"], ["train.parquet"]),
     ("a model that is not there", nothing, ["show", "none.safetensors"], ["none.safetensors", "no such file"]),
-    ("a model that is a table", nothing, ["show", "train.parquet"], ["train.parquet", "not a whole safetensors file"]),
+    (
+        "a model that is a table",
+        nothing,
+        ["show", "train.parquet"],
+        ["train.parquet", "not a complete safetensors file"],
+    ),
     ("a model that was tampered with", tamper, ["show", "m.safetensors"], ["changed after it was written"]),
     ("an evaluation by a tampered model", tamper, EVALUATE, ["changed after it was written"]),
     ("an evaluation without a column", other_columns, EVALUATE, ["test.csv", "'b0'"]),
     ("other costs for a tampered model", tamper, RESEQUENCE, ["changed after it was written"]),
     ("other costs for a model without moments", train_bare, RESEQUENCE, ["without its moments", "--no-moments"]),
-    ("nothing to be changed", train_plain, NEW, ["nothing changes"]),
+    ("nothing to be changed", train_plain, NEW, ["no change requested"]),
     (
         "a required group left out",
         train_plain,

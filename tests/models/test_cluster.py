@@ -134,9 +134,9 @@ def test_a_likelihood_is_that_of_one_process(
     found = fit(parts, groups(4), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
-    assert found.fit_likelihood is not None
-    assert expected.fit_likelihood is not None
-    np.testing.assert_allclose(found.fit_likelihood.deviance, expected.fit_likelihood.deviance, rtol=1e-10)
+    assert found.likelihood is not None
+    assert expected.likelihood is not None
+    np.testing.assert_allclose(found.likelihood.deviance, expected.likelihood.deviance, rtol=1e-10)
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 
@@ -220,7 +220,7 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         observed = Cluster(client).observed(data)
         design = observed.design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
         assert isinstance(design, ClusterDesign)
-        with pytest.raises(TrainingError, match="ended several workers") as caught:
+        with pytest.raises(TrainingError, match="several workers died") as caught:
             list(design.over(_fatal))
     assert "\n" not in str(caught.value)
     assert caught.value.environment
@@ -236,7 +236,7 @@ def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
                 local.close()
             read.append(rows)
 
-        with pytest.raises(TrainingError, match="the Dask scheduler is gone") as caught:
+        with pytest.raises(TrainingError, match="the connection to the Dask scheduler is lost") as caught:
             Cluster(client).moments(data, progress=progress)
     assert "\n" not in str(caught.value)
     assert caught.value.environment
@@ -279,8 +279,8 @@ def test_options_that_do_not_go_together(
     command = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
     for options, words in (
         (["--backend", "dask"], "add --scheduler"),
-        (["--scheduler", "tcp://localhost:1"], "goes with --backend dask"),
-        (["--backend", "dask", "--scheduler", "tcp://localhost:1", "--checkpoint", "c"], "goes with --backend local"),
+        (["--scheduler", "tcp://localhost:1"], "requires --backend dask"),
+        (["--backend", "dask", "--scheduler", "tcp://localhost:1", "--checkpoint", "c"], "requires --backend local"),
         (["--backend", "dask", "--scheduler", "nonsense://"], "no Dask scheduler"),
     ):
         assert main([*command, *options]) == 2

@@ -70,5 +70,5 @@ def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model:
 def test_as_many_are_kept_as_there_is_room_for_the_base_rate_and_the_last_among_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(curvature, "LARGEST", 2 * 28)  # numbers of two triangles of 7 rows
+    monkeypatch.setattr(curvature, "MAX_VALUES", 2 * 28)  # numbers of two triangles of 7 rows
     assert kept_by(trained("binomial")).prefixes.tolist() == [0, 3]

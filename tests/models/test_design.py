@@ -36,7 +36,7 @@ def design_of(case: Case, **options: Any) -> BlockDesign:
     moments = moments_of(case.X, case.Y, case.weights)
     gram = Gram.of(moments)
     slabs = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), slabs=slabs)
+    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), row_blocks=slabs)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
@@ -171,7 +171,7 @@ def test_threads_do_not_change_a_bit(
     case = weighted(family)
     folds = np.arange(300) % 3
     if "alpha" not in how:  # every pass in threads, small as it is, which is slow
-        monkeypatch.setattr(design_module, "ALONE", 0)
+        monkeypatch.setattr(design_module, "MIN_PARALLEL_VALUES", 0)
     one, other = (fitted(case, cut(case, 150, folds), folds, jobs, **how) for jobs in (1, n_jobs))
     check_same(one, other)
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
@@ -181,9 +181,9 @@ def test_threads_do_not_change_a_bit(
 def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     case = weighted(family)
     here, there = design_of(case), design_of(case, held_bytes=0)
-    assert there.slabs[0].mapped is not None
-    assert here.slabs[0].mapped is None
-    for a, b in zip(here.slabs, there.slabs, strict=True):
+    assert there.row_blocks[0].mapped is not None
+    assert here.row_blocks[0].mapped is None
+    for a, b in zip(here.row_blocks, there.row_blocks, strict=True):
         np.testing.assert_array_equal(a.Z, b.Z)
         np.testing.assert_array_equal(a.Y, b.Y)
     found = [likelihood.likelihood_sequence(design, case.groups, "fr", 1e-4) for design in (here, there)]
@@ -196,11 +196,11 @@ def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest
     monkeypatch.setattr(slabs_module, "ROWS", 32)
     case = weighted("binomial")
     design = design_of(case, held_bytes=4 * 32 * 8 * 10)
-    kinds = [slab.mapped is not None for slab in design.slabs]
+    kinds = [slab.mapped is not None for slab in design.row_blocks]
     assert kinds == sorted(kinds)
     assert 0 < sum(kinds) < len(kinds)
     np.testing.assert_array_equal(
-        np.hstack([slab.Z for slab in design.slabs]), np.hstack([slab.Z for slab in design_of(case).slabs])
+        np.hstack([slab.Z for slab in design.row_blocks]), np.hstack([slab.Z for slab in design_of(case).row_blocks])
     )
 
 
@@ -345,7 +345,7 @@ def test_under_boehnings_bound_every_prefix_is_exact_and_the_order_is_sound(
 ) -> None:
     case = clean("multinomial", 0.6, 10)
     exact = case.learned(method)
-    monkeypatch.setattr(likelihood, "LARGEST_HESSIAN", 4)
+    monkeypatch.setattr(likelihood, "MAX_HESSIAN", 4)
     bounded = case.learned(method)
     order = [g for adds in order_of(bounded) for g in adds]
     assert sorted(order) == list(range(len(case.groups)))
@@ -383,7 +383,7 @@ def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_fami
 ) -> None:
     """The order by forward regression is near that of exact gains, whichever family is too large for its Hessian."""
     case = clean(family, 0.6, 12)
-    monkeypatch.setattr(likelihood, "LARGEST_HESSIAN", 4)
+    monkeypatch.setattr(likelihood, "MAX_HESSIAN", 4)
     bounded = case.learned("fr")
     problem = case.rows()
     for prefix, end in enumerate(bounded.sequence.ends):

@@ -70,8 +70,11 @@ def test_a_cost_is_the_mean_or_a_quantile_to_four_digits() -> None:
         ('{"groups": {}}', "groups: "),
         ('{"groups": {"a": {"samples": [-1]}}}', "greater than or equal to 0"),
         ('{"format": 2, "groups": {"a": {"samples": [1]}}}', "format: "),
-        ('{"paired": true, "groups": {"a": {"samples": [1]}, "b": {"samples": [1, 2]}}}', "as many each"),
-        ('{"paired": true, "groups": {"a": {"bounds": [1], "counts": [1, 0], "sum": 1}}}', "samples alone"),
+        (
+            '{"paired": true, "groups": {"a": {"samples": [1]}, "b": {"samples": [1, 2]}}}',
+            "the same number for each group",
+        ),
+        ('{"paired": true, "groups": {"a": {"bounds": [1], "counts": [1, 0], "sum": 1}}}', "need samples"),
         ('{"groups": {"a": {"bounds": [1], "counts": [1], "sum": 1}}}', "1 counts for 1 bounds"),
         ("not json", "the file: "),
     ],
@@ -96,7 +99,7 @@ def test_groups_are_priced_in_milliseconds_and_those_that_are_not_measured_keep_
     assert found.costs.tolist() == [2.0, 500.0, 7000.0]
     assert [group.requires for group in found.groups] == [(), (), ("draw",)]
     assert priced(groups("dollars"), {"a": 2.0, "b": 3.0}).costs.tolist() == [2.0, 0.0, 3.0]
-    with pytest.raises(GroupsError, match="'draw' cannot be measured and keep a cost in 'dollars', which is no time"):
+    with pytest.raises(GroupsError, match="'draw' have no measured cost, and 'dollars' is not a unit of time"):
         priced(groups("dollars", draw=1.0), {"a": 2.0, "b": 3.0})
     with pytest.raises(GroupsError, match="there is no group 'c'"):
         priced(groups(), {"c": 1.0})

@@ -15,7 +15,14 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_val_score,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -56,24 +63,16 @@ def labels(y: Float, names: list[Any]) -> Any:
 # scikit-learn's own promises.
 
 
-def by_row(estimator: Estimator) -> dict[str, str]:
-    if estimator.alpha != "cv":
-        return {}
-    reason = "folds are dealt by row, so that a repeated row is not a row of double weight"
-    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
-
-
 @parametrize_with_checks(  # type: ignore[untyped-decorator]  # scikit-learn has no types
     [
         AnytimeRegressor(),
         AnytimeRegressor(alpha="cv"),
         AnytimeRegressor(family="poisson"),
         AnytimeClassifier(),
-        AnytimeClassifier(alpha="cv", folds=2),
+        AnytimeClassifier(alpha="cv", cv=2),
         AnytimeClassifier(family="gaussian"),
         AnytimeClassifier(family="gaussian", alpha="cv"),
     ],
-    expected_failed_checks=by_row,
 )
 def test_the_conventions_of_scikit_learn_are_kept(estimator: Estimator, check: Any) -> None:
     check(estimator)
@@ -88,7 +87,7 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "cost_blind": True,
         "doubling": True,
         "alpha": -3.0,
-        "folds": 0,
+        "cv": 0,
         "one_se": True,
         "nested": True,
         "epsilon": -1.0,
@@ -390,7 +389,7 @@ def test_cross_validation_chooses_penalties_and_has_errors() -> None:
 
 def test_folds_give_errors_to_a_fixed_penalty_too() -> None:
     X, y = table()
-    estimator = AnytimeRegressor(GROUPS, folds=4).fit(X, y)
+    estimator = AnytimeRegressor(GROUPS, cv=4).fit(X, y)
     assert estimator.curve_.cv_error is not None
     np.testing.assert_allclose(estimator.predict(X), AnytimeRegressor(GROUPS).fit(X, y).predict(X), rtol=1e-9)
 
@@ -417,11 +416,9 @@ def test_rows_of_one_query_stay_in_one_fold() -> None:
     # Ten numbers tell each query from the others, and nothing else: who has seen its other rows knows the answer.
     X, y = rng.normal(size=(20, 10))[queries], rng.normal(size=20)[queries]
     names = np.array([f"query {q}" for q in queries])
-    by_row = AnytimeRegressor(folds=4).fit(X, y).curve_.cv_error
+    by_row = AnytimeRegressor(cv=4).fit(X, y).curve_.cv_error
     assert by_row is not None
-    found = [
-        AnytimeRegressor(folds=4).fit(X, y, query=keys).curve_.cv_error for keys in (queries, names, names.tolist())
-    ]
+    found = [AnytimeRegressor(cv=4).fit(X, y, query=keys).curve_.cv_error for keys in (queries, names, names.tolist())]
     assert found[0] is not None
     assert found[0][-1] > 2 * by_row[-1]
     assert [errors.tolist() for errors in found if errors is not None] == [found[0].tolist()] * 3
@@ -431,7 +428,7 @@ def test_rows_of_one_query_stay_in_one_fold() -> None:
 def test_a_query_of_another_length_than_the_rows_is_refused(length: int) -> None:
     X, y = table()
     with pytest.raises(ValueError, match=str(length)):
-        AnytimeRegressor(GROUPS, folds=3).fit(X, y, query=np.arange(length))
+        AnytimeRegressor(GROUPS, cv=3).fit(X, y, query=np.arange(length))
 
 
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
@@ -439,7 +436,7 @@ def test_the_seed_decides_the_folds(kind: type[Estimator]) -> None:
     X, y = table()
     target = y if kind is AnytimeRegressor else y > y.mean()
     errors = [
-        kind(GROUPS, folds=3, random_state=seed).fit(X, target).curve_.cv_error
+        kind(GROUPS, cv=3, random_state=seed).fit(X, target).curve_.cv_error
         for seed in (0, np.int64(0), 1, np.random.RandomState(0), np.random.RandomState(0))
     ]
     told = [errors_of.tolist() for errors_of in errors if errors_of is not None]
@@ -463,8 +460,8 @@ def test_threads_do_not_change_the_model(jobs: int) -> None:
         ({"alpha": np.nan}, "alpha is nan"),
         ({"alpha": "best"}, "'best'"),
         ({"method": "lasso"}, "'lasso'"),
-        ({"folds": 1}, "folds is 1"),
-        ({"folds": 0, "alpha": "cv"}, "folds is 0"),
+        ({"cv": 1}, "cv is 1"),
+        ({"cv": 0, "alpha": "cv"}, "cv is 0"),
     ],
 )
 def test_options_that_cannot_be_trained_are_refused(options: dict[str, Any], said: str) -> None:
@@ -655,3 +652,75 @@ def test_an_array_or_a_target_of_dates_is_refused_in_one_line() -> None:
         AnytimeClassifier().fit(np.column_stack([DAYS, DAYS]), y > 0)
     with pytest.raises(TableError, match=r"y is datetime64\[.*\]; expected numbers: convert dates"):
         AnytimeRegressor().fit(X, pd.Series(DAYS))
+
+
+# What a fitted estimator shows.
+
+
+def test_coefficients_and_intercept_give_the_predictions_of_the_whole_sequence() -> None:
+    X, y = table()
+    Y = np.column_stack([y, X[:, 0] - y])
+    for target in (y, Y, y[:, np.newaxis]):
+        estimator = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, target)
+        scores = np.where(np.isnan(X), 0.0, X) @ estimator.coef_ + estimator.intercept_
+        whole = ~np.isnan(X).any(axis=1)
+        np.testing.assert_allclose(estimator.predict(X)[whole], scores[whole], rtol=1e-9, atol=1e-9)
+        assert estimator.coef_.shape == (X.shape[1],) if target.ndim == 1 else (X.shape[1], target.shape[1])
+    classifier = AnytimeClassifier(GROUPS, alpha=1e-3).fit(X, y > y.mean())
+    scores = X[whole] @ classifier.coef_ + classifier.intercept_
+    np.testing.assert_allclose(classifier.decision_function(X)[whole], scores, rtol=1e-9, atol=1e-9)
+
+
+def test_coefficients_follow_the_columns_of_the_input_and_not_those_of_the_groups() -> None:
+    X, y = table(missing=0.0)
+    frame = pd.DataFrame(X, columns=FEATURES)
+    here = AnytimeRegressor(GROUPS).fit(frame, y)
+    there = AnytimeRegressor(GROUPS).fit(frame[FEATURES[::-1]], y)
+    expected = dict(zip(here.feature_names_in_, here.coef_, strict=True))
+    found = dict(zip(there.feature_names_in_, there.coef_, strict=True))
+    assert found == pytest.approx(expected)
+
+
+def test_penalties_and_costs_have_an_element_for_each_prefix() -> None:
+    X, y = table()
+    estimator = AnytimeRegressor(GROUPS, alpha="cv", cv=3).fit(X, y)
+    assert estimator.alphas_.shape == estimator.costs_.shape == (len(estimator.sequence_) + 1,)
+    assert estimator.alpha_ == estimator.fit_.alpha
+    np.testing.assert_array_equal(estimator.costs_, estimator.curve_.costs)
+
+
+def test_scores_are_those_of_scikit_learn_for_every_budget() -> None:
+    X, y = table()
+    regressor, classifier = AnytimeRegressor(GROUPS).fit(X, y), AnytimeClassifier(GROUPS).fit(X, y > y.mean())
+    for estimator, target, measure in ((regressor, y, r2_score), (classifier, y > y.mean(), accuracy_score)):
+        expected = [measure(target, predicted) for predicted in estimator.staged_predict(X)]
+        np.testing.assert_allclose(estimator.staged_score(X, target), expected)
+        assert estimator.score(X, target) == pytest.approx(expected[-1])
+        assert estimator.score(X, target, budget=0.0) == pytest.approx(expected[0])
+        weights = np.arange(len(X), dtype=float)
+        last = measure(target, estimator.predict(X), sample_weight=weights)
+        assert estimator.score(X, target, weights) == pytest.approx(last)
+
+
+def test_a_splitter_assigns_the_rows_to_folds() -> None:
+    X, y = table(missing=0.0)
+    folds = KFold(4, shuffle=True, random_state=5)
+    by_splitter = AnytimeRegressor(GROUPS, alpha=1e-2, cv=folds).fit(X, y)
+    by_splits = AnytimeRegressor(GROUPS, alpha=1e-2, cv=list(folds.split(X))).fit(X, y)
+    np.testing.assert_array_equal(by_splitter.curve_.cv_error, by_splits.curve_.cv_error)
+    scaled = make_pipeline(StandardScaler(), Ridge(alpha=1e-2 * len(X) * 3 / 4))
+    errors = [
+        np.square(y[test] - scaled.fit(X[train], y[train]).predict(X[test])).sum() for train, test in folds.split(X)
+    ]
+    assert by_splitter.curve_.cv_error is not None
+    assert by_splitter.curve_.cv_error[-1] == pytest.approx(sum(errors) / len(X), rel=1e-2)
+    assert by_splitter.model_.manifest.provenance.folds == 4
+    classifier = AnytimeClassifier(GROUPS, alpha=1e-2, cv=StratifiedKFold(3)).fit(X, labels(y, ["a", "b", "c"]))
+    assert classifier.curve_.cv_error is not None
+
+
+@pytest.mark.parametrize("cv", [ShuffleSplit(3, random_state=0), TimeSeriesSplit(3), [([0], [1])], "five", 1, 2.5])
+def test_folds_that_do_not_test_each_row_once_are_refused(cv: Any) -> None:
+    X, y = table()
+    with pytest.raises(TrainingError, match="cv "):
+        AnytimeRegressor(GROUPS, cv=cv).fit(X, y)

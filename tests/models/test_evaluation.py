@@ -163,7 +163,7 @@ def test_an_absurd_row_that_is_held_out_leaves_finite_errors_or_is_told(
     assert main([*counts, "--alpha", "1e-3", "--out", "m.safetensors"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: the cross-validated error of prefix 3 is infinite")
-    assert "mend such rows, or give alpha a number and train without folds" in said
+    assert "fix such rows, or set alpha to a number and train without folds" in said
     assert main([*counts, "--alpha", "1e-3", "--folds", "0", "--out", "m.safetensors"]) == 0
 
 

@@ -113,7 +113,7 @@ def test_beside_has_the_second_moments_of_the_other_rows_in_training_units(
     gram = Gram.of(moments_of(X, Y, w))
     X2, Y2, w2 = table(other_seed, rows, missing=0.2)
     w2 = w2 if weighted else np.ones(rows)
-    held = gram.beside(moments_of(X2 + 0.3, Y2, w2))
+    held = gram.held_out_moments(moments_of(X2 + 0.3, Y2, w2))
     Xs, Ys = in_training_units(X2 + 0.3, Y2, gram)
     W = (w2 / w2.sum())[:, np.newaxis]
     for found, expected in ((held.S, Xs.T @ (W * Xs)), (held.q, Xs.T @ (W * Ys))):
@@ -128,7 +128,7 @@ def test_explained_variance_on_a_test_table_is_that_of_its_rows(seed: int, other
     X, Y, w = table(seed, 40)
     gram = Gram.of(moments_of(X, Y, w))
     X2, Y2, _ = table(other_seed, 25, missing=0.2)
-    held = gram.beside(moments_of(X2, Y2))
+    held = gram.held_out_moments(moments_of(X2, Y2))
     C, q = gram.penalised(0.01)
     W = np.linalg.solve(C, q)
     Xs, Ys = in_training_units(X2, Y2, gram)
@@ -140,7 +140,7 @@ def test_beside_its_own_table_nothing_changes() -> None:
     X, Y, w = table(4, 50)
     moments = moments_of(X, Y, w)
     gram = Gram.of(moments)
-    held = gram.beside(moments)
+    held = gram.held_out_moments(moments)
     varied = ~gram.constant
     np.testing.assert_allclose(held.S[np.ix_(varied, varied)], gram.S[np.ix_(varied, varied)], atol=1e-12)
     np.testing.assert_allclose(held.q, gram.q, atol=1e-12)

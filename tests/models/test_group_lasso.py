@@ -105,9 +105,9 @@ def test_the_gap_bounds_what_is_missing_to_the_optimum(case: Case, seed: int, sh
     tracer = Tracer(case.gram, case.slices, case.weights)
     problem, rng = tracer.problem, np.random.default_rng(seed)
     mu = share * problem.largest() or 1.0
-    best = case.objective(mu, problem.whole(tracer.at(mu).w))
+    best = case.objective(mu, problem.all_columns(tracer.at(mu).w))
     w = rng.normal(size=problem.q.shape) * rng.choice([0.0, 0.01, 1.0])
-    missing = case.objective(mu, problem.whole(w)) - best
+    missing = case.objective(mu, problem.all_columns(w)) - best
     assert problem.gap(w, problem.q - problem.S @ w, mu) >= missing - 1e-11
 
 

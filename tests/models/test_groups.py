@@ -132,7 +132,7 @@ RULES: list[tuple[str, Content, list[str]]] = [
     ("feature in two groups", {"groups": [group("a", ["x"]), group("b", ["x"])]}, ["'x'", "'a'", "'b'"]),
     ("feature twice in one group", {"groups": [group("a", ["x", "x"])]}, ["'x'", "twice in group 'a'"]),
     ("no cost", {"groups": [{"name": "a", "features": ["x"]}]}, ["'a'", "cost", "required"]),
-    ("negative cost", {"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", "0 or more"]),
+    ("negative cost", {"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", ">= 0"]),
     ("NaN cost", {"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "finite"]),
     ("infinite cost", {"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "finite"]),
     ("text cost", {"groups": [group("a", ["x"], "2.5")]}, ["'a'", "cost", "number", "'2.5'"]),
@@ -148,9 +148,9 @@ RULES: list[tuple[str, Content, list[str]]] = [
                 group("d", [], requires=["a"]),
             ]
         },
-        ["a -> b -> c -> a", "circle"],
+        ["a -> b -> c -> a", "cycle"],
     ),
-    ("self-requirement", {"groups": [group("a", ["x"], requires=["a"])]}, ["a -> a", "circle"]),
+    ("self-requirement", {"groups": [group("a", ["x"], requires=["a"])]}, ["a -> a", "cycle"]),
     (
         "unknown requirement",
         {"groups": [group("lab", ["x"], requires=["blod"]), group("blood", [])]},
@@ -203,9 +203,9 @@ def test_an_unknown_key_with_a_line_break_is_still_one_line() -> None:
 UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
     ("not JSON", "g.json", b'{"groups": ', ["is not JSON", "line 1"]),
     ("not YAML", "g.yaml", b"groups: [\n - {", ["is not YAML", "line"]),
-    ("a list", "g.json", b"[]", ["holds no groups", "'groups'"]),
-    ("a word", "g.yaml", b"groups", ["holds no groups", "'groups'"]),
-    ("empty", "g.yaml", b"", ["holds no groups", "'groups'"]),
+    ("a list", "g.json", b"[]", ["has no groups", "'groups'"]),
+    ("a word", "g.yaml", b"groups", ["has no groups", "'groups'"]),
+    ("empty", "g.yaml", b"", ["has no groups", "'groups'"]),
     ("empty JSON", "g.json", b"", ["is not JSON"]),
     ("binary", "g.json", b"\x89PNG\r\n\x1a\n\xff\xfe\x00", ["not text"]),
     ("binary that is ASCII", "g.yaml", b"\x00\x01\x02", ["is not YAML"]),
@@ -301,7 +301,7 @@ def test_singletons_are_each_feature_at_cost_one() -> None:
     groups = singletons(["x", "y"])
     assert groups.names == groups.features == ("x", "y")
     assert groups.costs.tolist() == [1.0, 1.0]
-    with pytest.raises(GroupsError, match="two groups are called 'x'"):
+    with pytest.raises(GroupsError, match="two groups have the name 'x'"):
         singletons(["x", "x"])
 
 

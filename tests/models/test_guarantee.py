@@ -287,7 +287,7 @@ def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
         sizes = [1] * (count - 1) + [14 - count]
         found = guarantee(gram, grouped(sizes, [1.0] * count), "fr", 1e-3, doubling_until=count)
         assert (found.doubling_gamma is None) == (count > 12)
-        assert ("not known" in found.why) == (count > 12)
+        assert ("unknown" in found.why) == (count > 12)
         assert found.doubling_until == count
 
 

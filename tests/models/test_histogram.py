@@ -119,8 +119,8 @@ def test_rounding_does_not_lead_a_quantile_out_of_its_bucket() -> None:
     ("told", "why"),
     [
         ({"bounds": (1.0, 2.0), "counts": (1, 2), "sum": 3.0}, "2 counts for 2 bounds"),
-        ({"bounds": (2.0, 1.0), "counts": (1, 2, 0), "sum": 3.0}, "do not rise"),
-        ({"bounds": (0.0, 1.0), "counts": (1, 2, 0), "sum": 3.0}, "do not rise from above 0"),
+        ({"bounds": (2.0, 1.0), "counts": (1, 2, 0), "sum": 3.0}, "not positive and increasing"),
+        ({"bounds": (0.0, 1.0), "counts": (1, 2, 0), "sum": 3.0}, "not positive and increasing"),
         ({"bounds": (1.0,), "counts": (0, 0), "sum": 0.0}, "all 0"),
         ({"bounds": (1.0,), "counts": (2, -1), "sum": 0.0}, "negative"),
         ({"bounds": (1.0,), "counts": (2, 1), "sum": -1.0}, "greater than or equal to 0"),

@@ -119,7 +119,8 @@ def test_rows_that_were_not_added_by_themselves_are_taken_away_without_folds(cap
     made("south.csv", folds="3")
     capsys.readouterr()
     done("moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
-    assert "so its rows may be in any fold: one fold is left, for --alpha" in capsys.readouterr().err
+    said = "so their rows may be in any fold: the result has one fold and needs a fixed --alpha"
+    assert said in capsys.readouterr().err
     left = StoredMoments.load("left.moments")
     assert (left.record.folds, left.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
     [part] = left.parts
@@ -185,7 +186,7 @@ def test_groups_may_have_new_costs_when_moments_are_trained() -> None:
 def test_few_rows_may_tell_themselves_and_that_is_said(capsys: Capture) -> None:
     rows(3, 3).to_csv("few.csv", index=False)
     made("few.csv", folds="0")
-    assert "3 rows of 4 features: whoever has these moments may tell the rows themselves" in capsys.readouterr().err
+    assert "3 rows of 4 features: the rows may be recoverable from these moments" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("desk")
@@ -198,7 +199,7 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
     assert "their target are ['kind'], expected ['y']" in complaint(
         capsys, "moments", "north.moments", "kinds.moments", *out
     )
-    assert "nothing is left of 80 rows when 80 are taken away" in complaint(
+    assert "no rows remain of 80 after removing 80" in complaint(
         capsys, "moments", "north.moments", "--minus", "north.moments", *out
     )
     assert "expected a name that ends in .moments" in complaint(
@@ -210,7 +211,7 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
     )
     model = ("--out", "never.safetensors")
     assert "fitted on rows" in complaint(capsys, "train", "kinds.moments", "--family", "binomial", *model)
-    assert "--weights goes with a table" in complaint(capsys, "train", "north.moments", "--weights", "y", *model)
+    assert "--weights requires a table" in complaint(capsys, "train", "north.moments", "--weights", "y", *model)
     assert "--target is c0; the moments are of y" in complaint(
         capsys, "train", "north.moments", "--target", "c0", *model
     )
@@ -225,37 +226,37 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     made("north.parquet")
     arrays = load_file("north.moments")
     content = Path("north.moments").read_bytes()
-    record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"][
-        "anytime.moments.moments"
-    ]
+    record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["anytime.moments"]
 
     def spoilt(changed: dict[str, np.ndarray], text: str = record) -> str:
-        save_file(arrays | changed, "spoilt.moments", {"anytime.moments.moments": text})
+        save_file(arrays | changed, "spoilt.moments", {"anytime.moments": text})
         with pytest.raises(ArtifactError) as caught:
             StoredMoments.load("spoilt.moments")
         return str(caught.value)
 
-    assert "no sound array '0.scatter'" in spoilt({"0.scatter": np.zeros((2, 2))})
-    assert "no sound array '1.mean'" in spoilt({"1.mean": np.full_like(arrays["1.mean"], np.nan)})
-    assert "no sound array '2.rows'" in spoilt({"2.rows": np.array([1.5])})
-    assert "counts in fold 2 that cannot be" in spoilt({"2.rows": np.array([-1])})
+    assert "no valid array '0.scatter'" in spoilt({"0.scatter": np.zeros((2, 2))})
+    assert "no valid array '1.mean'" in spoilt({"1.mean": np.full_like(arrays["1.mean"], np.nan)})
+    assert "no valid array '2.rows'" in spoilt({"2.rows": np.array([1.5])})
+    assert "invalid counts in fold 2" in spoilt({"2.rows": np.array([-1])})
     width = len(arrays["0.mean"]) + 1
     wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([99])}
-    assert "counts in fold 0 that cannot be" in spoilt(wider)
+    assert "invalid counts in fold 0" in spoilt(wider)
     assert "has format 2; this library reads up to 1" in spoilt({}, record.replace('"format":1', '"format":2'))
     assert "damaged record (folds" in spoilt({}, record.replace('"folds":5', '"folds":0'))
-    assert "not one of this library" in spoilt({}, "nonsense")
+    assert "this library did not write" in spoilt({}, "nonsense")
     endless = record.replace('"folds":5', f'"folds":5{"0" * 5_000}')
-    assert "not one of this library" in spoilt({}, endless)
+    assert "this library did not write" in spoilt({}, endless)
     binary = record.replace('"task":"regression"', '"task":"binary"')
-    assert "classes that are not those of its task" in spoilt({}, binary)
-    assert "not those of its task" in spoilt({}, binary.replace('"classes":null', '"classes":["a"]'))
+    assert "classes that do not fit its task" in spoilt({}, binary)
+    assert "do not fit its task" in spoilt({}, binary.replace('"classes":null', '"classes":["a"]'))
     Path("spoilt.moments").write_bytes(content[:-50])
     assert are_moments(Path("spoilt.moments"))
-    assert "is not a whole safetensors file" in complaint(capsys, "train", "spoilt.moments", "--out", "m.safetensors")
+    assert "is not a complete safetensors file" in complaint(
+        capsys, "train", "spoilt.moments", "--out", "m.safetensors"
+    )
     done("train", "north.moments", "--out", "m.safetensors")
     assert not are_moments(Path("m.safetensors"))
-    assert "something else; expected one from 'anytime moments'" in complaint(
+    assert "another kind; expected one from 'anytime moments'" in complaint(
         capsys, "moments", "north.moments", "--minus", "m.safetensors", "--out", "n.moments"
     )
 

@@ -145,7 +145,7 @@ def test_what_is_missing_is_the_training_mean(family: Family, weighted: bool) ->
 @pytest.mark.parametrize("family", KINDS)
 def test_each_prefix_at_the_penalty_that_was_chosen_for_it(family: Family) -> None:
     X, y = table(family, rows=90)
-    estimator = fitted(family, X, y, alpha="cv", folds=3)
+    estimator = fitted(family, X, y, alpha="cv", cv=3)
     assert len(set(estimator.fit_.alphas.tolist())) > 1
     check_every_prefix(estimator, family, X, y)
 

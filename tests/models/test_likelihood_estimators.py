@@ -157,11 +157,11 @@ def test_the_penalty_is_chosen_by_deviance(kind: str) -> None:
     rng = np.random.default_rng(2)
     X = np.hstack([X, rng.normal(size=(90, 30))])  # enough noise that no penalty would be ruinous
     if kind == "classes":
-        estimator: Any = AnytimeClassifier(alpha="cv", folds=3).fit(X, y > 0)
-        tiny = AnytimeClassifier(alpha=1e-7, folds=3).fit(X, y > 0)
+        estimator: Any = AnytimeClassifier(alpha="cv", cv=3).fit(X, y > 0)
+        tiny = AnytimeClassifier(alpha=1e-7, cv=3).fit(X, y > 0)
     else:
-        estimator = AnytimeRegressor(family="poisson", alpha="cv", folds=3).fit(X, counts(y))
-        tiny = AnytimeRegressor(family="poisson", alpha=1e-7, folds=3).fit(X, counts(y))
+        estimator = AnytimeRegressor(family="poisson", alpha="cv", cv=3).fit(X, counts(y))
+        tiny = AnytimeRegressor(family="poisson", alpha=1e-7, cv=3).fit(X, counts(y))
     chosen, least = estimator.curve_.cv_error, tiny.curve_.cv_error
     assert chosen is not None
     assert least is not None
@@ -175,7 +175,7 @@ def test_rows_of_one_query_stay_in_one_fold(kind: str) -> None:
     rng = np.random.default_rng(3)
     queries = np.repeat(np.arange(24), 6)
     X, y = rng.normal(size=(24, 10))[queries], rng.integers(0, 2, size=24)[queries]
-    options: dict[str, Any] = {"folds": 4, "alpha": 1e-2}
+    options: dict[str, Any] = {"cv": 4, "alpha": 1e-2}
     estimator: Any = AnytimeClassifier(**options)
     if kind == "counts":
         estimator, y = AnytimeRegressor(family="poisson", **options), 3 * y
@@ -189,7 +189,7 @@ def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
     """Five rows of a class in five folds: one in each, however they stand."""
     X, y = table(100)
     told = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
-    errors = [AnytimeClassifier(GROUPS, folds=5, random_state=seed).fit(X, told).curve_.cv_error for seed in range(5)]
+    errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, told).curve_.cv_error for seed in range(5)]
     assert all(found is not None and np.isfinite(found).all() for found in errors)
 
 
@@ -230,7 +230,7 @@ def refused(estimator: Any, X: Any, y: Any, **options: Any) -> str:
 def test_a_class_of_one_row_is_refused(classes: int, folds: int | None) -> None:
     X, y = table()
     told = np.where(np.arange(120) == 17, "once", "often" if classes == 2 else np.where(y > 0, "up", "down"))
-    said = refused(AnytimeClassifier(GROUPS, folds=folds), X, told)
+    said = refused(AnytimeClassifier(GROUPS, cv=folds), X, told)
     assert "class 'once' is in one row of 120; a likelihood needs 2 or more" in said
     AnytimeClassifier(GROUPS, family="gaussian").fit(X, told)
 
@@ -243,7 +243,7 @@ def test_one_class_is_refused() -> None:
 def test_a_class_without_weight_is_refused(folds: int | None) -> None:
     X, y = table()
     for told in (np.array(["down", "up"])[(y > 0).astype(int)], np.array(["down", "mid", "up"])[three(y)]):
-        said = refused(AnytimeClassifier(GROUPS, folds=folds), X, told, sample_weight=(told != "up").astype(float))
+        said = refused(AnytimeClassifier(GROUPS, cv=folds), X, told, sample_weight=(told != "up").astype(float))
         assert "every row of class 'up' has weight 0" in said
 
 
@@ -267,14 +267,14 @@ def test_counts_below_zero_are_refused() -> None:
 def test_counts_that_are_all_zero_are_refused() -> None:
     X, _ = table()
     for folds in (None, 3):
-        said = refused(AnytimeRegressor(GROUPS, family="poisson", folds=folds), X, np.zeros(120))
+        said = refused(AnytimeRegressor(GROUPS, family="poisson", cv=folds), X, np.zeros(120))
         assert "every count with weight is 0" in said
 
 
 def test_counts_in_one_fold_only_are_refused() -> None:
     X, _ = table()
     told = (np.arange(120) == 11).astype(float)
-    said = refused(AnytimeRegressor(GROUPS, family="poisson", folds=3), X, told)
+    said = refused(AnytimeRegressor(GROUPS, family="poisson", cv=3), X, told)
     assert "every count but 0 is in one fold only" in said
     AnytimeRegressor(GROUPS, family="poisson").fit(X, told)
 
@@ -284,15 +284,15 @@ def test_a_class_in_one_fold_only_is_refused(classes: int) -> None:
     X, y = table()
     queries = np.arange(120) // 10
     told = np.where(queries == 4, "here", "there" if classes == 2 else np.where(y > 0, "up", "down"))
-    said = refused(AnytimeClassifier(GROUPS, folds=3), X, told, query=queries)
-    assert "class 'here' is in one fold only; give fewer folds, more rows of it, or a fixed alpha" in said
+    said = refused(AnytimeClassifier(GROUPS, cv=3), X, told, query=queries)
+    assert "class 'here' is in one fold only; use fewer folds, more such rows, or a fixed alpha" in said
     AnytimeClassifier(GROUPS).fit(X, told, query=queries)
 
 
 def test_several_counts_are_refused() -> None:
     X, y = table()
     said = refused(AnytimeRegressor(GROUPS, family="poisson"), X, np.column_stack([counts(y), counts(y)]))
-    assert "one count a row" in said or "1d array" in said
+    assert "one count per row" in said or "1d array" in said
 
 
 WRONG_FAMILIES = [
@@ -327,7 +327,7 @@ def test_a_family_that_is_none_is_refused(kind: Any) -> None:
 def test_a_likelihood_without_rows_is_refused() -> None:
     X, y = table()
     parts = fold_moments_of(X, (y > 0).astype(float))
-    with pytest.raises(TrainingError, match="is fitted on rows, and none were given"):
+    with pytest.raises(TrainingError, match="needs rows; pass"):
         fit(parts, load_groups(GROUPS), Options(family="binomial"))
 
 

@@ -109,8 +109,8 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     moments = moments_of(case.X, Y, case.weights)
     gram = Gram.of(moments)
     by_moments = sequence(gram, case.groups, method, case.alpha, blind, doubling)
-    slabs = row_blocks_of([Block(case.X, Y, case.weights)], gram)
-    design = BlockDesign(gram, FAMILIES["gaussian"], moments.weight, np.ones(len(gram.x_mean)), slabs=slabs)
+    blocks = row_blocks_of([Block(case.X, Y, case.weights)], gram)
+    design = BlockDesign(gram, FAMILIES["gaussian"], moments.weight, np.ones(len(gram.x_mean)), row_blocks=blocks)
     by_rows = likelihood_sequence(design, case.groups, method, case.alpha, blind, doubling)
     judged = LikelihoodRows(literal.standardise(case.X, Y, case.weights)[0], Y, "gaussian", case.alpha, case.weights)
     options: dict[str, Any] = {"method": method, "cost_blind": blind, "doubling": doubling}
@@ -201,8 +201,8 @@ def test_every_group_is_added_once_after_what_it_requires_and_F_never_falls(
     assert sorted(order) == list(range(len(case.groups)))
     assert all(set(case.groups.prerequisites[g]) <= set(order[:k]) for k, g in enumerate(order))
     assert np.diff(fitted.curve.explained_variance).min() >= -1e-12
-    assert fitted.fit_likelihood is not None
-    deviance = fitted.fit_likelihood.deviance
+    assert fitted.likelihood is not None
+    deviance = fitted.likelihood.deviance
     assert fitted.curve.explained_variance[-1] <= 0.5 * deviance[0] + 1e-12
     # The deviance has no penalty: a step can raise it for smaller coefficients, but not above that of the base rate.
     assert (deviance <= deviance[0] * (1 + 1e-12)).all()

@@ -15,6 +15,7 @@ import pytest
 from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
 
 from anytime.cli import report as reporting
+from anytime.cli import train as train_command
 from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
@@ -105,7 +106,7 @@ def test_r2_is_that_of_scikit_learn_in_training_and_on_a_test_table_of_another_v
         tested.append(found)
         return table(model, found)
 
-    monkeypatch.setattr(reporting, "evaluation_table", noted)
+    monkeypatch.setattr(train_command, "evaluation_table", noted)
     aims = [part for target in targets for part in ("--target", target)]
     assert main(command(*aims, "--alpha", alpha, *weights, "--test", "test.parquet")) == 0
     model = load("m.safetensors")
@@ -165,7 +166,7 @@ def test_r2_is_null_where_a_response_does_not_vary(
 
 def test_r2_in_training_is_none_where_a_response_is_constant() -> None:
     Y = TRAIN[["y", "z"]].assign(z=7.0)
-    model = AnytimeRegressor(GROUPS, folds=2).fit(TRAIN, Y).model_
+    model = AnytimeRegressor(GROUPS, cv=2).fit(TRAIN, Y).model_
     assert [model.expected(prefix).r2 for prefix in range(model.steps + 1)] == [None] * 4
     partial = Prediction(model)
     partial.add("d", [100.0])
@@ -292,7 +293,7 @@ def test_the_same_seed_gives_the_same_folds_in_the_library_and_on_the_command_li
     frame.to_parquet("train.parquet")
     assert main(command("--target", target, *options, "--alpha", "0.01", "--folds", "4", "--seed", str(seed))) == 0
     manifest = load("m.safetensors").manifest
-    shared: dict[str, Any] = {"alpha": 0.01, "folds": 4, "random_state": seed}
+    shared: dict[str, Any] = {"alpha": 0.01, "cv": 4, "random_state": seed}
     if target in ("sign", "level"):
         estimator: Any = AnytimeClassifier(GROUPS, **shared)
     else:
@@ -303,8 +304,8 @@ def test_the_same_seed_gives_the_same_folds_in_the_library_and_on_the_command_li
 
 
 def test_a_stream_has_the_folds_of_all_rows_at_once() -> None:
-    whole = AnytimeRegressor(GROUPS, alpha=0.01, folds=4, random_state=3).fit(TRAIN, TRAIN["y"])
-    stream = AnytimeRegressor(GROUPS, alpha=0.01, folds=4, random_state=3)
+    whole = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3).fit(TRAIN, TRAIN["y"])
+    stream = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3)
     for part in (TRAIN[:90], TRAIN[90:]):
         stream.partial_fit(part, part["y"])
     assert_equal(stream.curve_.cv_error, whole.curve_.cv_error)

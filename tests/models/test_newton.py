@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> BlockDesign:
     moments = moments_of(X, Y, weights)
     gram = Gram.of(moments)
-    slabs = row_blocks_of([Block(X, Y, weights)], gram)
-    return BlockDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), slabs=slabs)
+    blocks = row_blocks_of([Block(X, Y, weights)], gram)
+    return BlockDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), row_blocks=blocks)
 
 
 def solved(design: BlockDesign, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
@@ -224,10 +224,10 @@ def test_the_estimators_say_which_groups_separate_and_what_to_do(name: str) -> N
         kind(family=family, alpha=0.0).fit(X, y)
     assert "'x0'" in str(caught.value) or "'x1'" in str(caught.value)
     assert "alpha 0" in str(caught.value)
-    assert "give an alpha above 0" in str(caught.value)
+    assert "choose an alpha above 0" in str(caught.value)
     kind(family=family, alpha=1e-5).fit(X, y)
     if name != "counts of one row":  # which no other fold could tell of
-        assert kind(family=family, alpha="cv", folds=3).fit(X, y).curve_.cv_error is not None
+        assert kind(family=family, alpha="cv", cv=3).fit(X, y).curve_.cv_error is not None
 
 
 @pytest.mark.parametrize("family", KINDS)

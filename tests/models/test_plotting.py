@@ -26,11 +26,11 @@ def test_axes_are_named_after_what_the_family_explains(
     monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = X[:, 0] + np.random.default_rng(1).normal(size=60) > 0
-    plotting.plot_model(AnytimeClassifier(family=family, alpha=0.1, folds=2).fit(X, y).model_, Path("m.png"))
+    plotting.plot_model(AnytimeClassifier(family=family, alpha=0.1, cv=2).fit(X, y).model_, Path("m.png"))
     assert [axis.get_ylabel() for axis in figures[0].axes] == labels
 
 
-@pytest.mark.parametrize(("epsilon", "sets"), [(None, "groups"), (0.3, "kept groups")])
+@pytest.mark.parametrize(("epsilon", "sets"), [(None, "groups"), (0.3, "retained groups")])
 def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     monkeypatch: pytest.MonkeyPatch, epsilon: float | None, sets: str
 ) -> None:
@@ -45,12 +45,12 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     plotting.plot_model(certified(model), Path("m.png"))
     axis = figures[1].axes[0]
     (bound,) = (line for line in axis.lines if line.get_label().startswith("no set"))
-    assert bound.get_label() == f"no set of {sets} of this cost explains more, less the penalty (certified)"
+    assert bound.get_label() == f"no set of {sets} of this cost has a larger R² minus penalty (certified)"
     # Where nothing but the prefixes was certified, what a dearer one cannot exceed holds.
     assert bound.get_drawstyle() == "steps-pre"
     # The bound is on F, which includes the penalty; R² may exceed it, and so F is drawn too.
     F = np.array([0.0, *(step.explained_variance for step in model.manifest.steps)])
-    (penalised,) = (line for line in axis.lines if line.get_label() == "R² less the penalty")
+    (penalised,) = (line for line in axis.lines if line.get_label() == "R² minus penalty")
     np.testing.assert_allclose(penalised.get_ydata(), 2 * F / 2)
     assert (bound.get_ydata() >= F - 1e-12).all()
     assert bound.get_ydata()[-1] == pytest.approx(F[-1])

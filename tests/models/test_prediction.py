@@ -331,7 +331,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
         "what is no array",
         "near",
         Unreadable(),
-        ["'near'", "cannot be read as an array (RuntimeError: not without a gradient)", "expected 1 x 2"],
+        ["'near'", "are not an array (RuntimeError: not without a gradient)", "expected 1 x 2"],
     ),
     ("dates", "near", np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"), ["'near'", "not numbers"]),
     ("objects", "near", [object(), None], ["'near'", "not all numbers"]),
@@ -484,7 +484,7 @@ def test_a_ranking_lists_the_rows_by_descending_score_ties_in_their_order(name: 
 
 
 def test_rows_with_several_scores_are_not_ranked() -> None:
-    with pytest.raises(ValuesError, match="cannot be ranked"):
+    with pytest.raises(ValuesError, match="ranking requires one score per row"):
         Prediction(COLOURS, 2).answer(ranking=True)
 
 

@@ -122,7 +122,7 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
 
 def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_last() -> None:
     assert ModuleInputs((1, 2, 3)).batch([2, 0]) == [3, 1]
-    assert ModuleInputs.of(lambda: iter(range(9)), 4, "m:make").kept == (0, 1, 2, 3)
+    assert ModuleInputs.of(lambda: iter(range(9)), 4, "m:make").items == (0, 1, 2, 3)
     assert ModuleInputs.of([7], 4, "m:make").one(0) == 7
     with pytest.raises(ExtractorError, match="m:make is int; expected an iterable of inputs"):
         ModuleInputs.of(3, 4, "m:make")
@@ -173,7 +173,7 @@ def broken(_: Any) -> Any:
         (lambda _: 1.0, "the extractor of group 'late' returned no array"),
         (
             lambda _: Unreadable(),
-            r"group 'late' returned what cannot be read as an array \(RuntimeError: not without a gradient\)",
+            r"group 'late' returned values that are not an array \(RuntimeError: not without a gradient\)",
         ),
     ],
 )

@@ -139,9 +139,9 @@ def test_a_model_is_simulated_from_the_costs_of_its_groups_and_what_nobody_compu
 
 def test_what_cannot_be_simulated_is_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(GroupsError, match="there are no distributions of 'b'"):
+    with pytest.raises(GroupsError, match="no distribution for 'b'"):
         simulate(model(), CostDistributions(groups={"a": Samples(samples=(1.0,))}), 10, rng)
     both = CostDistributions(groups={name: Samples(samples=(1.0,)) for name in "ab"})
-    with pytest.raises(GroupsError, match="group 'draw' has no features and costs 2 dollars, which is no time"):
+    with pytest.raises(GroupsError, match="group 'draw' without features costs 2 dollars, which is not a time"):
         simulate(model("dollars"), both, 10, rng)
     simulate(model("dollars", draw=0.0), both, 10, rng)

@@ -15,7 +15,7 @@ from anytime.model.model import Model
 from anytime.moments.accumulate import Block, moments_of
 from anytime.target import Target
 from anytime.training.likelihood import Observed
-from anytime.training.resequencing import Changes, Retrained, kept_groups, resequence
+from anytime.training.resequencing import Changes, Retrained, remaining_groups, resequence
 
 ALPHA = 1e-3
 SIZES = (2, 1, 3, 1, 2)
@@ -114,7 +114,7 @@ def test_what_is_forced_goes_first_after_what_it_requires(
         held = columns(*(name for adds in steps[:prefix] for name in adds))
         np.testing.assert_allclose(found.prefixes.predict(X, prefix)[:, 0], ridge(X[:, held], y), atol=1e-9)
     assert found.manifest.guarantee.gamma is None
-    assert "by hand" in found.manifest.guarantee.why
+    assert "the user chose" in found.manifest.guarantee.why
 
 
 def ridge(X: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -176,7 +176,7 @@ def test_groups_stay_first_until_they_are_placed_otherwise_or_left_out() -> None
 def test_provenance_is_that_of_the_rows_which_the_new_model_is_fitted_on() -> None:
     X, y = table()
     X[:30, 0] = np.nan
-    model = AnytimeClassifier(groups(), alpha=ALPHA, folds=3, random_state=0).fit(X, y > 0).model_
+    model = AnytimeClassifier(groups(), alpha=ALPHA, cv=3, random_state=0).fit(X, y > 0).model_
     assert (model.manifest.provenance.imputed, model.manifest.provenance.folds) == (("x0",), 3)
     X, Y = table(1)[0][:100], (table(1)[1] > 0).astype(float)[:100, np.newaxis]
     weights = np.full(100, 0.5)
@@ -209,7 +209,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     X, y = table()
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
-    kept = kept_groups(model.groups, changes)
+    kept = remaining_groups(model.groups, changes)
     held = columns("a", "b", "d", "e")
     Y = (y > 0).astype(float)[:, np.newaxis]
     data = Retrained(
@@ -222,7 +222,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     assert found.manifest.steps[0].adds == ("e",)
     assert found.groups.names == kept.names
     assert found.manifest.provenance.data == "rows.csv"
-    with pytest.raises(TrainingError, match="is fitted on rows; give its data"):
+    with pytest.raises(TrainingError, match="is fitted on rows; pass its data"):
         resequence(model, changes=changes)
 
 

@@ -344,7 +344,7 @@ def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     failing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        caplog.at_level(logging.WARNING, "anytime.inference.runner"),
+        caplog.at_level(logging.WARNING, "anytime.runner"),
         Runner(a_model(), extractors(b=failing, c=hanging)) as runner,
     ):
         answer = runner.run(X, LONG_MS)
@@ -490,14 +490,14 @@ def test_closing_leaves_no_process_and_no_descriptor() -> None:
 
 @pytest.mark.parametrize("bad", [lambda x: x, threading.Lock().acquire])
 def test_extractors_that_cannot_go_to_a_process_are_refused_by_name(bad: Callable[[Any], Any]) -> None:
-    with pytest.raises(ExtractorError, match=r"group 'b' cannot be sent to a process .*worker='thread'"):
+    with pytest.raises(ExtractorError, match=r"group 'b' is not picklable for a process .*worker='thread'"):
         Runner(a_model(), extractors(b=bad), "process")
 
 
 def test_an_input_that_cannot_go_to_a_process_is_refused() -> None:
     with (
         Runner(a_model(), extractors(), "process", max_workers=1) as runner,
-        pytest.raises(ExtractorError, match="input of type lock cannot be sent"),
+        pytest.raises(ExtractorError, match="input of type lock is not picklable"),
     ):
         runner.run(threading.Lock(), 10.0)
 
@@ -513,7 +513,7 @@ def test_an_input_that_does_not_load_in_the_process_is_a_failure() -> None:
 def test_values_that_cannot_leave_the_process_are_a_failure() -> None:
     with Runner(a_model(), extractors(b=unsendable), "process", max_workers=1) as runner:
         assert runner.run(X, LONG_MS).prefix == 1
-        assert "values cannot be sent" in str(runner.last_failure)
+        assert "values are not picklable" in str(runner.last_failure)
 
 
 def test_extractors_that_do_not_load_in_the_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
 def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "MAX_DRAIN_S", 0.0)
     with Runner(a_model(), extractors()) as runner:
-        take = runner._failures.take
+        take = runner._failures.add
 
         def slow_take(*given: Any) -> Any:
             assert eventually(lambda: given[0].received == () and queued() == ["b", "c"])
@@ -89,7 +89,7 @@ def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.Monke
         def queued() -> list[str]:
             return [arrival.group for arrival in started[0]._arrived]
 
-        monkeypatch.setattr(runner._failures, "take", slow_take)
+        monkeypatch.setattr(runner._failures, "add", slow_take)
         monkeypatch.setattr(runner._workers, "start", noted_start)
         answer = runner.run(X, DEADLINE_MS)
     assert (answer.groups, answer.reason) == (("a",), "deadline")

@@ -13,15 +13,15 @@ import pytest
 from anytime.costs.scraping import (
     Piece,
     added,
-    began_anew,
     histograms,
-    kept,
+    joined_text,
     of_model,
     paired,
     pieces,
     scraped,
     since,
     tallies,
+    was_reset,
 )
 from anytime.errors import AnytimeError
 
@@ -56,7 +56,7 @@ def test_replicas_add_up_and_other_models_do_not_count() -> None:
 def test_what_was_told_before_is_taken_away() -> None:
     before = tallies(text(0.0005, 0.02))["brake"]
     after = tallies(text(0.0005, 0.02, 0.0015) + text(0.003, group="lab"))["brake"]
-    assert not began_anew(after, before)
+    assert not was_reset(after, before)
     found = histograms(since(after, before))
     assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0), "lab": (0, 0, 1, 0)}
     assert found["hog"].mean == pytest.approx(1.5)
@@ -65,17 +65,17 @@ def test_what_was_told_before_is_taken_away() -> None:
 
 def test_a_service_that_began_anew_tells_less_than_before() -> None:
     both = tallies(text(0.0005, 0.02) + text(0.003, group="lab"))["brake"]
-    assert began_anew(tallies(text(0.0005) + text(0.003, group="lab"))["brake"], both)
-    assert began_anew(tallies(text(0.0005, 0.02))["brake"], both), "a group has gone"
-    assert began_anew({}, both)
-    assert not began_anew(both, {})
-    assert not began_anew(both, both)
+    assert was_reset(tallies(text(0.0005) + text(0.003, group="lab"))["brake"], both)
+    assert was_reset(tallies(text(0.0005, 0.02))["brake"], both), "a group has gone"
+    assert was_reset({}, both)
+    assert not was_reset(both, {})
+    assert not was_reset(both, both)
 
 
 def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:
     several = [Piece("http://a:9090/metrics", text(0.1)), Piece("http://b:9090/metrics", text(0.2, 0.3))]
     file = tmp_path / "kept.txt"
-    file.write_text(kept(several))
+    file.write_text(joined_text(several))
     read = pieces(str(file))
     assert [piece.source for piece in read] == [piece.source for piece in several]
     assert [tallies(piece.text) for piece in read] == [tallies(piece.text) for piece in several]
@@ -92,18 +92,22 @@ def test_metrics_from_before_are_those_of_the_same_service() -> None:
     assert paired([a], [c]) == [c]
     assert paired([a, b], [c, a]) == [c, a]
     assert paired([a, a], [b, a]) == [b, a]
-    with pytest.raises(AnytimeError, match=r"from before are of 'c', those from now of 'a', 'b'; give one --since"):
+    why = "the earlier metrics are of 'c', the current ones of 'a', 'b'; give one --since"
+    with pytest.raises(AnytimeError, match=why):
         paired([a, b], [c])
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (text(0.1, model="breaks"), "nothing is told of groups of model 'brake'.*; did you mean 'breaks'?"),
-        ("up 1\n", "no group of any model has come yet"),
-        ("", "no group of any model has come yet"),
-        ("<html>502</html>", "this is no text of Prometheus' metrics"),
-        ('anytime_group_seconds_bucket{model="brake",group="hog",le="1"} many\n', "this is no text of Prometheus'"),
+        (text(0.1, model="breaks"), "anytime_group_seconds has no groups of model 'brake'.*; did you mean 'breaks'?"),
+        ("up 1\n", "no group of any model was timed yet"),
+        ("", "no group of any model was timed yet"),
+        ("<html>502</html>", "the metrics are not valid Prometheus text"),
+        (
+            'anytime_group_seconds_bucket{model="brake",group="hog",le="1"} many\n',
+            "the metrics are not valid Prometheus",
+        ),
     ],
 )
 def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) -> None:
@@ -113,12 +117,12 @@ def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) ->
 
 
 def test_half_a_histogram_is_refused() -> None:
-    for cut, why in (("+Inf", "is not whole"), ("_sum", "is not whole")):
+    for cut, why in (("+Inf", "is incomplete"), ("_sum", "is incomplete")):
         content = "\n".join(line for line in text(0.1).splitlines() if cut not in line)
         with pytest.raises(AnytimeError, match=f"the histogram of group 'hog' {why}"):
             histograms(tallies(content)["brake"])
     content = text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0')
-    with pytest.raises(AnytimeError, match="the buckets of group 'hog' do not add up"):
+    with pytest.raises(AnytimeError, match="the buckets of group 'hog' are inconsistent"):
         histograms(tallies(content)["brake"])
 
 
@@ -155,7 +159,7 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer
     assert metrics.seen == [("/metrics", None), ("/secret", "Bearer sesame")]  # type: ignore[attr-defined]
     (tmp_path / "kept.txt").write_text(text(0.2))
     assert scraped(str(tmp_path / "kept.txt")) == text(0.2)
-    with pytest.raises(AnytimeError, match=r"answers 401 .*; give a key of scope admin by ANYTIME_KEY"):
+    with pytest.raises(AnytimeError, match=r"returned 401 .*; set ANYTIME_KEY to a key of scope admin"):
         scraped(f"{base}/secret", "wrong")
     with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
         scraped(f"{base}/bytes")
@@ -164,11 +168,11 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("ftp://host/metrics", "is no address of metrics; expected one like"),
-        ("file:///etc/passwd", "is no address of metrics"),
-        ("http://", "is no address of metrics"),
-        ("http://host:port", "is no address of metrics"),
-        ("http://[::1", "is no address of metrics"),
+        ("ftp://host/metrics", "is not an address of metrics; expected one like"),
+        ("file:///etc/passwd", "is not an address of metrics"),
+        ("http://", "is not an address of metrics"),
+        ("http://host:port", "is not an address of metrics"),
+        ("http://[::1", "is not an address of metrics"),
         ("nowhere.txt", "cannot read 'nowhere.txt': no such file or directory; expected an address or a file"),
     ],
 )

@@ -28,7 +28,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
         candidates = Candidates(groups, sweep, criterion, cost_blind)
         explained = 0.0
 
-        def take(self, adds: tuple[int, ...]) -> float:
+        def select(self, adds: tuple[int, ...]) -> float:
             self.explained += sum(sweep.select(group) for group in adds)
             return self.explained
 

@@ -168,7 +168,7 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
 
 def test_a_path_that_is_not_solved_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "SUFFICIENT", -1.0)
-    with pytest.raises(TrainingError, match="too coarse to order groups by; choose another method"):
+    with pytest.raises(TrainingError, match="too large for a reliable order; choose another method"):
         sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1]))
 
 
@@ -181,7 +181,7 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
     train, test = (X[:50], Y[:50]), (X[50:], Y[50:])
     gram = Gram.of(moments_of(*train))
     path = sparse_entries(gram, groups).path
-    costs, by_response = shrunken_curve(path, groups, gram.beside(moments_of(*test)))
+    costs, by_response = shrunken_curve(path, groups, gram.held_out_moments(moments_of(*test)))
     explained = by_response.sum(axis=1)
     Xs, Ys = (test[0] - gram.x_mean) / gram.x_scale, (test[1] - gram.y_mean) / gram.y_scale
     paid: set[int] = set()
@@ -199,7 +199,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     groups = grouped([2, 1, 3, 2], [1, 2, 3, 0])
     X, Y = table(5, groups, rows=120)
     gram = Gram.of(moments_of(X[:80], Y[:80]))
-    held = gram.beside(moments_of(X[80:], Y[80:]))
+    held = gram.held_out_moments(moments_of(X[80:], Y[80:]))
     compared = compare(gram, groups, 1e-4, held)
     order = sequence(gram, groups, "sparse", 1e-4)
     assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
@@ -224,9 +224,9 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options("sparse", doubling=True), "cannot double; leave doubling out"),
-        (Options("sparse", family="binomial"), "is for family gaussian, not binomial"),
-        (Options("sparse", family="poisson"), "is for family gaussian, not poisson"),
+        (Options("sparse", doubling=True), "does not support doubling; turn doubling off"),
+        (Options("sparse", family="binomial"), "supports family gaussian, not binomial"),
+        (Options("sparse", family="poisson"), "supports family gaussian, not poisson"),
     ],
 )
 def test_what_does_not_go_with_sparse_is_refused(options: Options, message: str) -> None:
@@ -235,7 +235,7 @@ def test_what_does_not_go_with_sparse_is_refused(options: Options, message: str)
 
 
 def test_sequences_refuse_sparse_with_doubling() -> None:
-    with pytest.raises(TrainingError, match="cannot double"):
+    with pytest.raises(TrainingError, match="does not support doubling"):
         sequence(orthonormal([0.5]), grouped([1], [1]), "sparse", doubling=True)
 
 
@@ -244,11 +244,11 @@ def test_estimators_learn_by_sparse(kind: Any, tmp_path: Path) -> None:
     groups = grouped([2, 1, 3], [1, 2, 3])
     X, Y = table(11, groups, rows=80)
     y = Y[:, 0] if kind is AnytimeRegressor else np.where(Y[:, 0] > np.median(Y), "up", "down")
-    estimator = kind(groups, method="sparse", family="gaussian", alpha="cv", folds=3).fit(X, y)
+    estimator = kind(groups, method="sparse", family="gaussian", alpha="cv", cv=3).fit(X, y)
     assert len(estimator.sequence_) == 3
     estimator.save(tmp_path / "m.safetensors")
     assert load(tmp_path / "m.safetensors").manifest.method == "sparse"
-    with pytest.raises(TrainingError, match="cannot double"):
+    with pytest.raises(TrainingError, match="does not support doubling"):
         kind(groups, method="sparse", family="gaussian", doubling=True).fit(X, y)
 
 
@@ -282,7 +282,10 @@ def test_the_command_line_trains_shows_and_resequences_sparse(desk: Path, capsys
     assert new.steps == cheap.steps
     capsys.readouterr()
     assert main([*train, "--groups", "groups.json", "--nested", "--out", "n.safetensors"]) == 0
-    for refused, words in (["--doubling"], "cannot double"), (["--family", "poisson"], "gaussian, not poisson"):
+    for refused, words in (
+        (["--doubling"], "does not support doubling"),
+        (["--family", "poisson"], "gaussian, not poisson"),
+    ):
         capsys.readouterr()
         assert main([*train, "--groups", "groups.json", "--out", "r.safetensors", *refused]) == 2
         error = capsys.readouterr().err

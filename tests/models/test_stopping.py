@@ -347,7 +347,7 @@ def test_a_hold_out_stops_a_likelihood_with_the_curvatures_of_what_is_kept() -> 
     assert model.curvatures is not None
     assert full.curvatures is not None
     assert model.curvatures.prefixes.tolist() == [0, 1, 2, 3]
-    _, columns = fitted.taken
+    _, columns = fitted.selected
     for index in range(4):
         np.testing.assert_allclose(
             model.curvatures.at(index).H, full.curvatures.at(index, columns).H, rtol=1e-12, atol=1e-15
@@ -426,7 +426,7 @@ def test_new_costs_may_not_require_what_was_left_out() -> None:
     assert model.manifest.stopped is not None
     lost, kept = model.manifest.stopped.left_out[0], model.manifest.steps[0].group
     changed = tuple(g.model_copy(update={"requires": (lost,)}) if g.name == kept else g for g in groups.groups)
-    with pytest.raises(GroupsError, match=f"group '{kept}' requires '{lost}' in the new file.*train it anew"):
+    with pytest.raises(GroupsError, match=f"group '{kept}' requires '{lost}' in the new file.*train a new model"):
         resequence(model, FeatureGroups(groups=changed))
 
 
@@ -434,7 +434,7 @@ def test_other_new_groups_are_still_refused() -> None:
     _, _, groups = problem()
     model = model_of(trained(0.25))
     extra = load_groups({"groups": [{"name": "new", "features": ["n"], "cost": 1.0}]}).groups
-    with pytest.raises(GroupsError, match="'new', which the model has not"):
+    with pytest.raises(GroupsError, match="'new', which the model lacks"):
         resequence(model, FeatureGroups(groups=(*groups.groups, *extra)))
 
 
@@ -457,14 +457,14 @@ def test_the_penalty_is_chosen_on_one_cost_axis_wherever_orders_stop() -> None:
 def test_an_epsilon_that_keeps_nothing_is_refused_with_the_longest_length(family: str) -> None:
     with pytest.raises(TrainingError) as caught:
         trained(50.0, family=family)
-    longest = float(str(caught.value).split("the longest has ")[1].split(";")[0])
+    longest = float(str(caught.value).split("the longest is ")[1].split(";")[0])
     assert "epsilon is 50" in str(caught.value)
     assert len(trained(0.98 * longest, family=family).sequence.steps) >= 1
-    with pytest.raises(TrainingError, match="give a smaller epsilon"):
+    with pytest.raises(TrainingError, match="choose a smaller epsilon"):
         trained(1.02 * longest, family=family)
     X, y, groups = problem()
     parts = [moments_of(X[f::3], y[f::3]) for f in range(3)]
-    with pytest.raises(TrainingError, match="give a smaller epsilon"):
+    with pytest.raises(TrainingError, match="choose a smaller epsilon"):
         fit(parts, groups, Options(alpha="cv", epsilon=50.0, nested=True))
 
 

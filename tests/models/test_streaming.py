@@ -63,7 +63,7 @@ def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
 
 def test_penalties_are_chosen_on_folds_that_grow() -> None:
     X, y = rows()
-    stream = AnytimeRegressor(GROUPS, alpha="cv", folds=3)
+    stream = AnytimeRegressor(GROUPS, alpha="cv", cv=3)
     stream.partial_fit(X[:150], y[:150]).partial_fit(X[150:], y[150:])
     errors = stream.curve_.cv_error
     assert errors is not None
@@ -109,7 +109,7 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
     bad[:, 1] = 1e200
     for error, why, arguments, options in (
         (TrainingError, "decay is 1.5", (X, y), {"decay": 1.5}),
-        (TrainingError, "y has 2 columns; those before had 1", (X, np.column_stack([y, y])), {}),
+        (TrainingError, "y has 2 columns; earlier rows had 1", (X, np.column_stack([y, y])), {}),
         (TableError, "too large to square", (bad, y), {}),
         (ValueError, "X has 4 features", (X[:, :4], y), {}),
     ):
@@ -122,7 +122,7 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
     with pytest.raises(TrainingError, match="one class, 1; give all of them by classes="):
         classifier.partial_fit(X, np.ones(300, dtype=int))
     classifier.partial_fit(X, (y > 0).astype(int))
-    with pytest.raises(TrainingError, match="class 2, which the first rows had not"):
+    with pytest.raises(TrainingError, match="class 2, which the first rows lack"):
         classifier.partial_fit(X, np.full(300, 2))
 
 
@@ -130,9 +130,7 @@ def test_what_is_refused_takes_no_folds_from_the_rows_after_it() -> None:
     X, y = rows()
     broken = X[:50].copy()
     broken[3, 0] = np.inf
-    streams = [
-        AnytimeRegressor(GROUPS, alpha="cv", folds=3, random_state=0).partial_fit(X[:100], y[:100]) for _ in "ab"
-    ]
+    streams = [AnytimeRegressor(GROUPS, alpha="cv", cv=3, random_state=0).partial_fit(X[:100], y[:100]) for _ in "ab"]
     disturbed, calm = streams
     with pytest.raises(ValueError, match="infin"):
         disturbed._stream.add(broken, y[:50, np.newaxis])

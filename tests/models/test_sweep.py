@@ -76,7 +76,7 @@ def assert_left(sweep: Sweep, problem: Design, chosen: list[int], alpha: float, 
     inverse = np.linalg.pinv(C[np.ix_(G, G)], rcond=1e-10, hermitian=True) if len(G) else np.zeros((0, 0))
     b, conditional = q - C[:, G] @ inverse @ q[G], C - C[:, G] @ inverse @ C[G]
     left = [g for g in range(len(problem.sizes)) if g not in chosen]
-    assert np.flatnonzero(~sweep.taken).tolist() == left
+    assert np.flatnonzero(~sweep.selected).tolist() == left
     for g in left:
         columns = problem.columns([g])
         np.testing.assert_array_equal(sweep.columns[sweep.rows(g)], columns)

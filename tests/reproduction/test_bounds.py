@@ -117,7 +117,7 @@ def results() -> dict[str, Any]:
 def test_the_section_tells_that_nothing_was_broken(results: dict[str, Any]) -> None:
     section = BOUNDS.section(SETTING, results)
     assert [finding.agrees for finding in section.findings] == [True, True, None, None, None]
-    assert all("none broken" in finding.text for finding in section.findings[:2])
+    assert all("none violated" in finding.text for finding in section.findings[:2])
     for table in section.tables:
         assert all(len(row) == len(table.columns) for row in table.rows)
     assert section.figures[0].draw().axes
@@ -128,7 +128,7 @@ def test_the_section_tells_what_was_broken(results: dict[str, Any]) -> None:
     spoilt["families"]["cases"][0]["CS-G-OMP"]["broken"] = 3
     findings = BOUNDS.section(SETTING, spoilt).findings
     assert [finding.agrees for finding in findings[:2]] == [False, True]
-    assert "3 broken" in findings[0].text
+    assert "3 violated" in findings[0].text
 
 
 def test_runs_are_fit_for_files_and_cover_every_problem() -> None:

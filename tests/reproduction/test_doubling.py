@@ -104,6 +104,6 @@ def test_findings_follow_the_results() -> None:
     results["least-8"]["doubling"] = [0.1] * 7
     findings = DOUBLING.section(setting, results).findings
     assert [finding.agrees for finding in findings] == [False, True, False, None, False, None]
-    assert "no fall is seen up to 32 items" in findings[5].text
+    assert "no fall is visible up to 32 items" in findings[5].text
     results["least-32"]["any"] = [0.01 if share < 4 else 1.0 for share in SHARES]
     assert DOUBLING.section(setting, results).findings[5].agrees

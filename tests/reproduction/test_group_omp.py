@@ -257,7 +257,7 @@ def as_published(name: str, row: str, measure: str) -> float:
 def test_the_section_says_so_where_all_agrees() -> None:
     section = GROUP_OMP.section(QUICK, simulated(as_published))
     assert [f.agrees for f in section.findings if f.text.startswith("Experiment")] == [True] * 4
-    assert not any("explains" in f.text or "differ still" in f.text for f in section.findings)
+    assert not any("explains" in f.text or "still differ" in f.text for f in section.findings)
     assert "is within three standard errors." in next(
         f.text for f in section.findings if "model error of OLS" in f.text
     )
@@ -275,11 +275,11 @@ def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:
     assert "outside: OLS" in fourth.text
     explained = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in explained] == [True]
-    assert "published 46.845, as printed 76.845, so 46.845" in explained[0].text
-    assert not any("differ still" in f.text for f in section.findings)
+    assert "published 46.845, as printed 76.845, with it 46.845" in explained[0].text
+    assert not any("still differ" in f.text for f in section.findings)
     touchstone = next(f for f in section.findings if "model error of OLS" in f.text)
     assert touchstone.agrees is False
-    assert "in experiment 4: what was published there cannot have come from the design as we read it" in touchstone.text
+    assert "in experiment 4: the published figures there do not come from the design as we read it" in touchstone.text
 
 
 def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
@@ -290,8 +290,8 @@ def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
     section = GROUP_OMP.section(QUICK, simulated(differing))
     found = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in found] == [False]
-    assert "nothing that was tested has more cells agree than the 26 that do as printed" in found[0].text
-    left = next(f for f in section.findings if "differ still" in f.text)
+    assert "no tested explanation has more agreeing cells than the 26 as printed" in found[0].text
+    left = next(f for f in section.findings if "still differ" in f.text)
     assert "experiment, 1: OLS, experiment 4, ME." in left.text
 
 
@@ -306,12 +306,12 @@ def test_one_explanation_is_taken_for_an_experiment_and_what_another_would_mend_
     section = GROUP_OMP.section(QUICK, simulated(differing))
     found = [f for f in section.findings if f.text.startswith("Experiment 4: ")]
     assert [f.agrees for f in found] == [False]
-    assert "450 training rows in the place of 300 explains a part of the difference: 26 of 27 cells" in found[0].text
-    assert "Tested as well: noise of deviation 15, as in experiment 3 (25 of 27)." in found[0].text
-    left = next(f for f in section.findings if "differ still" in f.text)
+    assert "450 training rows instead of 300 explains part of the difference: 26 of 27 cells" in found[0].text
+    assert "Also tested: noise of deviation 15, as in experiment 3 (25 of 27)." in found[0].text
+    left = next(f for f in section.findings if "still differ" in f.text)
     assert "experiment, 1: OMP (Oracle), experiment 4, ME." in left.text
     table = next(t for t in section.tables if t.name == "group-omp-explanations")
-    assert [row[0] for row in table.rows if row[-1] == "yes"] == ["450 training rows in the place of 300"]
+    assert [row[0] for row in table.rows if row[-1] == "yes"] == ["450 training rows instead of 300"]
 
 
 def test_an_explanation_that_spoils_what_agreed_is_charged_with_it() -> None:
@@ -322,7 +322,7 @@ def test_an_explanation_that_spoils_what_agreed_is_charged_with_it() -> None:
 
     section = GROUP_OMP.section(QUICK, simulated(differing))
     found = next(f for f in section.findings if f.text.startswith("Experiment 4: "))
-    assert "nothing that was tested" in found.text
+    assert "no tested explanation" in found.text
     assert "as in experiment 3 (25 of 27)" in found.text
 
 
@@ -334,8 +334,8 @@ def test_few_runs_have_no_verdict_on_published_means() -> None:
     told = [f for f in section.findings if "consistently" not in f.text]
     assert [f.agrees for f in told] == [None] * 6
     assert all("too few" in f.text for f in told)
-    assert not any("cannot have come" in f.text or "explains" in f.text for f in told)
-    assert "4 runs are too few to weigh explanations" in told[-1].text
+    assert not any("do not come from the design" in f.text or "explains" in f.text for f in told)
+    assert "4 runs are too few to compare explanations" in told[-1].text
 
 
 def claims(results: dict[str, Any]) -> dict[str, Finding]:
@@ -347,18 +347,18 @@ def test_the_claim_agrees_where_every_cell_goes_as_published_even_those_against_
     found = claims(simulated(as_published))
     assert [f.agrees for f in found.values()] == [True, True]
     assert (
-        "1 of 36 published cells say otherwise (Group Lasso on ME in experiment 1), of which 1 does"
+        "1 of 36 published cells contradict it (Group Lasso on ME in experiment 1), 1 of them also here"
         in found["oracle"].text
     )
-    assert "4 of 36 published cells say otherwise" in found["hold-out"].text
-    assert "36 of 36 cells go the way" in found["hold-out"].text
+    assert "4 of 36 published cells contradict it" in found["hold-out"].text
+    assert "36 of 36 cells have the direction" in found["hold-out"].text
 
 
 def test_the_claim_is_undecided_where_the_intervals_hold_nought() -> None:
     found = claims(simulated(as_published, runs=4, noise=lambda row: 100.0 if "Group-OMP" in row else 0.0))
     assert [f.agrees for f in found.values()] == [None, None]
     assert (
-        "0 of 36 cells go the way that Table 1 has them, 36 are not told apart, 0 go the other way."
+        "0 of 36 cells have the direction of Table 1, 36 are not significant, 0 have the opposite direction."
         in found["oracle"].text
     )
 
@@ -371,8 +371,8 @@ def test_the_claim_differs_where_a_cell_goes_the_other_way() -> None:
 
     found = claims(simulated(differing))
     assert [f.agrees for f in found.values()] == [False, False]
-    assert "1 go the other way (against it: Group Lasso on ME in experiment 2)." in found["oracle"].text
-    assert "1 go the other way (for Group-OMP: OMP on F1 (Group) in experiment 1)." in found["hold-out"].text
+    assert "1 have the opposite direction (against it: Group Lasso on ME in experiment 2)." in found["oracle"].text
+    assert "1 have the opposite direction (for Group-OMP: OMP on F1 (Group) in experiment 1)." in found["hold-out"].text
 
 
 def test_the_advice_follows_the_runs() -> None:
@@ -510,7 +510,7 @@ def test_boston_judges_the_claim_by_intervals() -> None:
     noisy = boston_results(published_error, spread=lambda m: 9.0 if m == "Lasso" else 0.1)
     undecided = boston_finding(noisy, "most accurate")
     assert undecided.agrees is None
-    assert "not told apart from that of Lasso" in undecided.text
+    assert "not significantly different from that of Lasso" in undecided.text
 
     ahead = boston_results(lambda r, m: 17.7 if m == "Group-OMP" else published_error(r, m) - (m == "Lasso"))
     differs = boston_finding(ahead, "most accurate")
@@ -532,11 +532,13 @@ def test_the_advice_of_boston_follows_the_splits() -> None:
     def advice(results: dict[str, Any]) -> str:
         return BOSTON.section(QUICK, results).text[-1]
 
-    assert "none is told to err less: take it" in advice(boston_results(published_error))
+    assert "no other has a significantly smaller error: use it" in advice(boston_results(published_error))
     behind = boston_results(lambda r, m: published_error(r, m) + 5.0 * (m == "Group-OMP"))
-    assert "and Lasso or OMP or Group Lasso where only the error does" in advice(behind)
-    assert "errs far more on a few splits" not in advice(behind)
-    assert "errs far more on a few splits" in advice(boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0)))
+    assert "and Lasso or OMP or Group Lasso if only the error matters" in advice(behind)
+    assert "has a far larger error on a few splits" not in advice(behind)
+    assert "has a far larger error on a few splits" in advice(
+        boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0))
+    )
     for result in behind.values():
         result["methods"]["Group-OMP"]["variables"] = [13.0] * 20
     assert "do not show" in advice(behind)

@@ -57,8 +57,8 @@ def test_results_are_taken_up_unless_told_otherwise(capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["table-one"], "there is no experiment 'table-one'"),
-        (["table-1", "--all"], "--all and the name of an experiment were given"),
-        (["--yahoo", "folder"], "--yahoo and --yahoo-costs go together"),
+        (["table-1", "--all"], "--all was given together with the name of an experiment"),
+        (["--yahoo", "folder"], "one of --yahoo and --yahoo-costs was given"),
         (["--data", "nowhere"], "--data 'nowhere' is not a folder"),
         (["--n-jobs", "0"], "--n-jobs is 0"),
         (["table-2", "--data", ".."], "there is no data set '../"),

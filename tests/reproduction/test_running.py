@@ -83,10 +83,10 @@ def test_what_was_done_before_an_interruption_is_kept(tmp_path: Path, traces: Pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        results_of([experiment(traces)], SETTING, tmp_path / "kept", told=interrupt)
+        results_of([experiment(traces)], SETTING, tmp_path / "kept", progress=interrupt)
     assert (tmp_path / "kept" / "squares" / "run1.json").exists()
     told: list[int] = []
-    results_of([experiment(traces)], SETTING, tmp_path / "kept", told=told.append)
+    results_of([experiment(traces)], SETTING, tmp_path / "kept", progress=told.append)
     assert told == [1, 1, 1]
     assert worked(traces).count(1) == 1
 

@@ -100,7 +100,7 @@ class LoopModel:
                 lap, marks = begun, 1
             elif marks == 1:
                 before, worked = worked, begun - self._idle_ms
-                self.admission.lapped(begun, begun - lap, (worked - before) * self.core)
+                self.admission.record_cycle(begun, begun - lap, (worked - before) * self.core)
                 beat, marks = begun + PERIOD_MS, 0
             if marks == 0 and begun >= beat:
                 marks = 2

@@ -53,7 +53,7 @@ class RedisServer:
         with redis.Redis(port=self.port, db=database, password=password) as client:
             return client.execute_command(*command)
 
-    def _signal(self, number: signal.Metrics) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
 

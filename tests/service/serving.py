@@ -180,7 +180,7 @@ def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
 def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
     """Collect what is logged as a warning or worse; by the service, its server and the event loop if none is named."""
     records: list[logging.LogRecord] = []
-    keeper = logging.PredictionService(logging.WARNING)
+    keeper = logging.Handler(logging.WARNING)
     keeper.emit = records.append  # type: ignore[method-assign, assignment]
     loggers = [logging.getLogger(name) for name in names or ("anytime_service", "uvicorn.error", "asyncio")]
     for logger in loggers:

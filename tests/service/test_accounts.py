@@ -19,12 +19,12 @@ from websockets.frames import Opcode
 from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask
+from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
 from anytime_service.http.send_queue import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
-from anytime_service.limits.memory import Accounts, Held
+from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import checked_groups
@@ -43,32 +43,34 @@ MODEL = small_model()
 def test_a_key_may_use_everything_where_it_is_the_only_one() -> None:
     for told in (ANN, f"{ANN},admin:{ANN}"):  # one key in two scopes
         keys = KeyRing(read_keys(told))
-        account = Accounts(Held(100), 0.5, keys).of_key(keys.current[0])
+        account = Accounts(MemoryBudget(100), 0.5, keys).of_key(keys.current[0])
         account.check(100)
         assert account.fits(100)
-        assert not account.has_share(1_000, 10)
+        assert not account.share_exhausted(1_000, 10)
         with pytest.raises(OverloadedError, match="limit of 100"):
             account.check(101)
 
 
 def test_a_share_is_at_least_one_and_its_refusal_names_the_share_and_no_key() -> None:
     keys = KeyRing(read_keys(BOTH))
-    held = Held(100)
+    held = MemoryBudget(100)
     accounts = Accounts(held, 0.25, keys)
     account = accounts.of_key(keys.current[0])
     assert (account.share(100), account.share(2)) == (25, 1)
     account.bytes += 20
     assert (account.fits(5), account.fits(6), held.bytes) == (True, False, 20)
-    with pytest.raises(OverloadedError, match=r"this API key has 20 bytes held, and 6 more .* share, 25 of 100") as why:
+    with pytest.raises(
+        OverloadedError, match=r"this API key has 20 bytes stored, and 6 more .* share, 25 of 100"
+    ) as why:
         account.check(6, "groups")
     assert why.value.field == "groups"
     assert "ann" not in str(why.value)
     accounts.of_key(keys.current[1]).check(25)
-    accounts.nobody.bytes += 78
+    accounts.anonymous.bytes += 78
     with pytest.raises(OverloadedError, match="limit of 100"):
         account.check(4)
     assert accounts.of({KEY: keys.current[0]}) is account
-    assert accounts.of({}) is accounts.nobody
+    assert accounts.of({}) is accounts.anonymous
     assert account.owner != accounts.of_key(keys.current[1]).owner
 
 
@@ -77,7 +79,7 @@ def test_a_key_that_is_added_halves_what_the_first_may_use_and_one_that_goes_kee
     file.write_text(ANN)
     keys = KeyRing((), file)
     (ann,) = keys.current
-    held = Held(100)
+    held = MemoryBudget(100)
     accounts = Accounts(held, 0.5, keys)
     account = accounts.of_key(ann)
     assert accounts.of_key(read_keys(f"admin:{ANN}")[0]) is account, "a key is one, however often it is read"
@@ -104,7 +106,7 @@ class Steps:
             ModelRegistry.of([MODEL]), Settings(max_open=6, max_held_bytes=400, max_sessions=4), keys=self.keys
         )
         self.sessions = MemorySessions(4, 60.0, self.handler.held)
-        self.accounts = [*map(self.handler.accounts.of_key, self.keys.current), self.handler.accounts.nobody]
+        self.accounts = [*map(self.handler.accounts.of_key, self.keys.current), self.handler.accounts.anonymous]
         self.lives: list[Any] = []
         self.names: list[str] = []
 
@@ -115,7 +117,9 @@ class Steps:
         with suppress(AnytimeError):  # refused: out of turn, over a limit, gone
             if kind == "open":
                 self.lives.append(
-                    self.handler.open(Ask(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account)
+                    self.handler.open(
+                        PredictionRequest(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account
+                    )
                 )
             elif kind == "create":
                 self.names.append(await self.sessions.create(MODEL, None, account))
@@ -124,12 +128,14 @@ class Steps:
                     await self.event(kind, live, which)
             elif kind == "take" and name is not None:
                 group = sorted(VALUES)[which % 3]
-                await (await self.sessions.get(name)).take({group: [VALUES[group]] * (1 + which % 2)})
+                await (await self.sessions.get(name)).add_groups({group: [VALUES[group]] * (1 + which % 2)})
             elif kind == "wait" and name is not None:
                 async with self.sessions.read(name) as session:
                     told: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
                     shared = session.prediction
-                    joined = self.handler.open(Ask(deadline_ms=5_000), now_ms(), *told, shared=shared, account=account)
+                    joined = self.handler.open(
+                        PredictionRequest(deadline_ms=5_000), now_ms(), *told, shared=shared, account=account
+                    )
                     if not joined.answered:
                         session.join(joined)
                     self.lives.append(joined)
@@ -372,7 +378,7 @@ def test_one_key_holds_no_more_bytes_than_its_share() -> None:
 def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
     async def main() -> None:
         keys = KeyRing(read_keys(BOTH))
-        held = Held(4 * MAX_BYTES)
+        held = MemoryBudget(4 * MAX_BYTES)
         account = Accounts(held, 0.25, keys).of_key(keys.current[0])
         given_up: list[int] = []
 

@@ -109,7 +109,7 @@ def test_what_waits_for_its_turn_counts_by_how_long_its_like_took() -> None:
         admission.had_turn(now)
         now += 2.0
         admission.had_turn(now)
-    admission.lapped(now, 0.01, 0.0)
+    admission.record_cycle(now, 0.01, 0.0)
     assert admission.predicted_ms(now) < 0.1
     admission.waiting = 2
     assert 3.5 < admission.predicted_ms(now) <= 4.0
@@ -130,11 +130,11 @@ def test_laps_are_measured_only_while_something_is_asked_for() -> None:
     admission.admits(0.0)
     admission.admits(1.0)
     assert len(woken) == 1
-    assert admission.lapped(500.0, 0.01, 0.0)
+    assert admission.record_cycle(500.0, 0.01, 0.0)
     opened = 1
-    assert admission.lapped(5_000.0, 0.01, 0.0), "while something is open"
+    assert admission.record_cycle(5_000.0, 0.01, 0.0), "while something is open"
     opened = 0
-    assert not admission.lapped(5_002.0, 0.01, 0.0)
+    assert not admission.record_cycle(5_002.0, 0.01, 0.0)
     assert admission.predicted_ms(1e6) == 0.0
     admission.admits(1e6)
     assert len(woken) == 2
@@ -153,13 +153,13 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
         if len(laps) < most:
             asyncio.get_running_loop().call_soon(work)
 
-    def lapped(_now_ms: float, took_ms: float, worked_ms: float) -> bool:
+    def record_cycle(_now_ms: float, took_ms: float, worked_ms: float) -> bool:
         laps.append(took_ms)
         worked.append(worked_ms)
         return len(laps) < most
 
     async def main() -> int:
-        LoopMonitor(lapped).start()
+        LoopMonitor(record_cycle).start()
         while len(laps) < 4:
             await asyncio.sleep(0.005)
         before = len(laps)
@@ -180,8 +180,8 @@ def test_who_asks_alone_is_let_in_however_long_the_machine_has_paused() -> None:
     opened = 0
     admission = Admission(5.0, lambda: opened)
     assert admission.admits(0.0)
-    admission.lapped(1.0, 0.1, 0.1)
-    admission.lapped(80.0, 60.0, 0.1)
+    admission.record_cycle(1.0, 0.1, 0.1)
+    admission.record_cycle(80.0, 60.0, 0.1)
     assert admission.predicted_ms(80.0) > 5.0
     assert admission.admits(80.0)
     opened = 40

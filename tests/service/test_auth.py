@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.http.auth import NEEDS, need_of
+from anytime_service.http.auth import ROUTE_SCOPES, required_scope
 from anytime_service.schemas.problem import MEDIA_TYPE
 from service.doors import (
     HASHED,
@@ -65,11 +65,11 @@ def status(client: httpx.Client, method: str, path: str, key: str | None = None)
 
 
 def test_every_route_is_written_down_with_what_it_needs_and_nothing_else_is() -> None:
-    written = {route for routes in NEEDS.values() for route in routes}
+    written = {route for routes in ROUTE_SCOPES.values() for route in routes}
     assert written == {str(door) for door in DOORS if door.method != "HEAD"}, "see rights.py"
-    assert len(written) == sum(map(len, NEEDS.values())), "each once"
-    assert all(need_of(*route.split(" ")) == need for need, routes in NEEDS.items() for route in routes)
-    assert set(NEEDS["open"]) == {
+    assert len(written) == sum(map(len, ROUTE_SCOPES.values())), "each once"
+    assert all(required_scope(*route.split(" ")) == need for need, routes in ROUTE_SCOPES.items() for route in routes)
+    assert set(ROUTE_SCOPES["open"]) == {
         "GET /",
         "GET /console/{file}",
         "GET /livez",
@@ -77,7 +77,7 @@ def test_every_route_is_written_down_with_what_it_needs_and_nothing_else_is() ->
         "GET /v2/health/live",
         "GET /v2/health/ready",
     }
-    assert set(NEEDS["admin"]) == {"GET /metrics", "POST /models/{name}/reload"}
+    assert set(ROUTE_SCOPES["admin"]) == {"GET /metrics", "POST /models/{name}/reload"}
 
 
 @pytest.mark.parametrize("path", sorted({door.filled for door in DOORS if not door.socket}))
@@ -85,7 +85,7 @@ def test_every_route_by_every_method_without_a_key_with_a_wrong_one_and_with_eac
     client: httpx.Client, path: str
 ) -> None:
     for method in METHODS:
-        need = need_of(method, path)
+        need = required_scope(method, path)
         told = [status(client, method, path, key) for key in (None, WRONG, PREDICTING, HASHED, MANAGING)]
         if need == "open":
             assert told[0] in (200, 405), method
@@ -390,7 +390,7 @@ def test_the_document_tells_where_a_key_is_needed(app: AnytimeAPI) -> None:
         assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
         for path, item in document["paths"].items():
             for method, operation in item.items():
-                is_open = need_of(method.upper(), path) == "open"
+                is_open = required_scope(method.upper(), path) == "open"
                 assert operation.get("security") == (None if is_open else security)
                 assert ("401" in operation["responses"]) != is_open
                 assert "403" in operation["responses"]

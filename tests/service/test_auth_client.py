@@ -42,7 +42,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize(("key", "told"), [(None, "a key is needed"), (WRONG, "does not hold")])
+@pytest.mark.parametrize(("key", "told"), [(None, "the API key is missing"), (WRONG, "is invalid")])
 def test_a_refused_key_is_a_problem_of_every_call_at_once(
     guarded: Running, call: Callable[[Client], Any], key: str | None, told: str
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) 
         finally:
             await control.close()
 
-    with pytest.raises(ProblemError, match="one to predict with") as refused:
+    with pytest.raises(ProblemError, match="scope of the API key is predict") as refused:
         asyncio.run(reload(PREDICTING))
     assert refused.value.status == 403
     with pytest.raises(ProblemError) as loaded:
@@ -103,7 +103,7 @@ def test_a_key_that_goes_while_a_run_is_under_way_is_not_hidden_by_its_last_upda
         assert client.predict(VALUES).complete, "connected before the key goes"
         answer = client.run(EXTRACTORS | {"hog": rotate}, None, deadline_ms=1_900)
         assert answer.reason == "draining", "what was open is answered with what had come"
-        with pytest.raises(ProblemError, match="does not hold"):
+        with pytest.raises(ProblemError, match="the API key is invalid"):
             client.predict(VALUES, deadline_ms=500)
         file.write_text(PREDICTING)
 

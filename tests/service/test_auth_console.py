@@ -62,7 +62,7 @@ def begun(visit: Visit) -> None:
 
 @pytest.mark.parametrize("key", [PREDICTING, HASHED])
 def test_the_page_asks_for_a_key_and_works_with_it(visit: Visit, key: str) -> None:
-    asked = visit.page.get_by_role("heading", name="This service asks for a key")
+    asked = visit.page.get_by_role("heading", name="This service requires an API key")
     expect(asked).to_be_visible()
     expect(visit.play).to_be_hidden()
     expect(visit.page.locator("#key-problem")).to_be_empty()
@@ -93,7 +93,7 @@ def test_the_key_is_of_its_tab_alone(visit: Visit, browser: BrowserContext) -> N
 @pytest.mark.parametrize("wrong", [WRONG, "ключ", "two words"])
 def test_a_wrong_key_is_said_to_be_wrong_and_another_can_be_told(visit: Visit, wrong: str) -> None:
     tell(visit, wrong)
-    expect(visit.page.get_by_role("alert")).to_have_text("This key does not hold, or no longer does.")
+    expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
     field = visit.page.get_by_label("Key", exact=True)
     expect(field).to_have_attribute("aria-invalid", "true")
     assert visit.page.evaluate("sessionStorage.length") == 0
@@ -106,7 +106,7 @@ def test_a_key_that_is_replaced_is_asked_for_again(visit: Visit, file: Path, mon
     tell(visit, HASHED)
     begun(visit)
     file.write_text(f"{PREDICTING}0\n")
-    expect(visit.page.get_by_role("alert")).to_have_text("This key does not hold, or no longer does.")
+    expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
     tell(visit, f"{PREDICTING}0")
     begun(visit)
     visit.tick("speed", "hog")

@@ -23,7 +23,7 @@ clear = st.from_regex(r"[A-Za-z0-9._~+/-]{1,60}={0,2}", fullmatch=True)
 
 def right_of(ring: KeyRing, key: str) -> str | None:
     found = ring.find(key.encode())
-    return None if found is None else found.right
+    return None if found is None else found.scope
 
 
 @settings(deadline=None)
@@ -102,19 +102,19 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_has_a_key_a_line_comments_and_empty_lines(file: Path) -> None:
     file.write_bytes(f"# of Ann\r\n\r\n  {SECRET}  # until May\r\n\tadmin:sha256:{HEX.upper()}\n".encode())
-    assert [key.right for key in read_key_file(file)] == ["predict", "admin"]
+    assert [key.scope for key in read_key_file(file)] == ["predict", "admin"]
     assert right_of(KeyRing((), file), SECRET) == "admin"
 
 
 @pytest.mark.parametrize("content", [b"", b"# nobody\n", b"\xff\xfe", f"{SECRET}\n{SECRET} twice\n".encode()])
 def test_a_file_of_no_keys_is_an_error_that_names_it_and_no_key(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(KeysError, match=f"the file of keys '{file}'") as refused:
+    with pytest.raises(KeysError, match=f"key file '{file}'") as refused:
         KeyRing((), file)
     assert SECRET not in repr(refused.value)
-    with pytest.raises(KeysError, match="cannot be read: no such file"):
+    with pytest.raises(KeysError, match=r"cannot read key file .*: no such file"):
         KeyRing((), file.with_name("nothing"))
-    with pytest.raises(KeysError, match="cannot be read: is a directory"):
+    with pytest.raises(KeysError, match=r"cannot read key file .*: is a directory"):
         KeyRing((), file.parent)
 
 
@@ -129,7 +129,7 @@ def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
     assert ring.read()
     assert [right_of(ring, f"{name}-0123456789") for name in ("first", "second", "third")] == ["predict"] * 3
     assert right_of(ring, SECRET) is None
-    assert not ring.holds(kept)
+    assert not ring.contains(kept)
 
 
 def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path) -> None:

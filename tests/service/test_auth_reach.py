@@ -54,7 +54,9 @@ def test_a_server_without_a_key_does_not_start_where_others_reach_it(
     small_model().save(tmp_path / "m.safetensors")
     monkeypatch.setenv("ANYTIME_HOST", "0.0.0.0")
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: host is '0.0.0.0', which other machines reach")
+    assert (
+        capsys.readouterr().err.splitlines()[-1].startswith("error: host is '0.0.0.0', which other machines can reach")
+    )
 
 
 def test_with_a_key_or_told_to_every_address_is_served(tmp_path: Path) -> None:

@@ -70,8 +70,10 @@ def test_a_file_that_goes_wrong_is_told_once_and_the_keys_stay(rotating: Running
         until(lambda: holds(client, SECOND))
         assert not holds(client, PREDICTING)
     said = [record.getMessage() for record in records]
-    for message, words in zip(said, ("line 1 is no key", "cannot be read", "has no key"), strict=True):
-        assert message.startswith("keys stay as they were: ")
+    for message, words in zip(
+        said, ("line 1 is not a valid key", "cannot read key file", "contains no key"), strict=True
+    ):
+        assert message.startswith("could not reload the keys; ")
         assert words in message
         assert SECOND not in message
 
@@ -91,7 +93,7 @@ def test_a_websocket_whose_key_goes_is_answered_and_closed_and_others_stay(rotat
         with pytest.raises(ConnectionClosed) as closed:
             going.hear()
         assert closed.value.rcvd is not None
-        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the key holds no more")
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the API key is no longer valid")
         staying.say("end", 1)
         assert staying.answer(1)["reason"] == "end"
     assert refused(rotating, additional_headers=bearer(PREDICTING)).status_code == 401
@@ -127,11 +129,11 @@ def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file:
             until(lambda: holds(client, SECOND))
             file.write_text(f"{SECOND}: not one\n")
             served.process.send_signal(signal.SIGHUP)
-            until(lambda: any("keys stay as they were" in line for line in served.lines))
+            until(lambda: any("could not reload the keys" in line for line in served.lines))
         served.process.terminate()
         said = served.stopped()
-    assert "1 of the keys can be guessed" in said
-    assert "keys read again: 2 hold" in said
+    assert "keys that are short enough to guess: 1;" in said
+    assert "keys reloaded: 2 are valid" in said
     assert not [key for key in (MANAGING, PREDICTING, WRONG, SECOND, "guess\n") if key in said]
 
 

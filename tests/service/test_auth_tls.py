@@ -24,7 +24,7 @@ from anytime_service.client import Client
 from anytime_service.errors import CertificateError
 from anytime_service.schemas.codecs import JSON
 from anytime_service.server.run import build_server
-from anytime_service.server.tls import TLSContext, read_again, tls_context
+from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
 from service.commands import command
@@ -151,12 +151,12 @@ def test_a_file_that_cannot_be_used_is_one_line_before_anything_listens(
     empty.touch()
     locked = certificate(tmp_path, "locked", PASSWORD)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"ssl_certfile": nothing}, f"ANYTIME_SSL_CERTFILE: '{nothing}' cannot be read: no such file"),
-        ({"ssl_certfile": own.file, "ssl_keyfile": nothing}, f"ANYTIME_SSL_KEYFILE: '{nothing}' cannot be read"),
-        ({"ssl_certfile": own.file, "ssl_keyfile": other.key}, "no certificate with its key: key values mismatch"),
-        ({"ssl_certfile": own.file}, "alone is no certificate with its key"),
-        ({"ssl_certfile": empty, "ssl_keyfile": own.key}, "no certificate with its key"),
-        ({"ssl_certfile": own.key, "ssl_keyfile": own.file}, "no certificate with its key"),
+        ({"ssl_certfile": nothing}, f"ANYTIME_SSL_CERTFILE: cannot read '{nothing}': no such file"),
+        ({"ssl_certfile": own.file, "ssl_keyfile": nothing}, f"ANYTIME_SSL_KEYFILE: cannot read '{nothing}'"),
+        ({"ssl_certfile": own.file, "ssl_keyfile": other.key}, f"'{other.key}': key values mismatch"),
+        ({"ssl_certfile": own.file}, f"'{own.file}' alone: "),
+        ({"ssl_certfile": empty, "ssl_keyfile": own.key}, "cannot load a certificate and its key from"),
+        ({"ssl_certfile": own.key, "ssl_keyfile": own.file}, "cannot load a certificate and its key from"),
         ({"ssl_certfile": locked.file, "ssl_keyfile": locked.key}, "ANYTIME_SSL_KEYFILE_PASSWORD"),
         (
             {"ssl_certfile": locked.file, "ssl_keyfile": locked.key, "ssl_keyfile_password": PASSWORD + "x"},
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_used_is_one_line_before_anything_listens(
         ({"ssl_ca_certs": own.file}, "ANYTIME_SSL_CA_CERTS is set without ANYTIME_SSL_CERTFILE"),
         (
             {"ssl_certfile": own.file, "ssl_keyfile": own.key, "ssl_ca_certs": empty},
-            f"ANYTIME_SSL_CA_CERTS: '{empty}' has no certificates",
+            f"ANYTIME_SSL_CA_CERTS: cannot load certificates from '{empty}'",
         ),
     ]
     for told, words in wrong:
@@ -199,10 +199,10 @@ def test_a_pair_that_does_not_fit_leaves_the_one_that_is_at_work(
     assert context is not None
     shutil.copy(other.file, pair.file)
     with pytest.raises(CertificateError, match="mismatch"):
-        read_again(context, settings)
+        reload_certificates(context, settings)
     assert shaken(context, own)
     shutil.copy(other.key, pair.key)
-    read_again(context, settings)
+    reload_certificates(context, settings)
     assert shaken(context, other)
 
 
@@ -233,7 +233,7 @@ def test_the_command_says_https_and_shows_a_new_certificate_after_a_hangup(
         assert own.seen_by(service.port)
         pair.write_bytes(own.file.read_bytes() + other.key.read_bytes())
         served.process.send_signal(signal.SIGHUP)
-        served.said("the certificate stays as it was: .*mismatch")
+        served.said("could not reload the certificate; .*mismatch")
         assert own.seen_by(service.port)
         pair.write_bytes(other.file.read_bytes() + other.key.read_bytes())
         served.process.send_signal(signal.SIGHUP)
@@ -265,7 +265,7 @@ def test_after_a_hangup_clients_are_accepted_by_the_new_file_of_authorities_alon
         for content in (b"", b"no certificate"):
             authorities.write_bytes(content)
             served.process.send_signal(signal.SIGHUP)
-            served.said("the certificate stays as it was: .*has no certificates")
+            served.said("could not reload the certificate; .*cannot load certificates")
             assert all(is_served(context, service.port) for context in visitors.values())
         authorities.write_bytes(kept.file.read_bytes())
         served.process.send_signal(signal.SIGHUP)

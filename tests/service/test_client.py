@@ -246,7 +246,7 @@ def test_a_deadline_of_0_is_the_base_rate_for_every_row(client: Client, classes:
         ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
         ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
         ({"hog": [10**400, 1]}, "values of group 'hog'"),
-        ({"hog": Unreadable()}, "values of group 'hog' cannot be read as an array"),
+        ({"hog": Unreadable()}, "converting the values of group 'hog' to an array failed"),
     ],
 )
 def test_what_is_no_values_is_refused_before_it_is_sent(client: Client, groups: Any, message: str) -> None:
@@ -276,7 +276,7 @@ def test_a_problem_says_what_is_wrong_and_where(client: Client) -> None:
     with pytest.raises(ProblemError, match="did you mean 'brake'") as unknown:
         client.predict(VALUES, model="brakes")
     assert (unknown.value.status, unknown.value.field) == (404, "model")
-    assert unknown.value.title == "There is no such model"
+    assert unknown.value.title == "Unknown model"
     with pytest.raises(ProblemError) as wide:
         client.predict({"hog": [1.0, 2.0, 3.0]}, model="brake")
     assert (wide.value.status, wide.value.field) == (422, "groups.hog")
@@ -347,7 +347,7 @@ def test_run_takes_many_rows_and_ranks_them(client: Client, model: Model) -> Non
         (broken, "RuntimeError: no light on the sensor"),
         (too_wide, "values of group 'hog' are"),
         (words, "not all numb"),
-        (lambda _: Unreadable(), "cannot be read as an array (RuntimeError: not without a gradient)"),
+        (lambda _: Unreadable(), "to an array failed (RuntimeError: not without a gradient)"),
     ],
 )
 def test_run_goes_on_around_a_group_that_fails(client: Client, failing: Any, why: str) -> None:
@@ -378,7 +378,7 @@ def test_a_process_that_dies_is_a_group_that_fails(client: Client) -> None:
 
 
 def test_what_cannot_go_to_a_process_is_told(client: Client) -> None:
-    with pytest.raises(ExtractorError, match="cannot be sent to a process"):
+    with pytest.raises(ExtractorError, match="is not picklable for a process"):
         client.run(but(lab=lambda x: x["lab"]), VALUES, LONG_MS, model="brake", worker="process")
 
 

@@ -214,7 +214,7 @@ def test_when_the_network_is_later_than_the_deadline_the_last_update_is_the_answ
     begin = time.perf_counter()
     answer = client.run(extractors, VALUES, SHORT_MS)
     took_ms = (time.perf_counter() - begin) * 1e3
-    assert answer.note == "the network was later than the deadline; this is the last update that had come"
+    assert answer.note == "no answer arrived before the deadline; this is the last update received"
     assert (answer.groups, answer.prefix, answer.missing) == (("speed", "hog"), 2, ("lab",))
     assert (answer.reason, answer.complete) == ("deadline", False)
     assert SHORT_MS / 2 < took_ms < GENEROUS_MS
@@ -229,7 +229,7 @@ def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: 
         (client.predict(VALUES, deadline_ms=SHORT_MS), 1),
         (client.predict({"speed": np.zeros((3, 1))}, deadline_ms=SHORT_MS, budget=1, ranking=True), 3),
     ):
-        assert answer.note == "the network was later than the deadline; this is the base rate, since no update had come"
+        assert answer.note == "no answer arrived before the deadline; this is the base rate, since no update arrived"
         assert answer.prediction == (BASE_RATE if rows == 1 else [BASE_RATE] * rows)
         assert (answer.reason, answer.prefix, answer.complete) == ("deadline", 0, False)
     assert (answer.budget, answer.missing, answer.ranking) == (1, ("speed",), [0, 1, 2])
@@ -343,7 +343,7 @@ def test_a_run_whose_connection_is_gone_falls_back_to_the_last_update(client: Cl
     answer = client.run(extractors, VALUES, LONG_MS)
     assert answer.note is not None
     assert answer.note.startswith("the connection broke: the connection to the server broke")
-    assert answer.note.endswith("this is the last update that had come")
+    assert answer.note.endswith("this is the last update received")
     assert (answer.groups, answer.reason) == (("speed", "hog"), "deadline")
 
 
@@ -373,8 +373,8 @@ def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
         client.warm_up(extractors)
         answer = client.run(extractors, VALUES, LONG_MS, overload=overload)
         assert answer.note is not None
-        assert "the server refused: more is asked for" in answer.note
-        assert answer.note.endswith("this is the last update that had come")
+        assert "the server refused: the server has more requests" in answer.note
+        assert answer.note.endswith("this is the last update received")
         assert (answer.prefix, answer.missing, answer.reason) == (2, (last,), "overload")
 
 
@@ -454,7 +454,7 @@ def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
         app.state.handler.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
-        wait_until(lambda: client._core._known.at_hand(None).description.version == "v2")  # type: ignore[union-attr]
+        wait_until(lambda: client._core._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
 
 
 # something that is no server of ours
@@ -635,7 +635,7 @@ def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
         link = client._core.connection._link
         assert link is not None
         assert not link._open
-        assert not link._left
+        assert not link._abandoned
 
 
 def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> None:
@@ -650,7 +650,7 @@ def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> No
         link = client._core.connection._link
         assert link is not None
         assert not link._open
-        assert len(link._left) <= 256
+        assert len(link._abandoned) <= 256
 
 
 def test_too_many_predictions_at_once_are_refused_here() -> None:
@@ -714,7 +714,7 @@ def test_what_is_no_description_is_an_error() -> None:
     def nonsense(connection: ServerConnection, request: Request) -> Response | None:
         return None if request.path == "/stream" else connection.respond(200, "[]")
 
-    with fake(answering, nonsense) as url, Client(url) as client, pytest.raises(ReplyError, match="cannot be used"):
+    with fake(answering, nonsense) as url, Client(url) as client, pytest.raises(ReplyError, match="not a valid reply"):
         client.model("brake")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime_service.client.control import ModelDescription, described
-from anytime_service.client.engine import KEPT, Ask, Mailbox
+from anytime_service.client.engine import MAX_EVENTS, EventQueue, PredictionOptions
 from anytime_service.client.messages import Begin, encode_frame, problem_of, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.throttle import LONGEST_MS, NetworkMargin
@@ -47,22 +47,22 @@ def test_the_base_rate_at_hand_is_the_librarys_for_as_many_rows(family: str, row
     model = likelihood_model(family)
     description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
     known = KnownModel(description, Prediction(model).answer())
-    assert known.base_rate(Ask(rows=rows)) == Prediction(model, rows).answer()
+    assert known.base_rate(PredictionOptions(rows=rows)) == Prediction(model, rows).answer()
 
 
 def test_what_covers_the_base_rate_covers_it_in_every_row() -> None:
     model = likelihood_model("poisson")
     description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
     base = replace(Prediction(model).answer(), interval=[0.0, 2.0], prediction_set=["a"])
-    found = KnownModel(description, base).base_rate(Ask(rows=2))
+    found = KnownModel(description, base).base_rate(PredictionOptions(rows=2))
     assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
 
 
 def test_the_margin_would_have_had_nearly_all_of_the_last_answers_in_time() -> None:
     margin = NetworkMargin()
-    assert margin.told_ms(20.0) == 20.0
+    assert margin.server_deadline_ms(20.0) == 20.0
     margin.guess(3.0)
-    assert margin.told_ms(20.0) == 17.0
+    assert margin.server_deadline_ms(20.0) == 17.0
     for i in range(64):
         margin.add(1.0 + i / 100)
     assert 1.5 < margin.ms < 1.7
@@ -79,26 +79,26 @@ def test_the_margin_leaves_half_of_the_time_and_is_bounded() -> None:
     margin = NetworkMargin()
     margin.guess(1e9)
     assert margin.ms == LONGEST_MS
-    assert margin.told_ms(10.0) == 5.0
-    assert margin.told_ms(-1.0) == 0.0
+    assert margin.server_deadline_ms(10.0) == 5.0
+    assert margin.server_deadline_ms(-1.0) == 0.0
     margin.add(-5.0)
     assert margin.ms == 0.0
 
 
 def test_events_come_in_order_and_the_clock_comes_first() -> None:
     async def main() -> None:
-        box: Mailbox[int] = Mailbox(time.perf_counter() + 20)
+        box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
         asyncio.get_running_loop().call_later(0.01, box.put, 1)
         box.put(0)
         assert [await box.get(), await box.get()] == [0, 1]
         box.put(2)
         assert box.close() == [2]
-        past: Mailbox[int] = Mailbox(time.perf_counter() - 1)
+        past: EventQueue[int] = EventQueue(time.perf_counter() - 1)
         past.put(3)
         assert await past.get() is None
         past.close()
         begin = time.perf_counter()
-        short: Mailbox[int] = Mailbox(begin + 0.05)
+        short: EventQueue[int] = EventQueue(begin + 0.05)
         assert await short.get() is None
         assert time.perf_counter() >= begin + 0.05
         short.close()
@@ -109,7 +109,7 @@ def test_events_come_in_order_and_the_clock_comes_first() -> None:
 def test_a_timer_that_fires_early_is_set_again() -> None:
     async def main() -> None:
         begin = time.perf_counter()
-        box: Mailbox[int] = Mailbox(begin + 0.1)
+        box: EventQueue[int] = EventQueue(begin + 0.1)
         asyncio.get_running_loop().call_later(0.02, box._wake)
         assert await box.get() is None
         assert time.perf_counter() >= begin + 0.1
@@ -120,10 +120,10 @@ def test_a_timer_that_fires_early_is_set_again() -> None:
 
 def test_of_events_that_nobody_looks_at_only_the_last_are_kept() -> None:
     async def main() -> None:
-        box: Mailbox[int] = Mailbox(time.perf_counter() + 20)
-        for i in range(3 * KEPT):
+        box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
+        for i in range(3 * MAX_EVENTS):
             box.put(i)
-        assert len(box.close()) == KEPT
+        assert len(box.close()) == MAX_EVENTS
 
     asyncio.run(main())
 

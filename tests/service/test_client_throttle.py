@@ -29,7 +29,7 @@ def served(throttle: Throttle, clock: Clock, capacity: float, wanted: float, sec
     for _ in range(count):
         clock.now += 1.0 / wanted
         tokens = min(tokens + capacity / wanted, BURST)
-        if throttle.spares():
+        if throttle.rejects():
             continue
         asked += 1
         if tokens >= 1.0:
@@ -76,12 +76,12 @@ def test_when_it_has_time_again_it_is_soon_asked_for_everything(throttle: Thrott
 def test_a_few_refusals_are_no_reason(throttle: Throttle) -> None:
     for _ in range(int(FEW)):
         throttle.refused()
-        assert not throttle.spares()
+        assert not throttle.rejects()
 
 
 def test_what_is_long_ago_is_forgotten(throttle: Throttle, clock: Clock) -> None:
     for _ in range(100):
         throttle.refused()
-    assert any(throttle.spares() for _ in range(10))
+    assert any(throttle.rejects() for _ in range(10))
     clock.now += 60.0
-    assert not any(throttle.spares() for _ in range(1_000))
+    assert not any(throttle.rejects() for _ in range(1_000))

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.connections import BESIDE, LASTING, RESERVED, room_for
+from anytime_service.server.connections import MAX_CLOSING, RESERVED, RESERVED_DESCRIPTORS, raise_file_limit
 from anytime_service.settings import Settings
 from service.commands import ENVIRONMENT
 from service.raw_stream import HANDSHAKE, raw, read_frame, text
@@ -97,7 +97,7 @@ def test_above_the_limit_only_health_and_metrics_are_served(few: Running, crowd:
         with few.connect() as other:
             status, problem = ask(other, REQUEST.replace(b"/livez", path.encode()))
             assert (status, problem["type"]) == (503, "urn:anytime:problem:overloaded")
-            assert f"there are {FEW} connections already" in problem["detail"]
+            assert f"there are {FEW} connections, the limit" in problem["detail"]
             assert other.at_end()
     with pytest.raises(InvalidStatus, match="503"), few.stream():
         pass
@@ -129,7 +129,7 @@ def test_a_flood_of_connections_does_not_keep_a_probe_out(few: Running, crowd: l
                 assert turned_away.response()[0] == 503
                 assert turned_away.at_end()
         with few.connect() as probe:
-            assert FEW + RESERVED <= connections_seen_by(probe) <= FEW + RESERVED + LASTING + 1
+            assert FEW + RESERVED <= connections_seen_by(probe) <= FEW + RESERVED + MAX_CLOSING + 1
 
 
 def test_websockets_count_as_connections(few: Running) -> None:
@@ -407,9 +407,9 @@ class Limits:
     ("soft", "hard", "wanted", "room", "after"),
     [
         (1024, 4096, 100, 100, 1024),
-        (1024, 4096, 2_000, 2_000, 2_000 + BESIDE),
-        (1024, 4096, 10_000, 4096 - BESIDE, 4096),
-        (1024, -1, 10_000, 10_000, 10_000 + BESIDE),
+        (1024, 4096, 2_000, 2_000, 2_000 + RESERVED_DESCRIPTORS),
+        (1024, 4096, 10_000, 4096 - RESERVED_DESCRIPTORS, 4096),
+        (1024, -1, 10_000, 10_000, 10_000 + RESERVED_DESCRIPTORS),
         (-1, -1, 10_000, 10_000, -1),
         (10, 10, 10, 1, 10),
     ],
@@ -419,7 +419,7 @@ def test_room_for_connections_is_made_as_far_as_it_may_be(
 ) -> None:
     limits = Limits(soft, hard)
     monkeypatch.setattr("anytime_service.server.connections.resource", limits)
-    assert room_for(wanted) == room
+    assert raise_file_limit(wanted) == room
     assert limits.now == (after, hard)
 
 
@@ -435,7 +435,7 @@ def test_a_server_without_descriptors_still_serves_those_it_has_and_does_not_spi
                 line = process.stderr.readline()
                 assert line, said
                 said += line
-            assert "leaves room for 1 connections, not 10000 (ANYTIME_MAX_CONNECTIONS)" in said
+            assert "permits 1 connections, not 10000 (ANYTIME_MAX_CONNECTIONS)" in said
             service = Running(int(found[1]))
             with ExitStack() as stack:
                 kept = stack.enter_context(service.connect())

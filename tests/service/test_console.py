@@ -174,10 +174,10 @@ def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
     assert [point.certified_r2 for point in told.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
     assert [point.certified_share for point in told.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
     assert told.certified == (
-        "Certified: no set of groups of the same cost explains more of the training data, less the penalty, than the "
-        "upper line, and every step explains at least 80 % of it."
+        "Certified: every set of groups of the same cost explains at most the upper line (training data, less the "
+        "penalty), and every step explains at least 80 % of it."
     )
-    assert "no set of kept groups" in str(curve(certifying(model, left_out=("other",))).certified)
+    assert "every set of selected groups" in str(curve(certifying(model, left_out=("other",))).certified)
 
 
 def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> None:

@@ -81,7 +81,7 @@ def test_the_routes_are_documented_without_a_request_to_another_site(visit: Visi
     visit.page.goto(f"{visit.url}/docs")
     operation = visit.page.locator("#operations-predictions-predict")
     operation.get_by_role("button").first.click()
-    operation.get_by_text("What the groups used may cost a row").wait_for()
+    operation.get_by_text("Maximum cost per row of the groups used").wait_for()
     operation.get_by_role("button", name="Try it out").click()
     operation.locator("textarea").fill('{"groups": {}}')
     operation.locator("input[placeholder=model]").fill("brake")
@@ -116,7 +116,7 @@ def test_the_certificate_is_a_line_a_column_and_a_sentence(visit: Visit, console
     assert visit.column("steps", 9) == [
         f"{math.floor(1000 * point['certified_share'] + 1e-6) / 10:.1f} %" for point in points
     ]
-    expect(visit.page.locator("#promise")).to_contain_text("no set of groups of the same cost explains more")
+    expect(visit.page.locator("#promise")).to_contain_text("every set of groups of the same cost explains at most")
 
 
 def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit: Visit, console: Running) -> None:
@@ -145,7 +145,7 @@ def test_a_short_deadline_of_the_service_does_not_cut_the_play(browser: BrowserC
         page = browser.new_page()
         visit = Visit(page, service.url).open()
         visit.play.click()
-        expect(visit.facts.filter(has_text="longest deadline of the service struck")).to_be_visible()
+        expect(visit.facts.filter(has_text="maximum deadline of the service expired")).to_be_visible()
         expect(visit.play).to_have_text("Interrupt")
         expect(visit.play).to_have_text("Play")
         expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
@@ -193,7 +193,7 @@ def test_a_group_out_of_order_is_named_with_what_it_waits_for_and_counts_by_the_
     expect(visit.facts.filter(has_text="missing: speed, lab")).to_be_visible()
     expect(visit.facts.filter(has_text="not counted: hog")).to_contain_text("first missing is speed")
     assert visit.column("steps", 2) == ["used", "missing speed", "sent, not counted", "missing lab"]
-    visit.page.get_by_label("whatever has arrived").check()
+    visit.page.get_by_label("all groups received").check()
     expect(visit.facts.first).to_have_text("1 arrived groups used, 4 of 10 ms")
     assert visit.column("steps", 2)[2] == "used"
 
@@ -216,7 +216,7 @@ def test_a_budget_that_cannot_be_is_told_beside_it(visit: Visit) -> None:
         visit.page.get_by_label("Budget in ms").fill(text)
         expect(visit.page.locator("#budget-problem")).to_contain_text("expected")
         expect(visit.page.locator("#problem")).to_be_empty()
-        expect(visit.page.locator("#doing")).to_contain_text("the answer before")
+        expect(visit.page.locator("#doing")).to_contain_text("an earlier request")
         visit.page.get_by_label("Budget in ms").fill("")
         expect(visit.page.locator("#budget-problem")).to_be_empty()
         expect(visit.page.locator("#doing")).to_be_empty()
@@ -236,9 +236,9 @@ def test_a_play_that_is_refused_for_want_of_time_ends(
 ) -> None:
     monkeypatch.setattr(handler.admission, "admits", lambda _: False)
     visit.play.click()
-    expect(visit.page.locator("#problem")).to_contain_text("more is asked for than can be answered")
+    expect(visit.page.locator("#problem")).to_contain_text("more requests than it can answer in time")
     expect(visit.play).to_have_text("Play")
-    expect(visit.page.locator("#doing")).to_contain_text("the answer before")
+    expect(visit.page.locator("#doing")).to_contain_text("an earlier request")
     expect(visit.page.locator("#row [data-state=computing]")).to_have_count(0)
 
 
@@ -248,7 +248,7 @@ def test_a_play_whose_base_rate_alone_is_refused_goes_on(
     decisions = iter([False])
     monkeypatch.setattr(handler.admission, "admits", lambda _: next(decisions, True))
     visit.play.click()
-    expect(visit.page.locator("#problem")).to_contain_text("more is asked for than can be answered")
+    expect(visit.page.locator("#problem")).to_contain_text("more requests than it can answer in time")
     expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
     expect(visit.play).to_have_text("Play")
 
@@ -334,8 +334,8 @@ def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(
     )
     chosen = [shade for shade, name in zip(shades, ["go", "slow", "stop"], strict=True) if name == told["prediction"]]
     assert shades.count(chosen[0]) == 1, "the class that is chosen stands out"
-    visit.page.get_by_label("whatever has arrived").check()
-    expect(visit.page.locator("#policy-says")).to_contain_text("knows prefixes only")
+    visit.page.get_by_label("all groups received").check()
+    expect(visit.page.locator("#policy-says")).to_contain_text("supports prefixes only")
     expect(visit.facts.filter(has_text="the prefix policy answered")).to_be_visible()
 
 
@@ -345,7 +345,7 @@ def test_an_approximate_answer_says_so(visit: Visit, name: str) -> None:
     visit.tick("hog")
     expect(visit.facts.filter(has_text="not counted: hog")).to_be_visible()
     expect(visit.facts.filter(has_text="approximate")).to_have_count(0)
-    visit.page.get_by_label("whatever has arrived").check()
+    visit.page.get_by_label("all groups received").check()
     expect(visit.facts.filter(has_text="approximate: one Newton step")).to_be_visible()
     expect(visit.facts.filter(has_text="of the deviance in training")).to_contain_text("at least")
     expect(visit.page.locator("#policy-says")).to_contain_text("approximate")

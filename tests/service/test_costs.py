@@ -23,7 +23,7 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.workers import Arrival, Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.client.engine import Ask, Call
+from anytime_service.client.engine import Call, PredictionOptions
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Channel
 from anytime_service.models.registry import ModelRegistry, load_registry
@@ -141,7 +141,7 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
         call = ["costs", "--from", url, "--model", str(path), "--least", "6", "--check"]
         assert main([*call, "--out", str(learned), "--keep", str(kept)]) == 3
         out = capsys.readouterr().out
-        assert "kept: fewer than 6 were measured" in out
+        assert "unchanged: fewer than 6 values were measured" in out
         cost = {group.name: group.cost for group in load_groups(learned).groups}
         assert SLOW_S * 1e3 * 0.9 <= cost["hog"] < SLOW_S * 1e3 * 20
         assert (cost["speed"], cost["lab"], cost["blood"]) == (1.0, 3.0, 2.0)
@@ -163,13 +163,13 @@ def test_a_key_is_taken_from_the_environment(
         call = ["costs", "--from", service.url, "--model", str(path)]
         monkeypatch.delenv("ANYTIME_KEY", raising=False)
         assert main(call) == 2
-        assert "answers 401 Unauthorized; give a key of scope admin by ANYTIME_KEY" in capsys.readouterr().err
+        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in capsys.readouterr().err
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-predicts-only")
         assert main(call) == 2
-        assert "answers 403" in capsys.readouterr().err
+        assert "returned 403" in capsys.readouterr().err
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-reads-metrics")
         assert main(call) == 2
-        assert "no group of any model has come yet" in capsys.readouterr().err
+        assert "no group of any model was timed yet" in capsys.readouterr().err
 
 
 class _Link:
@@ -181,17 +181,17 @@ class _Link:
     def send(self, frame: Any) -> None:
         self.sent.append(frame)
 
-    def leave(self, _: Channel) -> None:
+    def abandon(self, _: Channel) -> None:
         """Forget it."""
 
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
     async def told() -> list[Any]:
-        call, link, channel = Call(None, Ask(), 0.0), _Link(), Channel(7, 5.0, None)  # type: ignore[arg-type]
+        call, link, channel = Call(None, PredictionOptions(), 0.0), _Link(), Channel(7, 5.0, None)  # type: ignore[arg-type]
         channel.answer = Prediction(small_model()).answer() if answered else None
         call._link, call._channel = link, channel  # type: ignore[assignment]
-        tell = call.afterwards()
+        tell = call.late_sender()
         call.close()
         tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
         return link.sent
@@ -203,8 +203,8 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
 
 def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
     async def told() -> None:
-        call = Call(None, Ask(), 0.0)  # type: ignore[arg-type]
-        tell = call.afterwards()
+        call = Call(None, PredictionOptions(), 0.0)  # type: ignore[arg-type]
+        tell = call.late_sender()
         call.close()
         tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
 

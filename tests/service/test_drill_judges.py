@@ -27,7 +27,7 @@ from drills.networks import too_few
 from drills.trials import Bounds, Trial, faults_of, unseemly
 from service.serving import small_model, until
 
-NOTE = "the network was later than the deadline; this is the base rate, since no update had come"
+NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"
 
 
 def told(model: Model, number: int, groups: list[str]) -> Told:

@@ -67,7 +67,7 @@ def test_a_body_that_has_ended_is_answered_at_once_and_completely() -> None:
 def test_the_whole_body_is_its_chunks_together() -> None:
     async def main() -> None:
         for chunks in ([b""], [b"abc"], [b"a", b"", b"bc"]):
-            assert await Client(*chunks).exchange().whole() == b"".join(chunks)
+            assert await Client(*chunks).exchange().read_all() == b"".join(chunks)
 
     run(main())
 
@@ -123,7 +123,7 @@ def test_a_body_above_the_limit_is_an_error(read: str) -> None:
     async def main() -> None:
         here = Client(b"x" * 60, b"x" * 41, ended=False).exchange(limit=100)
         with pytest.raises(BodyTooLargeError, match="more than 100 bytes"):
-            _ = await here.whole() if read == "whole" else [chunk async for chunk in here.body()]
+            _ = await here.read_all() if read == "whole" else [chunk async for chunk in here.body()]
 
     run(main())
 
@@ -145,7 +145,7 @@ def test_finish_waits_for_an_answer_that_a_timer_brings() -> None:
     async def main() -> None:
         client = Client(b"ab")
         here = client.exchange()
-        assert await here.whole() == b"ab"
+        assert await here.read_all() == b"ab"
 
         def answer() -> None:
             here.reply(OK)
@@ -181,7 +181,7 @@ def test_an_answer_without_content_has_no_content_type() -> None:
     async def main() -> None:
         client = Client(b"")
         here = client.exchange()
-        await here.whole()
+        await here.read_all()
         here.reply(Reply(204, "", b"", ((b"x-more", b"1"),), close=True))
         assert client.got[0]["headers"] == [(b"x-more", b"1"), (b"connection", b"close")]
 

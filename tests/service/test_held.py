@@ -18,7 +18,7 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.http.send_queue import MAX_BYTES, SendQueue
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
@@ -107,13 +107,13 @@ def test_a_session_that_does_not_fit_is_refused_and_stays_as_it_was(tight: Runni
 
 def test_a_session_that_expires_gives_back_what_it_held(model: Model) -> None:
     async def main() -> None:
-        account = Held(1_000)
+        account = MemoryBudget(1_000)
         sessions = MemorySessions(10, 0.05, account)
         session = await sessions.get(await sessions.create(model, None))
-        await session.take({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
+        await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
         assert account.bytes == 240
         with pytest.raises(OverloadedError, match="limit of 1000"):
-            await (await sessions.get(await sessions.create(model, None))).take({"hog": [[1.0, 2.0]] * 50})
+            await (await sessions.get(await sessions.create(model, None))).add_groups({"hog": [[1.0, 2.0]] * 50})
         give_up = monotonic() + 20
         while account.bytes and monotonic() < give_up:
             await asyncio.sleep(0.01)
@@ -138,7 +138,7 @@ def test_values_that_were_read_for_who_waits_are_held(model: Model, shared_redis
         until(lambda: held(service) == 800)
         refused = service.get(f"{second}/predict", deadline_ms=9_000)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert "800 bytes are held already" in refused.json()["detail"]
+        assert "the server stores 800 bytes" in refused.json()["detail"]
         assert service.get(f"{second}/predict").json()["missing"] == ["speed", "lab"], "who does not wait is answered"
         service.delete(first)
         assert waiting.result(20).json()["missing"] == ["speed", "lab"]
@@ -160,7 +160,7 @@ def test_many_who_send_slowly_share_the_limit(tight: Running) -> None:
                 until(lambda n=number: held(tight) == 600 * (n + 1))  # type: ignore[misc]
         status, headers, problem = slow[-1].response()
         assert (status, headers["retry-after"]) == (503, "1")
-        assert "2400 bytes are held already" in problem["detail"]
+        assert "the server stores 2400 bytes" in problem["detail"]
         slow[0].send(b"4\r\n1]}\n\r\n0\r\n\r\n")
         assert slow[0].response()[2]["groups"] == ["speed"]
 
@@ -236,7 +236,7 @@ class Slow:
 
 def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() -> None:
     async def main() -> None:
-        account, slow = Held(2 * MAX_BYTES), Slow()
+        account, slow = MemoryBudget(2 * MAX_BYTES), Slow()
         boxes = [SendQueue(slow.send, slow.give_up, account) for _ in range(4)]
         for box in boxes[:3]:
             box.put({}, 1)
@@ -255,10 +255,10 @@ def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() ->
 
 def test_an_account_refuses_what_does_not_fit_and_counts_it() -> None:
     refused: list[None] = []
-    account = Held(100, lambda: refused.append(None))
+    account = MemoryBudget(100, lambda: refused.append(None))
     account.check(100)
     account.bytes += 60
     assert account.fits(40)
-    with pytest.raises(OverloadedError, match=r"60 bytes are held already, and 41 more .* limit of 100") as error:
+    with pytest.raises(OverloadedError, match=r"stores 60 bytes, and 41 more .* limit of 100") as error:
         account.check(41, "groups.hog")
     assert (error.value.field, len(refused)) == ("groups.hog", 1)

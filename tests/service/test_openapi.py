@@ -11,7 +11,7 @@ from anytime.inference.answer import Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.api.stream import SUBPROTOCOL
 from anytime_service.app import create_app
-from anytime_service.http.options import ASKING, PARAMETERS
+from anytime_service.http.options import PARAMETERS, PREDICTION_PARAMETERS
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.stream import BeginFrame
@@ -90,8 +90,8 @@ def test_what_a_request_for_a_prediction_may_say_is_documented(app: AnytimeAPI) 
     headers = {"Request-Timeout-Ms", "grpc-timeout"}
     for path, method, said in (
         ("/predict", "post", {*PARAMETERS, *headers}),
-        ("/predict", "get", {*ASKING, *headers, "session"}),
-        ("/sessions/{id}/predict", "get", {*ASKING, *headers, "id"}),
+        ("/predict", "get", {*PREDICTION_PARAMETERS, *headers, "session"}),
+        ("/sessions/{id}/predict", "get", {*PREDICTION_PARAMETERS, *headers, "id"}),
     ):
         assert {each["name"] for each in paths[path][method]["parameters"]} == said
 

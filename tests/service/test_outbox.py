@@ -80,7 +80,7 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
         for i in range(50):
             put(box, "x" * 100)
             assert reader.given_up == (i > 10)
-        assert not box._kept
+        assert not box._queue
         await asyncio.sleep(0)
         reader.reads.set()
         await asyncio.sleep(0.001)

@@ -141,7 +141,7 @@ def test_those_who_wait_for_turns_share_a_little_of_each_turn_of_the_loop(loop: 
     async def main() -> None:
         turns = FairQueue()
         for number in range(20):
-            turns.ask(lambda number=number: work(number))  # type: ignore[misc]
+            turns.submit(lambda number=number: work(number))  # type: ignore[misc]
         while len(order) < 20:
             before = len(order)
             await asyncio.sleep(0)

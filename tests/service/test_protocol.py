@@ -15,7 +15,7 @@ from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
-from anytime_service.errors import FieldError, OutOfTurnError
+from anytime_service.errors import FieldError, UnexpectedEventError
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
 
@@ -65,7 +65,7 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
         assert opened.state in TRANSITIONS[state, event]
         assert (answer is not None) == (opened.state is State.ANSWERED)
         return
-    with pytest.raises(OutOfTurnError, match=event):
+    with pytest.raises(UnexpectedEventError, match=event):
         EVENTS[event](opened, 3.0)
     assert opened.state is state
     assert opened.received == (() if state is State.NEW else ("hog",))
@@ -75,7 +75,7 @@ def test_an_illegal_event_does_not_show_in_the_answer() -> None:
     disturbed, quiet = OpenPrediction(MODEL), OpenPrediction(MODEL)
     for opened in (disturbed, quiet):
         opened.begin(0.0, budget=5.0)
-    with pytest.raises(OutOfTurnError):
+    with pytest.raises(UnexpectedEventError):
         disturbed.begin(1.0, rows=3, budget=1.0, policy="arrived")
     for opened in (disturbed, quiet):
         opened.group(2.0, "speed", [2.0])
@@ -250,7 +250,7 @@ def test_rows_are_ranked_by_their_scores_where_asked_for() -> None:
     answer = opened.end(2.0)
     assert answer is not None
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
-    with pytest.raises(FieldError, match="no one order") as error:
+    with pytest.raises(FieldError, match="cannot rank rows") as error:
         OpenPrediction(small_model(responses=2)).begin(0.0, rows=4, ranking=True)
     assert error.value.field == "ranking"
 

@@ -52,7 +52,7 @@ def test_of_several_versions_of_a_name_the_newest_answers_and_each_can_be_named(
     for model in made.values():
         assert registry.get(f"brake@{model.version}").version == model.version
     with pytest.raises(
-        UnknownModelError, match=f"'brake' is not here in version 'none'; here: '{made['new'].version}'"
+        UnknownModelError, match=f"'brake' has no version 'none'; loaded versions: '{made['new'].version}'"
     ):
         registry.get("brake@none")
     for name in ("break@none", "@", "brake@", "@none"):
@@ -67,7 +67,7 @@ def test_the_same_content_in_two_files_is_one_version(tmp_path: Path) -> None:
 
 
 def test_two_models_of_one_name_that_were_never_saved_are_refused() -> None:
-    with pytest.raises(RegistryError, match="two models are called 'brake' and were never saved"):
+    with pytest.raises(RegistryError, match="two unsaved models have the name 'brake'"):
         ModelRegistry.of([dated("brake", "2024-01-01"), dated("brake", "2025-01-01")])
 
 
@@ -149,7 +149,7 @@ def test_a_named_reload_reads_and_records_no_file_of_another_model(tmp_path: Pat
     assert [model.name for model in half] == ["a", "b"]
     assert Prediction(half.get("a")).answer().prediction == 3.0
     for named in (None, "b"):
-        with pytest.raises(RegistryError, match="held model 'b' and now holds 'c'"):
+        with pytest.raises(RegistryError, match="contained model 'b' and now contains 'c'"):
             reloaded(half, named)
     for content in (b"nonsense", None):
         second.unlink() if content is None else second.write_bytes(content)
@@ -176,7 +176,7 @@ def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
     small_model("a").save(file)
     registry = load_registry([file])
-    with pytest.raises(UnknownModelError, match="no file has a model 'b'"):
+    with pytest.raises(UnknownModelError, match="no file contains a model 'b'"):
         reloaded(registry, "b")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ArtifactError):
@@ -185,7 +185,7 @@ def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="no file or folder"):
         reloaded(registry)
     assert Prediction(registry.get("a")).answer().prediction == 10.0
-    with pytest.raises(RegistryError, match="did not come from files"):
+    with pytest.raises(RegistryError, match="were not loaded from files"):
         reloaded(ModelRegistry.of([small_model()]))
 
 

@@ -111,8 +111,8 @@ def test_a_file_that_cannot_be_loaded_leaves_the_old_model_serving(
 
 def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(reloading: Running, file: Path) -> None:
     for other, words in (
-        (shifted(3.0, "another"), "held model 'brake' and now holds 'another'"),
-        (trained_model("brake", width=2), "none of the groups of before"),
+        (shifted(3.0, "another"), "contained model 'brake' and now contains 'another'"),
+        (trained_model("brake", width=2), "without any of the previous groups"),
         (swapped(), "other features in 'hog'"),
     ):
         other.save(file)
@@ -150,7 +150,7 @@ def test_a_model_that_is_not_there_is_not_loaded(reloading: Running) -> None:
 def test_models_at_hand_cannot_be_loaded_again(service: Running) -> None:
     response = reload(service)
     assert response.status_code == 409
-    assert "did not come from files" in response.json()["detail"]
+    assert "were not loaded from files" in response.json()["detail"]
 
 
 def test_one_model_is_replaced_and_the_others_stay(reloading: Running, file: Path) -> None:
@@ -257,7 +257,7 @@ def test_sighup_loads_again_and_a_broken_file_leaves_the_old_model(file: Path) -
         stream.say("begin", "old")
         new = write(file, 3.0)
         served.process.send_signal(signal.SIGHUP)
-        served.said("loaded again: 'brake'")
+        served.said("models reloaded: 'brake'")
         assert service.get("/models").json()[0]["version"] == new.version
         stream.say("begin", "new")
         for name, base in (("old", 10.0), ("new", 3.0)):
@@ -265,9 +265,9 @@ def test_sighup_loads_again_and_a_broken_file_leaves_the_old_model(file: Path) -
             assert stream.answer(name)["prediction"] == base
         file.write_bytes(b"nonsense")
         served.process.send_signal(signal.SIGHUP)
-        served.said("models stay as they were: .*m.safetensors")
+        served.said("could not reload the models; .*m.safetensors")
         assert service.post({"groups": {}}).json()["prediction"] == 3.0
         file.unlink()
         served.process.send_signal(signal.SIGHUP)
-        served.said("models stay as they were: there is no file")
+        served.said("could not reload the models; .*there is no file")
         assert service.post({"groups": {}}).json()["prediction"] == 3.0

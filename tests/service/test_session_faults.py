@@ -83,7 +83,7 @@ def refused(response: httpx.Response) -> str:
     problem = response.json()
     assert problem["type"].endswith("sessions-unreachable")
     detail: str = problem["detail"]
-    assert detail.startswith("sessions cannot be reached: ")
+    assert detail.startswith("the session store is unavailable: ")
     assert "retry" in detail
     return detail
 
@@ -124,7 +124,7 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
             assert give(replica, session, VALUES).json()["prefix"] == 3
             away, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
             assert f"cannot be reached at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
-            assert "can be reached again" in again
+            assert "is available again" in again
     finally:
         redis.close()
 
@@ -153,7 +153,7 @@ def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_wha
         assert a.get("/readyz").json()["status"] == "degraded"
         lines = [record.getMessage() for record in records]
         assert len(lines) == 2, "one of each replica"
-        assert all("sessions cannot be reached" in line for line in lines)
+        assert all("the session store is unavailable" in line for line in lines)
 
 
 def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(

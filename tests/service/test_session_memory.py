@@ -11,7 +11,7 @@ import pytest
 
 from anytime.inference.answer import Answer
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import Ask
+from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.models.registry import ModelRegistry
@@ -169,7 +169,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
             failing = number % 3 == 0
             fail = explode if failing and broken == "the error too" else failures.append
             tell = explode if failing else answers.append
-            live = handler.open(Ask(deadline_ms=5_000), now_ms(), tell, fail, shared=session.prediction)
+            live = handler.open(PredictionRequest(deadline_ms=5_000), now_ms(), tell, fail, shared=session.prediction)
             session.join(live)
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
@@ -199,13 +199,13 @@ def test_groups_are_taken_all_or_none() -> None:
         session = await begun(sessions, None)
         wrong = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0]]}
         with pytest.raises(FieldError, match="different numbers of rows") as error:
-            await session.take(wrong)
+            await session.add_groups(wrong)
         assert error.value.field == "groups"
         with pytest.raises(FieldError) as refused:
-            await session.take({"speed": [1.0], "hog": [1.0]})
+            await session.add_groups({"speed": [1.0], "hog": [1.0]})
         assert refused.value.field == "groups.hog"
         assert session.prediction.received == ()
-        await session.take(VALUES)
+        await session.add_groups(VALUES)
         assert session.prediction.prefix == 3
         await sessions.close()
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.sessions.mirrors import BEHIND, MAX_HELD, Mirrors
-from anytime_service.sessions.packing import Bounds, Kept, Snapshot, packed, read_message
+from anytime_service.sessions.packing import Bounds, Snapshot, StoredGroup, packed, read_message
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
@@ -22,7 +22,7 @@ NAME = "a-session"
 BOUNDS = Bounds.of([MODEL], 10)
 
 
-def mirrored(again: Callable[[str], None] = lambda _: None, account: Held | None = None) -> Mirrors:
+def mirrored(again: Callable[[str], None] = lambda _: None, account: MemoryBudget | None = None) -> Mirrors:
     return Mirrors(again, lambda: BOUNDS, account)
 
 
@@ -47,9 +47,9 @@ class Posts:
         return message(revision, {name: values})
 
     def snapshot(self, revision: int) -> Snapshot:
-        groups: dict[str, Kept] = {}
+        groups: dict[str, StoredGroup] = {}
         for number, (name, values) in enumerate(self.posts[:revision], start=1):
-            groups[name] = Kept(number, name in groups, packed_of(name, values))
+            groups[name] = StoredGroup(number, name in groups, packed_of(name, values))
         return Snapshot(MODEL.name, MODEL.version, 1 if groups else None, revision, groups)
 
     def prediction(self) -> Prediction:
@@ -77,11 +77,11 @@ def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
         for revision in range(last + 1):
             if revision and revision not in dropped:
                 for _ in range(data.draw(st.integers(1, 2), label="times that it comes")):
-                    mirrors.hear(store.message(revision))
+                    mirrors.receive(store.message(revision))
             for _, read in [each for each in shown if each[0] == revision]:
-                mirror.show(store.snapshot(read), MODEL)
+                mirror.apply(store.snapshot(read), MODEL)
         if dropped:  # as when the subscription was lost
-            mirror.show(store.snapshot(last), MODEL)
+            mirror.apply(store.snapshot(last), MODEL)
         assert mirror.session is not None
         assert mirror.session.prediction.answer() == store.prediction().answer()
 
@@ -90,12 +90,12 @@ def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
-    mirrors.mark_all(hearing=True)
+    mirrors.mark_all(subscribed=True)
     with mirrors.followed(NAME) as mirror:
-        session = mirror.show(store.snapshot(1), MODEL)
-        mirrors.hear(store.message(3))
+        session = mirror.apply(store.snapshot(1), MODEL)
+        mirrors.receive(store.message(3))
         assert (unread, session.prediction.received) == ([NAME], ("speed",))
-        mirror.show(store.snapshot(2), MODEL)
+        mirror.apply(store.snapshot(2), MODEL)
         assert session.prediction.received == ("speed", "hog", "lab"), "what waited is taken without another reading"
         assert session.prediction.replaced == {}
 
@@ -107,22 +107,22 @@ def test_more_messages_than_are_held_have_the_session_read_again() -> None:
     mirrors = mirrored(unread.append)
     with mirrors.followed(NAME) as mirror:
         for revision in range(1, count + 1):
-            mirrors.hear(store.message(revision))
+            mirrors.receive(store.message(revision))
         assert unread == [NAME]
-        assert mirror.show(store.snapshot(count), MODEL).prediction.answer() == store.prediction().answer()
+        assert mirror.apply(store.snapshot(count), MODEL).prediction.answer() == store.prediction().answer()
 
 
 def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_again() -> None:
     unread: list[str] = []
     mirrors = mirrored(unread.append)
-    mirrors.mark_all(hearing=True)
+    mirrors.mark_all(subscribed=True)
     with mirrors.followed(NAME) as mirror:
-        session = mirror.show(Posts([]).snapshot(0), MODEL)
+        session = mirror.apply(Posts([]).snapshot(0), MODEL)
         answer = session.prediction.answer()
         assert session.noted(answer).note is None
-        mirrors.mark_all(hearing=False)
+        mirrors.mark_all(subscribed=False)
         assert session.noted(answer).note == BEHIND
-        mirrors.mark_all(hearing=True)
+        mirrors.mark_all(subscribed=True)
         assert unread == [NAME]
         assert session.noted(answer).note == BEHIND, "it has not been read yet"
         mirror.mark(behind=False)
@@ -132,48 +132,48 @@ def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_
 def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     mirrors = mirrored()
-    mirrors.mark_all(hearing=True)
+    mirrors.mark_all(subscribed=True)
     with mirrors.followed(NAME) as mirror:
-        session = mirror.show(store.snapshot(1), MODEL)
-        mirrors.mark_all(hearing=False)
-        mirrors.mark_all(hearing=True)
-        mirrors.hear(store.message(3))
+        session = mirror.apply(store.snapshot(1), MODEL)
+        mirrors.mark_all(subscribed=False)
+        mirrors.mark_all(subscribed=True)
+        mirrors.receive(store.message(3))
         assert session.note == BEHIND
-        mirrors.hear(store.message(2))
+        mirrors.receive(store.message(2))
         assert session.note is None
 
 
 def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
     mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
-        mirrors.hear(message(0, {}))
+        mirrors.receive(message(0, {}))
         with pytest.raises(GoneSessionError):
-            mirror.show(Posts([]).snapshot(0), MODEL)
+            mirror.apply(Posts([]).snapshot(0), MODEL)
 
 
 def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    account = Held(100)
+    account = MemoryBudget(100)
     mirrors = mirrored(account=account)
     with mirrors.followed(NAME) as mirror:
-        mirrors.hear(store.message(2))
+        mirrors.receive(store.message(2))
         assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
-        mirror.show(store.snapshot(1), MODEL)
+        mirror.apply(store.snapshot(1), MODEL)
         assert account.bytes == 24
-        mirrors.hear(store.message(3))
+        mirrors.receive(store.message(3))
         assert account.bytes == 32
     assert account.bytes == 0
-    mirror.show(store.snapshot(3), MODEL)
+    mirror.apply(store.snapshot(3), MODEL)
     assert account.bytes == 0, "what is read too late is not kept"
 
 
 def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
     mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
-        mirror.show(Posts([]).snapshot(0), MODEL)
+        mirror.apply(Posts([]).snapshot(0), MODEL)
         assert len(mirrors) == 1
     assert len(mirrors) == 0
-    mirrors.hear(message(1, {"speed": [1.0]}))
+    mirrors.receive(message(1, {"speed": [1.0]}))
     assert len(mirrors) == 0
 
 
@@ -181,15 +181,15 @@ def test_a_message_that_no_reading_confirms_is_dropped_and_not_read_for_ever() -
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
-    mirrors.mark_all(hearing=True)
+    mirrors.mark_all(subscribed=True)
     with mirrors.followed(NAME) as mirror, logged("anytime_service") as records:
-        session = mirror.show(store.snapshot(1), MODEL)
-        mirrors.hear(message(1_000, {"lab": [9.0]}))
+        session = mirror.apply(store.snapshot(1), MODEL)
+        mirrors.receive(message(1_000, {"lab": [9.0]}))
         assert (unread, mirror.newest) == ([NAME], 1_000)
-        mirror.show(store.snapshot(1), MODEL, mirror.newest)
+        mirror.apply(store.snapshot(1), MODEL, mirror.newest)
         assert (unread, mirror.newest, len(records)) == ([NAME], 0, 1), "nothing is left to read again for"
-        mirrors.hear(store.message(2))
-        mirrors.hear(store.message(3))
+        mirrors.receive(store.message(2))
+        mirrors.receive(store.message(3))
         assert session.prediction.answer() == store.prediction().answer()
 
 
@@ -197,19 +197,19 @@ def test_a_message_that_no_reading_confirms_is_dropped_and_not_read_for_ever() -
 def test_messages_that_wait_are_not_held_beyond_the_memory_limit(state: str) -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
-    account = Held(100)
+    account = MemoryBudget(100)
     mirrors = mirrored(unread.append, account)
     with mirrors.followed(NAME) as mirror:
         if state == "after a gap":
-            mirror.show(store.snapshot(0), MODEL)
-        mirrors.hear(store.message(2))
+            mirror.apply(store.snapshot(0), MODEL)
+        mirrors.receive(store.message(2))
         assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
         unread.clear()
         for revision in (4, 5, 6):
-            mirrors.hear(message(revision, {"lab": [1.0], "hog": [1.0, 1.0]}))
+            mirrors.receive(message(revision, {"lab": [1.0], "hog": [1.0, 1.0]}))
             assert account.bytes <= 100
         assert NAME in unread, "what was dropped is read"
-        assert mirror.show(store.snapshot(3), MODEL).prediction.answer() == store.prediction().answer()
+        assert mirror.apply(store.snapshot(3), MODEL).prediction.answer() == store.prediction().answer()
 
 
 @pytest.mark.parametrize(
@@ -225,14 +225,14 @@ def test_messages_that_wait_are_not_held_beyond_the_memory_limit(state: str) -> 
 )
 def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(content: bytes) -> None:
     mirrors = mirrored()
-    mirrors.mark_all(hearing=True)
+    mirrors.mark_all(subscribed=True)
     with mirrors.followed(NAME) as mirror, mirrors.followed("another") as other, logged("anytime_service") as records:
-        mirror.show(Posts([]).snapshot(0), MODEL)
-        other.show(Posts([]).snapshot(0), MODEL)
+        mirror.apply(Posts([]).snapshot(0), MODEL)
+        other.apply(Posts([]).snapshot(0), MODEL)
         failures: list[Exception] = []
         others: list[Exception] = []
         mirror.fail, other.fail = failures.append, others.append  # type: ignore[method-assign, assignment]
-        mirrors.hear(content)
+        mirrors.receive(content)
     assert [type(error) for error in failures] == [DamagedSessionError]
     assert (others, len(records)) == ([], 1)
 

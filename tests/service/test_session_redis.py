@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anytime.inference.answer import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, Ask
+from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     DamagedSessionError,
@@ -57,7 +57,7 @@ class Replica:
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
         async with self.store.read(name, begun + deadline_ms) as session:
-            ask = Ask(deadline_ms=deadline_ms)
+            ask = PredictionRequest(deadline_ms=deadline_ms)
             live = self.handler.open(ask, begun, self.answers.append, self.failures.append, shared=session.prediction)
             if not live.answered:
                 session.join(live)
@@ -96,7 +96,7 @@ async def answered(store: SessionStore, name: str) -> Answer:
 
 
 async def give(store: SessionStore, name: str, groups: dict[str, Any]) -> tuple[int, set[str]]:
-    prefix, replaced = await (await store.get(name)).take(groups)
+    prefix, replaced = await (await store.get(name)).add_groups(groups)
     return prefix, {group for group in groups if group in replaced}
 
 
@@ -267,13 +267,13 @@ def test_rows_that_were_counted_elsewhere_meanwhile_are_those_of_the_session(rep
             early = await b.store.get(name)  # when there were no values yet
             await give(a.store, name, {"speed": [[1.0], [2.0]]})
             with pytest.raises(FieldError) as error:
-                await early.take({"hog": [[1.0, 2.0]]})
+                await early.add_groups({"hog": [[1.0, 2.0]]})
             assert (error.value.field, str(error.value)) == (
                 "groups.hog",
                 "values of group 'hog' are 1 x 2; expected 2 x 2 numbers (rows x features)",
             )
             assert (await answered(b.store, name)).groups == ("speed",)
-            assert (await early.take({"hog": [[1.0, 2.0], [3.0, 4.0]]})).prefix == 2
+            assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]})).prefix == 2
 
     run(main())
 
@@ -519,7 +519,7 @@ def test_values_are_held_where_somebody_waits_and_refused_where_they_do_not_fit(
             await give(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
             held.most = 24
-            with pytest.raises(OverloadedError, match="24 bytes are held already, and 8 more"):
+            with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
             assert (held.bytes, a.store.followed) == (24, 1), "who waited still does"
             await give(b.store, name, {"lab": [0.5]})

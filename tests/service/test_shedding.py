@@ -93,7 +93,7 @@ def is_refusal(response: httpx.Response) -> bool:
         and int(response.headers["retry-after"]) >= 1
         and response.headers["content-type"] == MEDIA_TYPE
         and problem["type"] == "urn:anytime:problem:overloaded"
-        and "ask again" in problem["detail"]
+        and "retry in" in problem["detail"]
     )
 
 
@@ -411,7 +411,7 @@ def test_the_first_call_of_a_client_has_the_base_rate_of_a_server_that_refuses(
     first: Callable[[Client], Answer], spares: bool, swamped: Asking, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(swamped.url) as client:
-        monkeypatch.setattr(client._core.connection.throttle, "spares", lambda: spares)
+        monkeypatch.setattr(client._core.connection.throttle, "rejects", lambda: spares)
         answer = first(client)
         assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
         assert answer.note is not None
@@ -442,7 +442,7 @@ def test_a_client_spares_a_server_that_refuses(swamped: Asking, switch: Switch) 
             assert refused.value.overloaded
             if switch.asked == before:
                 assert number >= 3
-                assert "was not asked" in refused.value.detail
+                assert "did not send this one" in refused.value.detail
         assert switch.asked < 30
         before = switch.asked
         answers = [client.predict(VALUES, deadline_ms=5_000, overload="prior") for _ in range(20)]

@@ -121,7 +121,7 @@ def many() -> Metrics:
     for number in range(80):
         named = signals.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
         for group in wide.places:
-            GroupTimings(named, 0.0).came(group, number + 0.5)
+            GroupTimings(named, 0.0).received(group, number + 0.5)
     return signals
 
 
@@ -191,21 +191,21 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
 
 def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:
     signals = Metrics()
-    GroupTimings(signals.of(small_model()), 0.0).came("speed", 1.0, 1e300)
+    GroupTimings(signals.of(small_model()), 0.0).received("speed", 1.0, 1e300)
     assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in told(signals)
 
 
 def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
     signals = Metrics()
     of_model = signals.of(small_model())
-    laps = SessionTimings(2)
+    timings = SessionTimings(2)
     for name in ("a", "b", "c"):
-        laps.begin(name, of_model, 0.0)
-    laps.came("b", of_model, ("speed",), 3.0, again=False)
-    laps.came("a", of_model, ("hog",), 5.0, again=False)  # as one that another replica began
-    laps.came("a", of_model, ("hog",), 9.0, again=False)
-    laps.end("b")
-    laps.came("b", of_model, ("lab",), 9.0, again=False)
+        timings.begin(name, of_model, 0.0)
+    timings.received("b", of_model, ("speed",), 3.0, again=False)
+    timings.received("a", of_model, ("hog",), 5.0, again=False)  # as one that another replica began
+    timings.received("a", of_model, ("hog",), 9.0, again=False)
+    timings.end("b")
+    timings.received("b", of_model, ("lab",), 9.0, again=False)
     seconds = re.findall(r'^anytime_group_seconds_sum{group="(\w+)",model="brake"} (\S+)$', told(signals), re.MULTILINE)
     assert seconds == [("speed", "0.003"), ("hog", "0.004")]
 
@@ -213,10 +213,10 @@ def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
 def test_models_that_go_leave_the_list_and_keep_their_counts() -> None:
     signals = Metrics()
     model = small_model()
-    signals.serves([model])
+    signals.set_served([model])
     signals.of(model).dropped(1)
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    signals.serves([newer, trained_model()])
+    signals.set_served([newer, trained_model()])
     text = told(signals)
     assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
         ("brake", "v2"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anytime.inference import subsets as arrived
-from anytime.inference.subsets import ArrivedModel, arrived_at_hand, arrived_model
+from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.solver import AT_ONCE, Solver
@@ -86,7 +86,7 @@ def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.Monkey
         with solver(0.0) as here:
             told: list[Any] = []
             here.find(model, small, told.append)
-            assert told == [arrived_at_hand(model, small)]
+            assert told == [cached_arrived_model(model, small)]
 
     run(main())
 
@@ -103,7 +103,7 @@ def test_wide_sets_are_solved_beside_the_loop() -> None:
             found = told[0]
             assert found is not None
             np.testing.assert_array_equal(found.coef, arrived_model(trained_model("wide", width=WIDTH), PAIR).coef)
-            assert arrived_at_hand(model, PAIR) is found
+            assert cached_arrived_model(model, PAIR) is found
             here.find(model, PAIR, told.append)
             assert told == [found, found]
 
@@ -134,7 +134,7 @@ def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
             told: list[Any] = []
             here.find(model, PAIR, told.append)
             assert told == [None]
-        assert arrived_at_hand(model, PAIR) is None
+        assert cached_arrived_model(model, PAIR) is None
 
     run(main())
 
@@ -239,19 +239,19 @@ def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: 
     thread.start()
     try:
         assert inside.wait(20)
-        assert arrived_at_hand(model, OTHER_PAIR) is known
-        assert arrived_at_hand(model, frozenset({FIRST})) is not None
-        assert arrived_at_hand(model, PAIR) is None
+        assert cached_arrived_model(model, OTHER_PAIR) is known
+        assert cached_arrived_model(model, frozenset({FIRST})) is not None
+        assert cached_arrived_model(model, PAIR) is None
     finally:
         let.set()
         thread.join()
-    assert arrived_at_hand(model, PAIR) is not None
+    assert cached_arrived_model(model, PAIR) is not None
 
 
 @pytest.mark.parametrize("took_ms", [1e-3, 1.0, 1e3])
 def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.MonkeyPatch, took_ms: float) -> None:
     """Quick ones are believed at once; slow ones, which a busy machine makes, a little more each time."""
-    monkeypatch.setattr(solving, "TELLING", 2 * WIDTH)
+    monkeypatch.setattr(solving, "MIN_TIMED_COLUMNS", 2 * WIDTH)
     monkeypatch.setattr(solving, "_timed", lambda model, groups: (arrived_model(model, groups), took_ms))
     model = fresh()
 

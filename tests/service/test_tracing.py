@@ -85,7 +85,7 @@ def test_a_prediction_has_a_span_in_that_of_its_request_in_the_trace_of_its_call
     assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == ("/predict", 200)
     assert request.attributes["url.query"] == "deadline_ms=5000"
     assert prediction.attributes == {
-        "anytime.model.model": "brake",
+        "anytime.model": "brake",
         "anytime.version": "v1",
         "anytime.prefix": 3,
         "anytime.steps": 3,
@@ -214,7 +214,7 @@ def test_a_span_that_cannot_be_made_is_logged_and_the_answer_has_left(
         for name in range(2):
             stream.say("begin", name, deadline_ms=1)
             assert stream.answer(name)["reason"] == "deadline"
-    assert [record.getMessage() for record in records] == ["a span could not be made"] * 2
+    assert [record.getMessage() for record in records] == ["could not make the span of a prediction"] * 2
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> Non
         ({"type": "group", "id": "p", "group": "hog", "values": 1}, 400, "groups.hog", "got `int`"),
         ({"type": "group", "id": "p", "group": "hog"}, 400, None, "missing required field `values`"),
         ({"type": "group", "id": "p", "group": "hog", "values": [1, 2], "took_ms": -1}, 400, "took_ms", ">= 0"),
-        ({"type": "begin", "id": "p"}, 409, None, "is open already"),
+        ({"type": "begin", "id": "p"}, 409, None, "is already open"),
         ({"type": "begin", "id": "q", "budget": -1}, 400, "budget", ">= 0"),
         ({"type": "begin", "id": "q", "deadline_ms": -0.1}, 400, "deadline_ms", ">= 0"),
         ({"type": "begin", "id": "q", "deadline_ms": "soon"}, 400, "deadline_ms", "got `str`"),
@@ -452,7 +452,7 @@ def test_an_id_is_used_once(service: Running, form: Form) -> None:
         stream.say("begin", "p")
         problem = stream.problem()
         assert (problem["status"], problem["id"]) == (409, "p")
-        assert "is answered already" in problem["detail"]
+        assert "is already answered" in problem["detail"]
     with service.stream(form) as another:
         another.say("begin", "p", deadline_ms=0)
         another.answer("p")

@@ -1,4 +1,4 @@
-"""The command line: `anytime train`, `show`, `evaluate`, `plot`, `profile`, `costs` and others, and entries."""
+"""The command line: `anytime train`, `show`, `evaluate`, `plot`, `profile`, `costs` and others, and entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anytime certify`: which share of the best possible each prefix of a model reaches."""
+"""`anytime certify`: lower bounds on each prefix's share of the best possible explained variance."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from anytime.inference.loaded import load
 __all__ = ["certify"]
 
 SECONDS = 60.0
-"""How long it may take unless told."""
+"""Default time limit."""
 
 Into = Annotated[
     Path | None,
     typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False),
 ]
 InPlace = Annotated[bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")]
-Seconds = Annotated[float, typer.Option(help="Time for all prefixes together; more makes bounds tighter.")]
-Nodes = Annotated[int | None, typer.Option(help="Nodes that the search for each prefix may bound.", show_default=False)]
+Seconds = Annotated[float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")]
+Nodes = Annotated[int | None, typer.Option(help="Maximum number of search nodes per prefix.", show_default=False)]
 Processes = Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")]
 
 
@@ -38,7 +38,7 @@ def certify(
     n_jobs: Processes = 1,
     json: AsJson = False,
 ) -> None:
-    """Bound from below the share that each prefix explains of the best set of groups of its cost, in training."""
+    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training."""
     if (out is None) != in_place:
         given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
         raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
@@ -48,13 +48,13 @@ def certify(
     check_out(out)
     loaded = load(model)
     check_certifiable(loaded)
-    with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as told:
+    with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
         found = certified(
             loaded,
             nodes=NODES if nodes is None else nodes,
             seconds=seconds,
             n_jobs=workers(n_jobs),
-            progress=told,
+            progress=advance,
         )
     found = found.save(out)
     if json:

@@ -1,4 +1,4 @@
-"""`anytime compare`: the methods side by side on one table."""
+"""`anytime compare`: a comparison of the selection methods on one table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compare(
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
     ] = "auto",
-    test: Annotated[Path | None, typer.Option("--test", help="Table to measure on.", show_default=False)] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Table to evaluate on.", show_default=False)] = None,
     alpha: Alpha = "cv",
     folds: Folds = 5,
     level: Annotated[
@@ -77,8 +77,8 @@ def compare(
     if test is not None:
         held = evaluation.table_moments(open_test(test, source), n_jobs=jobs)
     fitted = fit(source.moments(folds, seed, jobs), source.meaning.groups, options)
-    beside = None if held is None else fitted.gram.beside(held)
-    compared = comparison.compare(fitted.gram, source.meaning.groups, fitted.alpha, beside, level)
+    test_moments = None if held is None else fitted.gram.held_out_moments(held)
+    compared = comparison.compare(fitted.gram, source.meaning.groups, fitted.alpha, test_moments, level)
     unit = source.meaning.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
@@ -90,8 +90,8 @@ def compare(
     console.print(_table(compared))
     console.print(
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-        f"{compared.level:g} of its final training value; F in training is less the penalty (not of shrunken weights), "
-        "r2 is without it",
+        f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
+        "weights), r2 does not",
         markup=False,
     )
 

@@ -1,4 +1,4 @@
-"""Where words go: results to standard output, progress and remarks to standard error."""
+"""Console output: results to standard output, progress and remarks to standard error."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-__all__ = ["Pace", "print_json", "progress", "remark", "results", "working"]
+__all__ = ["Throughput", "print_json", "progress", "remark", "results", "working"]
 
 PLAIN_SECONDS = 5.0
-"""Between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 def results() -> Console:
-    """Console for results; as wide as they are where there is no terminal."""
+    """Return the console for results; without a terminal its lines are wide and never wrapped."""
     console = Console(highlight=False, soft_wrap=True)
     return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
 
 
 def remark(text: str) -> None:
-    """Say something that is not a result."""
+    """Print a message that is not a result to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 
 def print_json(value: Any) -> None:
-    """Print a result for programs; a number that is not finite, as an absurd row can make one, is null."""
+    """Print a result as JSON; non-finite numbers, which an extreme row can cause, become null."""
     print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
@@ -46,7 +46,7 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Context of work that has no rows to count: a sign of life on a terminal, else a line."""
+    """Show activity during work without countable units: a spinner on a terminal, else one line."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(what):
@@ -58,12 +58,12 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Context that counts work done: a bar on a terminal, else a line now and then.
+    """Show the progress of counted work: a bar on a terminal, else a line every few seconds.
 
     Yields
     ------
     Callable
-        To be called with the number of units just done.
+        The caller passes it the number of units just completed.
     """
     console = Console(stderr=True)
     if console.is_terminal:
@@ -78,23 +78,23 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
             task = bar.add_task(what, total=total)
             yield lambda just: bar.advance(task, just)
         return
-    pace = Pace()
+    throughput = Throughput()
     last = time.monotonic()
 
     def plain(just: int) -> None:
         nonlocal last
-        pace.add(just)
+        throughput.add(just)
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            remark(f"{what}: {pace.done:,} of {total:,} {unit}{pace.told(total)}")
+            remark(f"{what}: {throughput.done:,} of {total:,} {unit}{throughput.summary(total)}")
 
     yield plain
 
 
-class Pace:
-    """How fast work goes.
+class Throughput:
+    """Rate of completed units.
 
-    Counted from the first units on, which may have been done in an earlier run.
+    The rate counts from the first call of `add` on, whose units an earlier run may have completed.
     """
 
     def __init__(self) -> None:
@@ -102,29 +102,29 @@ class Pace:
         self._first = (0, 0.0)
 
     def add(self, just: int) -> None:
-        """Count units that are done."""
+        """Add completed units."""
         if not self.done:
             self._first = (just, time.monotonic())
         self.done += just
 
-    def told(self, total: int) -> str:
-        """Rate and time left, in words; nothing where there is no rate yet."""
+    def summary(self, total: int) -> str:
+        """Return the rate and the remaining time as text; empty while there is no rate yet."""
         units, since = self._first
         spent = time.monotonic() - since
         if self.done == units or spent <= 0.0:
             return ""
         rate = (self.done - units) / spent
-        left = timedelta(seconds=round((total - self.done) / rate))
-        return f", {rate:,.0f} a second, {left} left"
+        remaining = timedelta(seconds=round((total - self.done) / rate))
+        return f", {rate:,.0f} a second, {remaining} remaining"
 
 
 class _Rate(ProgressColumn):
-    """Units a second, once they are known."""
+    """Units per second, once they are known."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """Put it in words."""
+        """Return the rate as text."""
         return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}/s")

@@ -1,4 +1,4 @@
-"""Measured costs, changes of order and simulated deadlines, as tables for people and as values for programs."""
+"""Measured costs, sequence changes and simulated deadlines, as tables and as JSON values."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _PERCENTILES = (10, 90, 99)
 
 
 class Learned(NamedTuple):
-    """What has been learned of one group.
+    """The measured cost of one group.
 
     Attributes
     ----------
-    cost, old : in milliseconds; `old` is None where the model's cost is no time.
-    measured : how many values were measured.
-    bucket : the bucket in which the cost lies, where it is a quantile of a histogram.
-    why : why the old cost is kept, where it is.
+    cost, old : in milliseconds; `old` is None if the model's cost is not a time.
+    measured : number of values measured.
+    bucket : the bucket that contains the cost, if it is a quantile of a histogram.
+    why : why the old cost is unchanged, if it is.
     """
 
     group: str
@@ -62,7 +62,7 @@ def _blank(*names: str) -> Table:
 
 
 def profile_table(measured: Profile, costs: FeatureGroups) -> Table:
-    """What each group takes: a row each."""
+    """Return the times of each group as a table, one row per group."""
     scaled = any(each.scaling is not None for each in measured.groups.values())
     names = ["cost (ms)", "median", *(f"p{q}" for q in _PERCENTILES), "timer"]
     table = _blank(*names, *(["a call", "a row"] if scaled else []))
@@ -78,8 +78,8 @@ def profile_table(measured: Profile, costs: FeatureGroups) -> Table:
 
 
 def profile_values(measured: Profile, costs: FeatureGroups) -> dict[str, Any]:
-    """What `profile --json` prints."""
-    told = []
+    """Return the output of `profile --json`."""
+    entries = []
     for name, each in measured.groups.items():
         median, *others = _percentiles(each.per_row)
         values = {"group": name, "cost": float(costs.costs[costs.positions[name]]), "median": median}
@@ -87,8 +87,8 @@ def profile_values(measured: Profile, costs: FeatureGroups) -> dict[str, Any]:
         values |= {"calls": len(each.per_row), "timer_share": _share(measured.timer_ms, median)}
         if each.scaling is not None:
             values |= {"base": each.scaling.base, "per_row": each.scaling.per_row}
-        told.append(values)
-    return {"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": told}
+        entries.append(values)
+    return {"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": entries}
 
 
 def _percentiles(times: Float) -> list[float]:
@@ -101,7 +101,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def learned_table(learned: Many[Learned]) -> Table:
-    """What a service has told of each group."""
+    """Return the measured cost of each group as a table."""
     table = _blank("cost (ms)", "was", "measured")
     table.add_column("group", overflow="fold")
     table.add_column("", overflow="fold")
@@ -121,22 +121,22 @@ def _why(each: Learned) -> str:
 
 
 def learned_values(learned: Many[Learned]) -> list[dict[str, Any]]:
-    """The same for programs."""
-    told = []
+    """Return the measured cost of each group as JSON values."""
+    entries = []
     for each in learned:
         bucket = None if each.bucket is None else [None if np.isinf(end) else end for end in each.bucket]
-        told.append(each._asdict() | {"bucket": bucket})
-    return told
+        entries.append(each._asdict() | {"bucket": bucket})
+    return entries
 
 
-def budgets_of(found: Drift, asked: Many[float]) -> list[float]:
-    """The budgets that were asked for; else shares of the cost at which the new sequence has its plateau."""
-    return list(asked) or [float(f"{share * found.stop:.3g}") for share in (0.1, 0.25, 0.5, 1.0)]
+def budgets_of(found: Drift, requested: Many[float]) -> list[float]:
+    """Return the requested budgets; by default shares of the cost at which the new sequence reaches its plateau."""
+    return list(requested) or [float(f"{share * found.stop:.3g}") for share in (0.1, 0.25, 0.5, 1.0)]
 
 
 def drift_table(found: Drift, budgets: Many[float]) -> Table:
-    """What each budget explains, by staying and by moving."""
-    table = _blank("budget (ms)", "r2 as it is", "r2 anew", "lost")
+    """Return a table of what each budget explains with the current and with the new sequence."""
+    table = _blank("budget (ms)", "r2 current", "r2 new", "lost")
     for budget in budgets:
         staying, moving = found.staying.at(budget), found.moving.at(budget)
         cells = ["-"] * 3
@@ -147,15 +147,15 @@ def drift_table(found: Drift, budgets: Many[float]) -> Table:
 
 
 def order_lines(found: Drift) -> list[str]:
-    """Both orders, in lines."""
+    """Return both orders as lines of text."""
     if not found.changes:
-        return ["the sequence stays as it is"]
+        return ["the sequence does not change"]
     orders = [" ".join("+".join(adds) for adds in order.steps) for order in (found.staying, found.moving)]
-    return [f"as it is: {orders[0]}", f"anew:     {orders[1]}"]
+    return [f"current: {orders[0]}", f"new:     {orders[1]}"]
 
 
 def drift_values(found: Drift, budgets: Many[float]) -> dict[str, Any]:
-    """What `costs --json` prints of the sequence."""
+    """Return the part of the output of `costs --json` about the sequence."""
     staying, moving = found.timeliness
     return {
         "changes": found.changes,
@@ -172,7 +172,7 @@ def drift_values(found: Drift, budgets: Many[float]) -> dict[str, Any]:
 
 
 def _measures(evaluated: Evaluation) -> dict[str, Float]:
-    """What is simulated of a deadline, by name."""
+    """Return the measures that are simulated for a deadline, by name."""
     values = {
         "r2": evaluated.r2,
         "mse": evaluated.mse if evaluated.deviance is None else None,
@@ -184,20 +184,20 @@ def _measures(evaluated: Evaluation) -> dict[str, Float]:
 
 
 def random_values(evaluated: Evaluation, times: RandomTimes, deadlines: Float) -> list[dict[str, Any]]:
-    """What is expected by each deadline, with standard errors."""
+    """Return the expected measures at each deadline, with standard errors."""
     prefixes = times.prefixes(deadlines)
     found = {name: times.expected(values, deadlines) for name, values in _measures(evaluated).items()}
-    told = []
+    entries = []
     for k, deadline in enumerate(deadlines.tolist()):
         values: dict[str, Any] = {"deadline_ms": deadline, "prefix": float(prefixes.mean[k])}
         for name, estimate in found.items():
             values |= {name: float(estimate.mean[k]), f"{name}_error": float(estimate.error[k])}
-        told.append(values)
-    return told
+        entries.append(values)
+    return entries
 
 
 def random_table(model: Model, evaluated: Evaluation, times: RandomTimes, deadlines: Float) -> Table:
-    """The same for people."""
+    """Return the expected measures at each deadline as a table."""
     rows = random_values(evaluated, times, deadlines)
     measures = list(_measures(evaluated))
     table = _blank("deadline (ms)", f"steps of {model.steps}", *(f"test {name}" for name in measures))
@@ -208,6 +208,6 @@ def random_table(model: Model, evaluated: Evaluation, times: RandomTimes, deadli
 
 
 def histogram_bucket(distributions: CostDistributions, name: str, quantile: float | None) -> tuple[float, float] | None:
-    """The bucket that is certain of a quantile; None of a mean, or of samples."""
+    """Return the bucket that contains a quantile; None for a mean, or for samples."""
     group = distributions.groups[name]
     return group.bucket(quantile) if isinstance(group, Histogram) and quantile is not None else None

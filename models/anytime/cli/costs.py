@@ -1,7 +1,4 @@
-"""From the arguments of `anytime costs` to distributions of what groups take, and costs of them.
-
-`anytime costs`: what the groups of a model take in service, and whether its sequence is still the right one.
-"""
+"""`anytime costs`: measured costs of a model's groups in service, and whether its sequence is still the right one."""
 
 from __future__ import annotations
 
@@ -25,10 +22,20 @@ from anytime.cli.cost_report import (
 )
 from anytime.cli.options import AsJson, DropMissing, Jobs, Weights, workers
 from anytime.cli.profile import CostQuantile, Distributions
-from anytime.cli.sources import open_again
+from anytime.cli.sources import open_retrained
 from anytime.costs.distributions import CostDistributions, checked_quantile, milliseconds, priced
 from anytime.costs.drift import drift
-from anytime.costs.scraping import added, began_anew, histograms, kept, of_model, paired, pieces, since, tallies
+from anytime.costs.scraping import (
+    added,
+    histograms,
+    joined_text,
+    of_model,
+    paired,
+    pieces,
+    since,
+    tallies,
+    was_reset,
+)
 from anytime.errors import AnytimeError
 from anytime.groups import FeatureGroups, check_file, write_groups, write_text
 from anytime.inference.loaded import load
@@ -41,48 +48,50 @@ __all__ = [
 ]
 
 KEY = "ANYTIME_KEY"
-"""Variable of the environment that has the key, if one is needed."""
+"""Environment variable with the API key, if the service needs one."""
 
 
-def metrics_of(sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None) -> CostDistributions:
-    """What services tell of the groups of a model, less what each had told before; kept as text where asked.
+def metrics_of(sources: Sequence[str], earlier: Sequence[str], model: str, keep_file: Path | None) -> CostDistributions:
+    """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested.
 
     Raises
     ------
     AnytimeError
-        As `scraped`, `paired`, `tallies`, `of_model` and `histograms`; or nothing has come since.
+        As `scraped`, `paired`, `tallies`, `of_model` and `histograms`; or no group has arrived since.
     """
     key = os.environ.get(KEY) or None
     now = [piece for source in sources for piece in pieces(source, key)]
-    told = of_model([tallies(piece.text) for piece in now], model)
+    timings = of_model([tallies(piece.text) for piece in now], model)
     if earlier:
         before = paired(now, [piece for source in earlier for piece in pieces(source, key)])
         for i, piece in enumerate(before):
             then = {} if piece is None else tallies(piece.text).get(model, {})
-            if began_anew(told[i], then):
-                remark(f"{now[i].source} began anew since: all that it tells counts")
+            if was_reset(timings[i], then):
+                remark(f"{now[i].source} was restarted since then; all of its counts are used")
             else:
-                told[i] = since(told[i], then)
-    found = histograms(added(told))
-    if keep is not None:
-        write_text(kept(now), keep)
+                timings[i] = since(timings[i], then)
+    found = histograms(added(timings))
+    if keep_file is not None:
+        write_text(joined_text(now), keep_file)
     if not found:
-        raise AnytimeError(f"no group of model {model!r} has come since; wait for some predictions")
+        raise AnytimeError(f"no group of model {model!r} was timed since then; wait for some predictions")
     return CostDistributions(source=f"anytime costs --from {' --from '.join(sources)}", groups=dict(found))
 
 
 def learned_costs(groups: FeatureGroups, found: CostDistributions, quantile: float | None, least: int) -> list[Learned]:
-    """What each group costs, in the order of the groups: as it was, where fewer than `least` values were measured."""
+    """Return the cost of each group, in the order of the groups; unchanged with fewer than `least` measured values."""
     factor = milliseconds(groups.cost_unit)
     learned: list[Learned] = []
     for group in groups.groups:
         old = None if factor is None else group.cost * factor
-        told = found.groups.get(group.name)
-        count = 0 if told is None else told.count
+        timings = found.groups.get(group.name)
+        count = 0 if timings is None else timings.count
         if not group.features:
-            learned.append(Learned(group.name, old or 0.0, old, 0, why="kept: it has no features, so it never comes"))
-        elif told is None or count < least:
-            learned.append(Learned(group.name, old or 0.0, old, count, why=f"kept: fewer than {least} were measured"))
+            learned.append(Learned(group.name, old or 0.0, old, 0, why="unchanged: it has no features"))
+        elif timings is None or count < least:
+            learned.append(
+                Learned(group.name, old or 0.0, old, count, why=f"unchanged: fewer than {least} values were measured")
+            )
         else:
             bucket = histogram_bucket(found, group.name, quantile)
             learned.append(Learned(group.name, found.cost(group.name, quantile), old, count, bucket))
@@ -90,7 +99,7 @@ def learned_costs(groups: FeatureGroups, found: CostDistributions, quantile: flo
 
 
 DRIFT = 3
-"""Exit code of `--check` where the sequence should change; no failure has it."""
+"""Exit code of `--check` if the sequence should change; no failure uses it."""
 
 Sources = Annotated[
     list[str],
@@ -102,11 +111,11 @@ Since = Annotated[
     list[str] | None,
     typer.Option(
         "--since",
-        help="File of metrics from before, whose counts are taken away: what --keep wrote, or one for each --from.",
+        help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from.",
         show_default=False,
     ),
 ]
-ModelOption = Annotated[Path, typer.Option("--model", help="Model file that is served.", show_default=False)]
+ModelOption = Annotated[Path, typer.Option("--model", help="Model file that the service uses.", show_default=False)]
 MaybeOut = Annotated[
     Path | None,
     typer.Option(
@@ -114,7 +123,7 @@ MaybeOut = Annotated[
     ),
 ]
 Keep = Annotated[
-    Path | None, typer.Option("--keep", help="File to keep the metrics in, for --since.", show_default=False)
+    Path | None, typer.Option("--keep", help="File to store the metrics in, for --since.", show_default=False)
 ]
 Budgets = Annotated[
     list[float] | None,
@@ -127,27 +136,25 @@ def costs(
     model: ModelOption,
     since: Since = None,
     cost_quantile: CostQuantile = None,
-    least: Annotated[int, typer.Option(min=1, help="Values measured, without which a group keeps its cost.")] = 30,
+    least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
     out: MaybeOut = None,
     distributions: Distributions = None,
     keep: Keep = None,
     budget: Budgets = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 3 where keeping the sequence loses too much.")
-    ] = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="Timeliness, 0 to 1, that staying may lose.")] = 0.01,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
     data: Annotated[
-        Path | None, typer.Option("--data", help="Table to order a likelihood's groups by.", show_default=False)
+        Path | None, typer.Option("--data", help="Table on which to refit a likelihood.", show_default=False)
     ] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
     json: AsJson = False,
 ) -> None:
-    """Learn from a running service what the groups take, and tell whether the sequence should be another.
+    """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
-    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is told. A key is taken from
-    ANYTIME_KEY.
+    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is printed. ANYTIME_KEY holds the
+    API key.
     """
     quantile = checked_quantile(cost_quantile)
     if out is not None:
@@ -158,13 +165,13 @@ def costs(
     found = metrics_of(source, since or (), loaded.name, keep)
     learned = learned_costs(loaded.groups, found, quantile, least)
     groups = priced(loaded.groups, {each.group: each.cost for each in learned if each.why is None})
-    again = None
+    retrained = None
     if data is not None and loaded.manifest.family != "gaussian":
-        again = open_again(
+        retrained = open_retrained(
             loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
         )
     with working(f"ordering {len(groups)} groups"):
-        changed = drift(loaded, groups, again)
+        changed = drift(loaded, groups, retrained)
     budgets = budgets_of(changed, budget or ())
     if out is not None:
         write_groups(groups, out)
@@ -181,16 +188,16 @@ def costs(
         console.print(drift_table(changed, budgets))
         staying, moving = changed.timeliness
         console.print(
-            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} as it is, {moving:.4f} anew; "
-            f"staying loses {changed.lost:.4f}",
+            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
+            f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
             markup=False,
         )
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
             console.print(f"wrote {' and '.join(written)}", markup=False)
     if changed.estimated:
-        why = "no moments are in the model" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
-        remark(f"the new sequence is estimated from what the steps gained, as {why}")
+        why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
+        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
     if check and changed.lost > tolerance:
-        remark(f"staying loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
+        remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
         raise typer.Exit(DRIFT)

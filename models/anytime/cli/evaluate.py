@@ -1,7 +1,4 @@
-"""Deadlines simulated under random costs, for `anytime evaluate --random-costs`.
-
-`anytime evaluate`: every prefix of a model on a table, and what is expected by a deadline when costs are random.
-"""
+"""`anytime evaluate`: the quality of every prefix on a table, and simulated deadlines with `--random-costs`."""
 
 from __future__ import annotations
 
@@ -35,18 +32,18 @@ __all__ = [
 ]
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
-"""Deadlines unless told, as shares of the mean time of all groups."""
+"""Default deadlines, as shares of the mean time of all groups."""
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """When the prefixes of a model are complete in random draws, and the deadlines asked about (ms)."""
+    """Times at which the prefixes are complete in random draws, and the requested deadlines (ms)."""
 
     times: RandomTimes
     deadlines: Float
 
     def values(self, evaluated: Evaluation) -> dict[str, Any]:
-        """For programs."""
+        """Return the results as JSON values."""
         stop, random, fixed = self._timeliness(evaluated)
         mean, error = (None, None) if random is None else random
         timeliness = {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
@@ -54,24 +51,24 @@ class Simulated:
         return {"draws": len(self.times.times), "timeliness_r2": timeliness, "deadlines": deadlines}
 
     def table(self, model: Model, evaluated: Evaluation) -> Table:
-        """For people."""
+        """Return the results as a table."""
         return random_table(model, evaluated, self.times, self.deadlines)
 
     def line(self, evaluated: Evaluation) -> str:
-        """What the simulation comes to, in a line."""
+        """Return the summary of the simulation, in one line."""
         stop, random, fixed = self._timeliness(evaluated)
         draws = f"{len(self.times.times)} draws of costs"
         if random is None:
-            return f"{draws}; no timeliness of r2, as the target does not vary in the table"
+            return f"{draws}; no timeliness of r2, as the target is constant in the table"
         return (
             f"{draws}; timeliness of r2 up to {stop:.4g} ms: {random[0]:.4f} ± {random[1]:.1g}, "
-            f"{fixed:.4f} if every group took its mean"
+            f"{fixed:.4f} if every group takes its mean time"
         )
 
     def _timeliness(self, evaluated: Evaluation) -> tuple[float, tuple[float, float] | None, float | None]:
-        """Return where it stops, and its value under random costs, with its standard error, and at their means.
+        """Return the stopping time, timeliness under random costs with standard error, and timeliness at mean costs.
 
-        Both are None where R² is.
+        Both timeliness values are None if R² is None.
         """
         means = self.times.times.mean(axis=0)
         plateau = int(np.searchsorted(evaluated.costs, evaluated.stop * (1 - 1e-12)))
@@ -85,18 +82,18 @@ class Simulated:
 
 
 def simulated(model: Model, path: Path, deadlines: Sequence[float], draws: int, seed: int) -> Simulated:
-    """Draw costs from a file of distributions.
+    """Draw costs from a file of distributions and simulate the deadlines.
 
     Raises
     ------
     GroupsError
-        It cannot be read, or lacks a group.
+        The file is unreadable, or lacks a group.
     """
     times = simulate(model, CostDistributions.load(path), draws, np.random.default_rng(seed))
     if deadlines:
         return Simulated(times, np.array(sorted(deadlines)))
-    whole = float(times.times[:, -1].mean())
-    return Simulated(times, np.array([float(f"{share * whole:.2g}") for share in SHARES]))
+    mean_total = float(times.times[:, -1].mean())
+    return Simulated(times, np.array([float(f"{share * mean_total:.2g}") for share in SHARES]))
 
 
 RandomCosts = Annotated[
@@ -126,7 +123,7 @@ def evaluate(
     """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness."""
     loaded = load(model)
     if random_costs is None and deadline:
-        raise TrainingError("--deadline is of simulations; add --random-costs FILE")
+        raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
     times = None if random_costs is None else simulated(loaded, random_costs, deadline or (), draws, seed)
     table = open_table(data)
     evaluated = evaluation.evaluate(

@@ -18,16 +18,16 @@ __all__ = ["export"]
 
 Form = Annotated[
     Literal["json", "c"],
-    typer.Option("--to", help="JSON, or a header of C11 for one row at a time.", show_default=False),
+    typer.Option("--to", help="JSON, or a C11 header for one row at a time.", show_default=False),
 ]
 Into = Annotated[
     Path | None,
-    typer.Option("--out", help="File to write, *.json or *.h; printed unless told.", show_default=False),
+    typer.Option("--out", help="File to write, *.json or *.h; standard output by default.", show_default=False),
 ]
 
 
 def export(model: ModelFile, to: Form, out: Into = None) -> None:
-    """Write a model for programs and devices without this library: its prefixes, as JSON or C."""
+    """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
     if out is not None:
         check_file(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)

@@ -1,4 +1,4 @@
-"""The commands in one application, and the one place where an error becomes one line and an exit code.
+"""The commands in one application, and the conversion of errors to one line and an exit code.
 
 0: success. 1: the work failed (network, disk, a worker, out of memory). 2: the call or a file is invalid.
 3: `costs --check` found drift. 130: interrupted.
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "train": "Order the feature groups of a table, fit every prefix, and write the model.",
-    "moments": "Sum the rows of tables into a file from which `train` works; add and subtract such files.",
+    "moments": "Sum the rows of tables into a file that `train` accepts; add and subtract such files.",
     "show": "Print a model: its steps, costs and errors.",
     "evaluate": "Measure every prefix of a model on a table.",
     "compare": "Compare the selection methods on one table.",
@@ -39,7 +39,7 @@ COMMANDS = {
     "certify": "Bound how far each prefix is from the best set of groups of its cost.",
     "export": "Write a model as JSON or as a C header.",
 }
-"""Commands of the library and what they do; each is the function of its name in its module."""
+"""Commands of the library and their help texts; each is the function of its name in the module of its name."""
 
 
 def _installed(name: str) -> Callable[..., Any] | None:
@@ -95,22 +95,22 @@ def _application() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     try:
         code = _application()(args=arguments, prog_name="anytime", standalone_mode=False)
     except TyperException as error:
         return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:
-        # Errors of the client are OSErrors as well where the network failed.
+        # Errors of the client are also OSErrors if the network failed.
         return _failed(str(error), 1 if error.environment or isinstance(error, OSError) else 2)
     except (typer.Abort, KeyboardInterrupt):
         return _failed("stopped", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of the output has gone (`anytime show | head`), so nothing more can be printed.
+        # The reader of the output closed it (`anytime show | head`); no more output is possible.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        return _failed("out of memory; use a machine with more, or fewer columns", 1)
+        return _failed("out of memory; use a machine with more memory, or fewer columns", 1)
     except Exception as error:
         if os.environ.get("ANYTIME_DEBUG"):
             raise

@@ -1,7 +1,4 @@
-"""From the arguments of `anytime moments` to moments, each with what its columns mean.
-
-`anytime moments`: what a site has learned from its rows, as a file without the rows.
-"""
+"""`anytime moments`: the sums that training needs from a site's rows, as a file without the rows."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from anytime.cli.options import (
     checked_folds,
     workers,
 )
-from anytime.cli.sources import HERE, BackendName, Given, Place, Scheduler, place, source_of
+from anytime.cli.sources import LOCAL, Backend, BackendName, Given, Scheduler, open_backend, source_of
 from anytime.errors import ArtifactError, TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
@@ -41,23 +38,23 @@ __all__ = [
 
 
 def check_moments_out(out: Path) -> None:
-    """Refuse a file that could not be written, or would be taken for a model."""
+    """Raise ArtifactError if the file is not writable or its name is not that of a moments file."""
     if out.suffix != ".moments":
         raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .moments")
     check_directory(out)
 
 
 def gathered(
-    data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, place: Place = HERE
+    data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, where: Backend = LOCAL
 ) -> list[StoredMoments]:
-    """Moments of each of some tables and moments.
+    """Return the moments of each of some tables and moments files.
 
-    What the target means is settled by the first: a table after it may lack some of its classes, and have no others.
+    The first input defines the meaning of the target: later tables may lack some of its classes, but have no others.
 
     Raises
     ------
     AnytimeError
-        What `source_of` and `StoredMoments.load` refuse; or the target is another than that of the first.
+        As `source_of` and `StoredMoments.load`; or the target differs from that of the first input.
     """
     found: list[StoredMoments] = []
     for path in data:
@@ -69,7 +66,7 @@ def gathered(
             raise TableError(
                 f"--target is {listed(given.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
-        source = source_of(path, given._replace(known=known), place)
+        source = source_of(path, given._replace(known=known), where)
         meaning = source.meaning
         record = MomentsRecord(
             created=now(),
@@ -84,23 +81,21 @@ def gathered(
             folds=folds,
         )
         parts = tuple(source.moments(folds, seed, jobs))
-        # There are no more parts than rows.
+        # Small tables have fewer parts than folds; pad with empty moments.
         nothing = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
         found.append(StoredMoments(record, parts + (nothing,) * (folds - len(parts))))
     return found
 
 
 Sources = Annotated[
-    list[Path], typer.Argument(metavar="DATA...", help="Tables and moments, all added up.", show_default=False)
+    list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.", show_default=False)
 ]
 Minus = Annotated[
     list[Path] | None,
-    typer.Option("--minus", help="Moments to take away, of rows that are in the others.", show_default=False),
+    typer.Option("--minus", help="Moments to subtract; their rows must be in DATA.", show_default=False),
 ]
 OutMoments = Annotated[Path, typer.Option("--out", help="File to write, named *.moments.", show_default=False)]
-Decay = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Weight that rows of the first DATA keep beside those of the others.")
-]
+Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")]
 
 
 def moments(
@@ -121,28 +116,30 @@ def moments(
     backend: BackendName = "local",
     scheduler: Scheduler = None,
 ) -> None:
-    """Learn the moments of tables, add them to others, take some away, and write them: `train` needs no more.
+    """Sum the rows of tables into moments, add and subtract others, and write them: `train` needs nothing else.
 
-    They are sums over rows, by fold; yet moments of few rows may tell them all. Send none of fewer rows than features.
+    Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
+    features.
     """
     count, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
     check_moments_out(out)
     given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
-    with place(backend, scheduler, None) as where:
+    with open_backend(backend, scheduler, None) as where:
         first, *others = gathered(data, given, count, seed, jobs, where)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
-    left = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
-    if len(left.parts) < len(total.parts):
+    result = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
+    if len(result.parts) < len(total.parts):
         remark(
-            "what is taken away was not added as it is, so its rows may be in any fold: one fold is left, for --alpha"
+            "the subtracted moments are not among those added, so their rows may be in any fold: the result has one "
+            "fold and needs a fixed --alpha"
         )
-    left.save(out)
-    record, whole = left.record, left.total
-    features, rows = len(record.groups.features), whole.rows
+    result.save(out)
+    record, total_moments = result.record, result.total
+    features, rows = len(record.groups.features), total_moments.rows
     if rows < features:
-        remark(f"{rows} rows of {features} features: whoever has these moments may tell the rows themselves")
+        remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
     results().print(
-        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
+        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {total_moments.weight:g}, "
         f"{features} features in {len(record.groups)} groups, {record.folds} folds",
         markup=False,
     )

@@ -1,7 +1,4 @@
-"""Options that several commands share.
-
-Where a command writes its model, checked before the work and not after it.
-"""
+"""Options that several commands share, and checks of output files before the work starts."""
 
 from __future__ import annotations
 
@@ -46,22 +43,22 @@ TargetColumns = Annotated[
 ]
 MaybeGroups = Annotated[
     Path | None,
-    typer.Option("--groups", help="Groups file, JSON or YAML; moments bring their own.", show_default=False),
+    typer.Option("--groups", help="Groups file, JSON or YAML; moments contain their own.", show_default=False),
 ]
 MaybeTarget = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="Column to predict; repeat it for several responses. Moments bring their own.",
+        help="Column to predict; repeat it for several responses. Moments contain their own.",
         show_default=False,
     ),
 ]
 Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
 Folds = Annotated[
-    int, typer.Option(help="Folds of the cross-validation; 0 measures no error and needs a fixed --alpha.")
+    int, typer.Option(help="Folds of the cross-validation; 0 measures no error and requires a fixed --alpha.")
 ]
 Query = Annotated[
-    str | None, typer.Option(help="Column that names a row's query: its rows share a fold, and NDCG is told.")
+    str | None, typer.Option(help="Column with the query of a row: its rows share a fold, and NDCG is reported.")
 ]
 Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
@@ -79,7 +76,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parsed_alpha(text: str) -> float | Literal["cv"]:
-    """The value of --alpha."""
+    """Return the value of --alpha."""
     if text == "cv":
         return "cv"
     try:
@@ -89,7 +86,7 @@ def parsed_alpha(text: str) -> float | Literal["cv"]:
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:
-    """The value of --folds."""
+    """Return the value of --folds."""
     if folds < 0 or folds == 1:
         raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
     if folds == 0 and needed:
@@ -98,7 +95,7 @@ def checked_folds(folds: int, *, needed: bool) -> int:
 
 
 def workers(jobs: int | None) -> int:
-    """The value of --n-jobs for joblib: all cores unless told."""
+    """Return the value of --n-jobs for joblib; the default is all cores."""
     if jobs == 0:
         raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
     return -1 if jobs is None else jobs
@@ -108,14 +105,14 @@ Out = Annotated[Path, typer.Option("--out", help="Model file to write, named *.s
 
 
 def check_out(out: Path) -> None:
-    """Refuse a model file that could not be written, or would not be found by a server."""
+    """Raise ArtifactError if the model file is not writable or has a name that a server would not find."""
     if out.suffix != ".safetensors":
         raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .safetensors")
     check_directory(out)
 
 
 def check_directory(out: Path) -> None:
-    """Refuse a file whose directory is not there, or that is one itself."""
+    """Raise ArtifactError if the file's directory does not exist, or the file is itself a directory."""
     if not out.parent.is_dir():
         raise ArtifactError(f"cannot write {str(out)!r}: there is no directory {str(out.parent)!r}")
     if out.is_dir():

@@ -19,7 +19,7 @@ def plot(
     model: ModelFile,
     out: Annotated[Path, typer.Option("--out", help="Picture to write: png, svg or pdf.", show_default=False)],
 ) -> None:
-    """Draw what each prefix of a model explains, against its cost."""
+    """Draw the explained variance of each prefix of a model against its cost."""
     check_picture(out)
     plot_model(load(model), out)
     remark(f"wrote {out}")

@@ -1,7 +1,4 @@
-"""From the arguments of `anytime profile` to groups, inputs and numbers of rows.
-
-`anytime profile`: what extractors take on this machine, as the costs of a groups file.
-"""
+"""`anytime profile`: measured times of extractors on this machine, as the costs of a groups file."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ __all__ = [
 
 
 def groups_of(path: Path) -> FeatureGroups:
-    """The groups of a groups file, or of a model."""
+    """Return the groups of a groups file or of a model."""
     return load(path).groups if path.suffix == ".safetensors" else load_groups(path)
 
 
 def inputs_of(data: Path | None, inputs: str | None, limit: int) -> Inputs:
-    """Rows of a table, or what a module has.
+    """Return the rows of a table, or the inputs that a module defines.
 
     Raises
     ------
@@ -55,7 +52,7 @@ def inputs_of(data: Path | None, inputs: str | None, limit: int) -> Inputs:
 
 
 def row_counts(text: str | None) -> tuple[int, ...]:
-    """The value of --rows: whole numbers from 1 on, each once; none for extractors of one row."""
+    """Return the value of --rows: distinct whole numbers, 1 or more; empty for extractors of one row."""
     if text is None:
         return ()
     try:
@@ -63,20 +60,20 @@ def row_counts(text: str | None) -> tuple[int, ...]:
     except ValueError:
         counts = ()
     if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
-        raise ExtractorError(f"--rows is {text!r}; expected whole numbers from 1 on, each once, like 1,8,64")
+        raise ExtractorError(f"--rows is {text!r}; expected distinct whole numbers, 1 or more, like 1,8,64")
     return counts
 
 
 CostQuantile = Annotated[
     float | None,
-    typer.Option("--cost-quantile", help="What a cost is: this quantile, 0.9 for example.", show_default=False),
+    typer.Option("--cost-quantile", help="Quantile to use as a cost, 0.9 for example.", show_default=False),
 ]
 Distributions = Annotated[
     Path | None,
-    typer.Option("--distributions", help="File to write all that was measured to (.json).", show_default=False),
+    typer.Option("--distributions", help="File to write all measurements to (.json).", show_default=False),
 ]
 Extractors = Annotated[
-    str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict of a callable for each group.", show_default=False)
+    str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.", show_default=False)
 ]
 MaybeData = Annotated[
     Path | None,
@@ -96,9 +93,7 @@ InputsName = Annotated[
 ]
 RowCounts = Annotated[
     str | None,
-    typer.Option(
-        "--rows", help="Extractors take several rows: as many as each of these, 1,8,64 for example.", show_default=False
-    ),
+    typer.Option("--rows", help="Row counts for extractors of several rows, 1,8,64 for example.", show_default=False),
 ]
 
 
@@ -110,26 +105,26 @@ def profile(
     inputs: InputsName = None,
     rows: RowCounts = None,
     cost_quantile: CostQuantile = None,
-    limit: Annotated[int, typer.Option(min=1, help="Inputs that are measured, the first ones.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
-    warm_up: Annotated[int, typer.Option(min=1, help="Inputs before the clock is looked at.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of inputs to measure, from the first.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each input.")] = 5,
+    warm_up: Annotated[int, typer.Option(min=1, help="Inputs computed before the measurements.")] = 10,
     distributions: Distributions = None,
     json: AsJson = False,
 ) -> None:
-    """Measure what the extractors of the groups take, and write it as their costs: the median of each.
+    """Measure the extractors of the groups and write the median time of each as its cost.
 
     Groups that others require are computed before them. With --rows an extractor is called with several rows, as a
-    dict of arrays or a list of inputs, and a cost is that of a row among as many as the last number says.
+    dict of arrays or a list of inputs, and a cost is the time per row at the last of these row counts.
     """
     quantile, counts = checked_quantile(cost_quantile), row_counts(rows)
     check_file(out)
     if distributions is not None:
         check_file(distributions, (".json",))
     known = groups_of(groups)
-    priced(known, {group.name: 0.0 for group in known.groups if group.features})  # before the work
+    priced(known, {group.name: 0.0 for group in known.groups if group.features})  # check before the work
     found, given = imported_extractors(extractors), inputs_of(data, inputs, limit)
-    with progress("measuring", measurements(given, counts, repeats), "inputs") as told:
-        measured = profiled(known, found, given, rows=counts, warm_up=warm_up, repeats=repeats, progress=told)
+    with progress("measuring", measurements(given, counts, repeats), "inputs") as advance:
+        measured = profiled(known, found, given, rows=counts, warm_up=warm_up, repeats=repeats, progress=advance)
     all_times = CostDistributions.measured(measured.times, f"anytime profile {extractors}")
     costs = priced(known, {name: all_times.cost(name, quantile or 0.5) for name in all_times.groups})
     write_groups(costs, out)
@@ -142,5 +137,5 @@ def profile(
     console.print(profile_table(measured, costs))
     unmeasured = [group.name for group in costs.groups if not group.features and group.cost > 0]
     if unmeasured:
-        remark(f"not measured, as nobody computes them by themselves: {', '.join(unmeasured)}; they keep their costs")
+        remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
     console.print(f"wrote {out}" + (f" and {distributions}" if distributions else ""), markup=False)

@@ -1,4 +1,4 @@
-"""Models, evaluations and comparisons as tables for people and as values for programs."""
+"""Models, evaluations and certificates, as tables and as JSON values."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 BEST = 1 - 1e-9
-"""Shares of the best possible from here on are all of it: bounds are known to this tolerance."""
+"""Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
 
 OWN = ("step", "cost", "total", "r2", "cv error", "alpha")
-"""What a model itself says of a prefix."""
+"""Columns that come from the model itself."""
 
 
 def described(model: Model) -> dict[str, Any]:
-    """What `show --json` prints: the manifest, less the features of the groups."""
+    """Return the output of `show --json`: the manifest without the features of the groups."""
     values = model.manifest.model_dump(mode="json")
     values["cost_unit"] = model.groups.cost_unit
     values["features"] = len(model.groups.features)
@@ -45,7 +45,7 @@ def described(model: Model) -> dict[str, Any]:
 
 
 def _table(model: Model, own: Many[str], measures: Mapping[str, Many[float] | Many[str] | Float]) -> Table:
-    """A table of the prefixes with some of their own cells, and what is measured of each."""
+    """Return a table of the prefixes with some of their own columns, and with measures."""
     table = Table(box=None, pad_edge=False)
     for name in (*own, *measures):
         table.add_column(name, justify="right", no_wrap=True)
@@ -56,7 +56,7 @@ def _table(model: Model, own: Many[str], measures: Mapping[str, Many[float] | Ma
 
 
 def steps_table(model: Model) -> Table:
-    """The prefixes of a model, a row each."""
+    """Return a table of the prefixes of a model, one row each."""
     found = model.manifest.calibration
     measures: dict[str, Many[float] | Many[str]] = {}
     if model.manifest.certificate is not None:
@@ -69,7 +69,7 @@ def steps_table(model: Model) -> Table:
 
 
 def evaluation_table(model: Model, evaluated: Evaluation) -> Table:
-    """The prefixes of a model, with what they reach on a table of rows."""
+    """Return a table of the prefixes of a model with their measures on a data set."""
     undefined = ["-"] * len(evaluated.costs)
     measures: dict[str, Many[str] | Float] = {"test r2": undefined if evaluated.r2 is None else evaluated.r2}
     if evaluated.deviance is None:
@@ -82,7 +82,7 @@ def evaluation_table(model: Model, evaluated: Evaluation) -> Table:
         measures["NDCG@5"] = evaluated.ndcg
     if evaluated.coverage is not None and evaluated.size is not None:
         measures |= {"coverage": evaluated.coverage, _size(model): evaluated.size}
-    # What is measured must not be cut off in a narrow terminal; what was asked for is in `show`.
+    # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
     return _table(model, [name for name in OWN if name not in ("cost", "alpha")], measures)
 
 
@@ -91,7 +91,7 @@ def _cell(value: float | str) -> str:
 
 
 def _of_best(model: Model, prefix: int) -> str:
-    """Which share of the best possible a prefix reaches, never more than is known."""
+    """Return a prefix's share of the best possible, rounded down."""
     shares, found = model.certified_shares, model.manifest.certificate
     assert shares is not None  # noqa: S101
     assert found is not None  # noqa: S101
@@ -102,26 +102,26 @@ def _of_best(model: Model, prefix: int) -> str:
 
 
 def certificate_line(model: Model) -> str:
-    """What a model's certificate comes to, in a line."""
+    """Return the summary of a model's certificate, in one line."""
     found, shares = model.manifest.certificate, model.certified_shares
     if found is None or shares is None:
         return "not certified"
     cells = [_of_best(model, prefix) for prefix in range(1, model.steps + 1)]
-    among = " of the groups kept" if _left_out(model) else ""
+    among = " of the retained groups" if _left_out(model) else ""
     limits = f"{found.nodes} node{'s' * (found.nodes != 1)} for each"
     limits += "" if found.seconds is None else f", {found.seconds:g} s for all"
     best = cells.count("best")
     if best == len(cells):
-        return f"certified: every step is the best set{among} that its cost buys on the training data ({limits})"
+        return f"certified: every step is the best set{among} at its cost on the training data ({limits})"
     least = at_least(min(shares[1:]))
     return (
-        f"certified: every step explains at least {least} of what any set{among} of its cost can on the training data; "
+        f"certified: every step explains at least {least} of the best set{among} at its cost on the training data; "
         f"{best} of {len(cells)} are the best set ({limits})"
     )
 
 
 def certificate_values(model: Model) -> dict[str, Any]:
-    """What `certify --json` prints."""
+    """Return the output of `certify --json`."""
     found, shares = model.manifest.certificate, model.certified_shares
     if found is None or shares is None:
         return {}
@@ -144,7 +144,7 @@ def _size(model: Model) -> str:
 
 
 def _rows(model: Model) -> list[tuple[dict[str, str], str]]:
-    """Cells of each prefix by their columns, the base rate first, and the groups that it adds."""
+    """Return the cells of each prefix by column, the base rate first, and the groups that it adds."""
     prior = model.manifest.prior_error
     base = "-" if model.expected(0).r2 is None else "0"
     rows = [(dict(zip(OWN, ("0", "0", "0", base, _number(prior), ""), strict=True)), "(base rate)")]
@@ -166,7 +166,7 @@ def _number(value: float | None) -> str:
 
 
 def summary(model: Model) -> str:
-    """What else there is to say of a model, in lines."""
+    """Return a description of a model, in lines."""
     manifest = model.manifest
     origin, redundant = manifest.provenance, manifest.redundant
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
@@ -176,7 +176,7 @@ def summary(model: Model) -> str:
         f"model {model.name} {model.version}".rstrip()
         + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
         f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: "
-        f"{used} tell something, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
+        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
     ]
     if redundant.constant:
         lines.append(f"constant: {listed(redundant.constant, 20)}")
@@ -196,24 +196,27 @@ def summary(model: Model) -> str:
 
 
 def _stop(stopped: Stopped) -> str:
-    """Return a line that says where training stopped, why, and which groups are left out."""
-    left = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
+    """Return a line that states where training stopped, why, and which groups are left out."""
+    excluded = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
     if stopped.rule == "epsilon":
-        return f"stopped by epsilon {stopped.epsilon:g}: what is left is no longer than {stopped.longest:.3g}; {left}"
+        return (
+            f"stopped by epsilon {stopped.epsilon:g}: the longest remaining projection is {stopped.longest:.3g}; "
+            f"{excluded}"
+        )
     if stopped.rule == "validation" and stopped.errors is not None:
-        told = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
+        chosen = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
         best, last = map(_number, (stopped.errors[stopped.steps], stopped.errors[-1]))
-        return f"stopped by {stopped.validation}: {told}, {best} ({last} with all); {left}"
-    asked = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
-    if not asked:
-        return left
-    return f"not stopped by {' or '.join(asked)}; {left}"
+        return f"stopped by {stopped.validation}: {chosen}, {best} ({last} with all); {excluded}"
+    rules = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
+    if not rules:
+        return excluded
+    return f"not stopped by {' or '.join(rules)}; {excluded}"
 
 
 def _promise(model: Model) -> str:
     promised = model.manifest.guarantee
     if promised.gamma == 0:
-        return "none (gamma is 0: groups are combinations of others; a penalty would part them)"
+        return "none (gamma is 0: some groups are linear combinations of others; a penalty separates them)"
     if promised.gamma is not None:
         sets = f"any set {_of_groups(model)}of cost K"
         return f"F(prefix of cost B) >= (1 - exp(-{promised.gamma:.3g} B/K)) F({sets})"
@@ -228,21 +231,21 @@ def _promise(model: Model) -> str:
 
 
 def _left_out(model: Model) -> bool:
-    """Whether training left groups out."""
+    """Return whether training left groups out."""
     return model.manifest.stopped is not None and len(model.manifest.stopped.left_out) > 0
 
 
 def _of_groups(model: Model) -> str:
-    """Return which groups the sets of a guarantee consist of, where the model leaves some out."""
+    """Return the groups that the sets of a guarantee consist of, if the model leaves some out."""
     stopped = model.manifest.stopped
     if stopped is None or not stopped.left_out:
         return ""
-    # Without a rule the left-out groups never took part in training.
-    return "of the groups kept, " if stopped.rule is None else "of all groups trained on, "
+    # Without a rule, the left-out groups did not take part in training.
+    return "of the retained groups, " if stopped.rule is None else "of all training groups, "
 
 
 def evaluation_values(evaluated: Evaluation) -> dict[str, Any]:
-    """What `evaluate --json` prints."""
+    """Return the output of `evaluate --json`."""
     values: dict[str, Any] = {
         "rows": evaluated.rows,
         "stop": evaluated.stop,

@@ -1,4 +1,4 @@
-"""`anytime resequence`: reorder the groups of a model, without data for least squares."""
+"""`anytime resequence`: reorder the groups of a model; least squares needs no data."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import typer
 from anytime.cli.console import remark, results, working
 from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, check_out, workers
 from anytime.cli.report import steps_table, summary
-from anytime.cli.sources import open_again
+from anytime.cli.sources import open_retrained
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
 from anytime.inference.loaded import load
-from anytime.training.resequencing import Changes, kept_groups, left_out
+from anytime.training.resequencing import Changes, left_out, remaining_groups
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
 __all__ = ["resequence"]
 
 Costs = Annotated[Path | None, typer.Option("--costs", help="Groups file with the new costs.", show_default=False)]
-NewMethod = Annotated[Method | None, typer.Option("--method", help="Another criterion.", show_default=False)]
-NewAlpha = Annotated[
-    float | None, typer.Option("--alpha", help="Another penalty, for all prefixes.", show_default=False)
-]
+NewMethod = Annotated[Method | None, typer.Option("--method", help="New criterion.", show_default=False)]
+NewAlpha = Annotated[float | None, typer.Option("--alpha", help="New penalty, for all prefixes.", show_default=False)]
 CostBlind = Annotated[
     bool | None,
-    typer.Option("--cost-blind/--no-cost-blind", help="Forget costs in selection, or not.", show_default=False),
+    typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.", show_default=False),
 ]
 Doubling = Annotated[
     bool | None,
-    typer.Option("--doubling/--no-doubling", help="Take no step dearer than all before it, or do.", show_default=False),
+    typer.Option(
+        "--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not.", show_default=False
+    ),
 ]
 
 
@@ -45,51 +45,51 @@ def resequence(
     doubling: Doubling = None,
     first: First = None,
     no_first: Annotated[
-        bool, typer.Option("--no-first", help="Place no group first that the model has first.")
+        bool, typer.Option("--no-first", help="Ignore the groups that the model places first.")
     ] = False,
     without: Without = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="Table to fit on; least squares needs none.", show_default=False)
+        Path | None, typer.Option("--data", help="Table to fit on; not needed for least squares.", show_default=False)
     ] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
 ) -> None:
-    """Reorder the groups of a model: at other costs, by another rule, some first, without some.
+    """Reorder the groups of a model: for other costs, by another criterion, with some first, without some.
 
-    Least squares needs no data, only the moments in the model. Options that are not given stay as in the model.
+    Least squares needs no data, only the moments in the model. Omitted options stay as in the model.
     """
     check_out(out)
     if first and no_first:
-        raise TrainingError("--first and --no-first are given; expected one of them")
+        raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
     changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
     if costs is None and changes == Changes():
-        raise TrainingError("nothing changes; give --costs, --method, --alpha, --first, --without or another option")
+        raise TrainingError("no change requested; give --costs, --method, --alpha, --first, --without or others")
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
     ignored = [] if groups is None else left_out(loaded, groups)
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
-    again = None
+    retrained = None
     if data is not None and loaded.manifest.family != "gaussian":
-        again = open_again(
+        retrained = open_retrained(
             loaded,
-            kept_groups(loaded.groups, changes),
+            remaining_groups(loaded.groups, changes),
             data,
             weights=weights,
             drop_missing=drop_missing_target,
             jobs=workers(n_jobs),
         )
     elif data is not None:
-        remark("--data is not needed: the moments are in the model")
+        remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(loaded.groups) - len(changes.without)} groups and fitting every prefix"):
-        changed = resequenced(loaded, groups, out.stem, again, changes).save(out)
-    remark("one penalty for all prefixes, and none of them cross-validated: a model carries no folds")
+        changed = resequenced(loaded, groups, out.stem, retrained, changes).save(out)
+    remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
-        remark("not calibrated: these are other prefixes")
+        remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
-        remark("not certified: these are other costs")
+        remark("not certified: the costs or the order changed")
     console = results()
     console.print(steps_table(changed))
     console.print(summary(changed), markup=False)

@@ -1,4 +1,4 @@
-"""`anytime show`: what a model file holds."""
+"""`anytime show`: the content of a model file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["show"]
 
 
 def show(model: ModelFile, json: AsJson = False) -> None:
-    """Show the steps of a model: what each adds, costs and explains."""
+    """Show the steps of a model: the groups, cost and explained variance of each."""
     loaded = load(model)
     if json:
         print_json(described(loaded))

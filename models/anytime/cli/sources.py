@@ -1,8 +1,6 @@
-"""Where the rows of a table are gone over: in this process, or on a cluster; and where a pass is remembered.
+"""Sources of training data: a table, read in this process or on a cluster, or moments.
 
-From the options of `train` and `compare` to the moments of the folds.
-
-What `train` learns from: a table, or moments of one.
+The module turns the options of `train`, `compare` and `moments` into the moments of the folds.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from anytime.moments.files import StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
-from anytime.training.resequencing import Changes, Retrained, kept_groups, moments_of_groups
+from anytime.training.resequencing import Changes, Retrained, moments_of_groups, remaining_groups
 from anytime.types import FamilyName, Task
 
 if TYPE_CHECKING:
@@ -39,23 +37,23 @@ if TYPE_CHECKING:
     from anytime.training.dask import Cluster
 
 __all__ = [
-    "HERE",
+    "LOCAL",
+    "Backend",
     "BackendName",
     "CheckpointFile",
     "Given",
     "Meaning",
-    "Place",
     "Scheduler",
     "Source",
     "TableSource",
     "check_checkpoint",
     "check_other_rows",
     "checked_coverage",
-    "open_again",
+    "open_backend",
     "open_calibration",
+    "open_retrained",
     "open_source",
     "open_test",
-    "place",
     "source_of",
 ]
 
@@ -71,72 +69,72 @@ CheckpointFile = Annotated[
     Path | None,
     typer.Option(
         "--checkpoint",
-        help="File that remembers the pass over the table every 30 s: the same command goes on from there.",
+        help="File that stores the progress of reading every 30 s: the same command resumes from it.",
         show_default=False,
     ),
 ]
 
 
-class Place(NamedTuple):
-    """Where the rows of a table are gone over: on a cluster, or here where None; and what remembers how far."""
+class Backend(NamedTuple):
+    """Where the rows of a table are read: on a cluster, or in this process if None; and the checkpoint of the pass."""
 
     cluster: Cluster | None = None
     checkpoint: Checkpoint | None = None
 
     def done(self) -> None:
-        """What the pass was for is written: forget it."""
+        """Remove the checkpoint after the command has written its result."""
         if self.checkpoint is not None:
             self.checkpoint.remove()
 
 
-HERE = Place()
+LOCAL = Backend()
 
 
 def check_checkpoint(checkpoint: Path | None, files: Mapping[str, Path | None]) -> None:
-    """Refuse a checkpoint that is one of the files which the command reads or writes, for it is removed at the end."""
+    """Refuse a checkpoint that is also a file of the command, because the checkpoint is removed at the end."""
     for what, path in files.items():
         if checkpoint is not None and path is not None and path.resolve() == checkpoint.resolve():
-            raise TrainingError(
-                f"--checkpoint is {str(checkpoint)!r}, which is {what} as well; expected a file of its own"
-            )
+            raise TrainingError(f"--checkpoint is {str(checkpoint)!r}, which is also {what}; expected a separate file")
 
 
 @contextmanager
-def place(backend: Literal["local", "dask"], scheduler: str | None, checkpoint: Path | None) -> Iterator[Place]:
-    """What --backend, --scheduler and --checkpoint say.
+def open_backend(
+    backend: Literal["local", "dask"], scheduler: str | None, checkpoint: Path | None
+) -> Iterator[Backend]:
+    """Return the backend that --backend, --scheduler and --checkpoint select.
 
     Raises
     ------
     TrainingError
-        They do not go together, or no scheduler answers.
+        The options conflict, or no scheduler answers.
     """
     if backend == "local":
         if scheduler is not None:
-            raise TrainingError("--scheduler goes with --backend dask")
+            raise TrainingError("--scheduler requires --backend dask")
         if checkpoint is not None:
             check_directory(checkpoint)
-        yield HERE if checkpoint is None else Place(None, Checkpoint(checkpoint))
+        yield LOCAL if checkpoint is None else Backend(None, Checkpoint(checkpoint))
         return
     if scheduler is None:
         raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
     if checkpoint is not None:
-        raise TrainingError("--checkpoint goes with --backend local; what a cluster loses it reads again by itself")
+        raise TrainingError("--checkpoint requires --backend local; a cluster rereads lost parts by itself")
     from anytime.training.dask import connected  # noqa: PLC0415
 
     with connected(scheduler) as cluster:
-        yield Place(cluster)
+        yield Backend(cluster)
 
 
 COVERAGE = 0.9
-"""What is to be covered unless told."""
+"""Default coverage."""
 
 
-FEW = 20
-"""Different whole numbers up to which a target may well be classes."""
+MAX_LIKELY_CLASSES = 20
+"""Maximum number of distinct whole numbers for which the target may be classes."""
 
 
 class Meaning(NamedTuple):
-    """What columns mean, whichever table they are in."""
+    """The meaning of the columns of any table."""
 
     groups: FeatureGroups
     target: Target
@@ -146,40 +144,40 @@ class Meaning(NamedTuple):
 
 
 class Source(Protocol):
-    """What a model is trained from."""
+    """The data that a model is trained from."""
 
     @property
     def meaning(self) -> Meaning:
-        """What its columns mean."""
+        """The meaning of its columns."""
 
     @property
     def remark(self) -> str:
-        """What else is to be said of its task."""
+        """An addition to the message about its task."""
 
     @property
     def name(self) -> str:
-        """Where its rows come from."""
+        """Name of the data."""
 
     def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
-        """Moments of each fold."""
+        """Return the moments of each fold."""
 
     def observed(self, folds: int, seed: int, jobs: int) -> Observations:
-        """The rows themselves, in the same folds, for a likelihood."""
+        """Return the rows themselves, in the same folds, for a likelihood."""
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table opened for training, how many of its rows have a target, and what else is to be said of its task."""
+    """A table opened for training, the number of rows with a target, and an addition to the message about its task."""
 
     dataset: Dataset
     rows: int
     remark: str
     stratified: bool
-    place: Place = HERE
+    backend: Backend = LOCAL
 
     @property
     def meaning(self) -> Meaning:
-        """What its columns mean."""
+        """The meaning of its columns."""
         data = self.dataset
         return Meaning(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
@@ -189,21 +187,21 @@ class TableSource:
         return Path(self.dataset.table.name).name
 
     def moments(self, folds: int, seed: int, jobs: int) -> list[Moments]:
-        """Moments of each fold, while progress is told."""
-        cluster, checkpoint = self.place
+        """Return the moments of each fold, and show progress."""
+        cluster, checkpoint = self.backend
         count = self._count(folds)
-        with progress(f"reading {self.name}", self.rows) as told:
+        with progress(f"reading {self.name}", self.rows) as advance:
             if cluster is not None:
-                return cluster.moments(self.dataset, count, seed=seed, stratified=self.stratified, progress=told)
+                return cluster.moments(self.dataset, count, seed=seed, stratified=self.stratified, progress=advance)
             return self.dataset.moments(
-                count, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=told, checkpoint=checkpoint
+                count, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=advance, checkpoint=checkpoint
             )
 
     def observed(self, folds: int, seed: int, jobs: int) -> Observations:
-        """The rows themselves, in the same folds, for a likelihood."""
+        """Return the rows themselves, in the same folds, for a likelihood."""
         count = self._count(folds)
-        if self.place.cluster is not None:
-            return self.place.cluster.observed(self.dataset, count, seed=seed, stratified=self.stratified)
+        if self.backend.cluster is not None:
+            return self.backend.cluster.observed(self.dataset, count, seed=seed, stratified=self.stratified)
         blocks = self.dataset.blocks(FoldAssigner(count, seed, stratified=self.stratified))
         return Observed(blocks, self.dataset.target, jobs)
 
@@ -223,14 +221,14 @@ def open_source(
     drop: Many[str] | None,
     drop_missing: bool,
     known: Target | None = None,
-    place: Place = HERE,
+    backend: Backend = LOCAL,
     changes: Changes | None = None,
 ) -> TableSource:
-    """Open and check everything that training will read; remarks say what was settled and what is left out."""
-    loaded = _without(kept_groups(load_groups(groups), changes or Changes()), drop or ())
-    table = open_table(data if place.cluster is None else data.resolve())
-    if place.cluster is not None and len(table.starts) == 1:
-        remark(f"{data.name} is one piece, for one worker: row groups or a directory of Parquet files are shared out")
+    """Open and check all that training reads; remarks report the target's meaning and excluded columns and rows."""
+    loaded = _without(remaining_groups(load_groups(groups), changes or Changes()), drop or ())
+    table = open_table(data if backend.cluster is None else data.resolve())
+    if backend.cluster is not None and len(table.starts) == 1:
+        remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     survey = survey_target(table, target, drop_missing=drop_missing)
     settled = settle_target(survey, task, family) if known is None else known
     dataset = Dataset(table, loaded, settled, query, weights, drop_missing)
@@ -239,41 +237,41 @@ def open_source(
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
-    said = _remark(survey, dataset.target, family)
-    return TableSource(dataset, survey.rows - survey.missing, said, stratified(family), place)
+    note = _remark(survey, dataset.target, family)
+    return TableSource(dataset, survey.rows - survey.missing, note, stratified(family), backend)
 
 
 def _remark(survey: Survey, target: Target, family: FamilyName) -> str:
-    """The classes, or a hint that there might be some."""
+    """Return the classes, or a hint that the target might be classes."""
     if target.classes is not None:
         likelihood = "binomial" if len(target.classes) == 2 else "multinomial"
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
         return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
     count = len(survey.values[0])
-    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= FEW
-    return f" ({count} whole numbers; --task multiclass makes them classes)" if few_integers else ""
+    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= MAX_LIKELY_CLASSES
+    return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
 
 
 def open_test(test: Path, source: Source) -> Dataset:
-    """A table to measure on, with the columns of the source, checked before the long pass over it."""
-    return _beside(test, source)[0]
+    """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
+    return _open_like(test, source)[0]
 
 
 def check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str = "the model learns from") -> None:
-    """Refuse tables, by option, that must hold rows of their own: not those to learn from, nor each other's."""
+    """Refuse tables, by option, that must have their own rows: not those of the training data, nor each other's."""
     uses = {data: use_of_data}
     for option, path in tables.items():
         for other, use in uses.items():
             if path is not None and path.exists() and other.exists() and path.samefile(other):
-                raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table of other rows")
+                raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
         if path is not None:
-            uses[path] = f"{option} takes"
+            uses[path] = f"{option} uses"
 
 
 def checked_coverage(coverage: float | None, calibrate: Path | None) -> float:
-    """The value of --coverage, where there is a table to calibrate on."""
+    """Return the value of --coverage; it requires a table to calibrate on."""
     if calibrate is None and coverage is not None:
-        raise TrainingError(f"--coverage is {coverage}, and no table is given to calibrate on; add --calibrate TABLE")
+        raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
     return COVERAGE if coverage is None else coverage
 
 
@@ -285,7 +283,7 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
     TrainingError
         It has too few rows, or rows have weights: the threshold of a weighted table depends on the weight of the row to
         predict (Tibshirani, Barber, Candès and Ramdas 2019, "Conformal prediction under covariate shift"), and requests
-        carry no weights.
+        contain no weights.
     """
     if source.meaning.weights is not None:
         raise TrainingError(
@@ -293,13 +291,13 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = _beside(calibrate, source)
+    dataset, rows = _open_like(calibrate, source)
     conformal_rank(rows, coverage)
     return dataset
 
 
-def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
-    """A table with the columns of the source, checked, and how many of its rows have a target."""
+def _open_like(path: Path, source: Source) -> tuple[Dataset, int]:
+    """Open and check a table with the columns of the source; return it with the number of its rows with a target."""
     like = source.meaning
     table = open_table(path)
     query = like.query if like.query is not None and table.has(like.query) else None
@@ -309,10 +307,10 @@ def _beside(path: Path, source: Source) -> tuple[Dataset, int]:
     return dataset, survey.rows - survey.missing
 
 
-def open_again(
+def open_retrained(
     model: Model, groups: FeatureGroups, data: Path, *, weights: str | None, drop_missing: bool, jobs: int
 ) -> Retrained:
-    """The rows that a model's likelihood is fitted on again, of some of its groups, with their moments."""
+    """Open the rows for refitting a model's likelihood on some of its groups, with their moments."""
     manifest, table = model.manifest, open_table(data)
     survey = survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
@@ -330,9 +328,10 @@ def _without(groups: FeatureGroups, drop: Many[str]) -> FeatureGroups:
 
 
 class Given(NamedTuple):
-    """The options that say what the columns of a table mean.
+    """The options that define the meaning of a table's columns.
 
-    `known` is the meaning of the target, if that is settled; `changes` names groups to leave out or to place first.
+    `known` is the meaning of the target if it is already determined; `changes` names groups to leave out or to place
+    first.
     """
 
     groups: Path | None
@@ -348,42 +347,40 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _KeptSource:
-    """Moments as a source, of some or all of their groups, in the folds that they were made with."""
+class _MomentsSource:
+    """Stored moments as a source, of some or all of their groups, in their own folds."""
 
-    kept: StoredMoments
+    stored: StoredMoments
     meaning: Meaning
     remark: str
 
     @property
     def name(self) -> str:
-        """The tables."""
-        return ", ".join(self.kept.record.data)
+        """Names of the tables."""
+        return ", ".join(self.stored.record.data)
 
     def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
-        """Moments of each fold."""
-        groups = self.kept.record.groups
-        return [moments_of_groups(part, groups, self.meaning.groups) for part in self.kept.parts]
+        """Return the moments of each fold."""
+        groups = self.stored.record.groups
+        return [moments_of_groups(part, groups, self.meaning.groups) for part in self.stored.parts]
 
     def observed(self, _folds: int, _seed: int, _jobs: int) -> Observations:
-        """Refuse: there are no rows."""
-        raise TrainingError("moments have no rows, which likelihoods are fitted on; train on the table")
+        """Raise TrainingError: moments have no rows."""
+        raise TrainingError("a likelihood is fitted on rows, and moments have none; train on the table")
 
 
-def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
-    """Open a table or moments, and check them.
+def source_of(data: Path, given: Given, backend: Backend = LOCAL) -> Source:
+    """Open and check a table or moments.
 
     Raises
     ------
     TrainingError
-        An option that a table needs is left out, or one is given that moments do not take.
+        An option that a table requires is missing, or an option does not apply to moments.
     """
     if are_moments(data):
-        if place != HERE:
-            raise TrainingError(
-                f"--backend and --checkpoint are for reading rows; {str(data)!r} holds moments, summed already"
-            )
-        return _kept(data, given)
+        if backend != LOCAL:
+            raise TrainingError(f"--backend and --checkpoint apply to reading rows; {str(data)!r} contains moments")
+        return _moments_source(data, given)
     for option, value in (("--groups", given.groups), ("--target", given.target)):
         if not value:
             raise TrainingError(f"{str(data)!r} is a table; give {option}")
@@ -399,32 +396,32 @@ def source_of(data: Path, given: Given, place: Place = HERE) -> Source:
         drop=given.drop,
         drop_missing=given.drop_missing,
         known=given.known,
-        place=place,
+        backend=backend,
         changes=given.changes,
     )
 
 
-def _kept(path: Path, given: Given) -> _KeptSource:
-    kept = StoredMoments.load(path)
-    record = kept.record
+def _moments_source(path: Path, given: Given) -> _MomentsSource:
+    stored = StoredMoments.load(path)
+    record = stored.record
     if given.family != "gaussian":
         raise TrainingError(
-            f"family {given.family!r} is fitted on rows, and {str(path)!r} holds moments; train on the table"
+            f"family {given.family!r} is fitted on rows, and {str(path)!r} contains moments; train on the table"
         )
-    asked = {
+    table_options = {
         "--query": given.query,
         "--weights": given.weights,
         "--drop": given.drop,
         "--drop-missing-target": given.drop_missing,
     }
-    for option, value in asked.items():
+    for option, value in table_options.items():
         if value:
-            raise TrainingError(f"{option} goes with a table; {str(path)!r} holds moments, in which that is settled")
+            raise TrainingError(f"{option} requires a table; {str(path)!r} contains moments, which determine it")
     if given.target and tuple(given.target) != record.target:
         raise TrainingError(f"--target is {', '.join(given.target)}; the moments are of {', '.join(record.target)}")
     if given.task not in ("auto", record.task):
         raise TrainingError(f"--task is {given.task}; the moments are of task {record.task}")
     groups = record.groups if given.groups is None else record.groups.with_costs(load_groups(given.groups))
-    remark = f", {kept.total.rows} rows in {record.folds} folds"
-    meaning = Meaning(kept_groups(groups, given.changes), kept.target, record.query, record.weights)
-    return _KeptSource(kept, meaning, remark)
+    remark = f", {stored.total.rows} rows in {record.folds} folds"
+    meaning = Meaning(remaining_groups(groups, given.changes), stored.target, record.query, record.weights)
+    return _MomentsSource(stored, meaning, remark)

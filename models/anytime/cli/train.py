@@ -37,9 +37,9 @@ from anytime.cli.sources import (
     check_checkpoint,
     check_other_rows,
     checked_coverage,
+    open_backend,
     open_calibration,
     open_test,
-    place,
     source_of,
 )
 from anytime.evaluation import evaluate as evaluation
@@ -54,25 +54,25 @@ __all__ = ["train"]
 
 Calibrating = Annotated[
     Path | None,
-    typer.Option("--calibrate", help="Table of other rows, for intervals or sets that cover.", show_default=False),
+    typer.Option("--calibrate", help="Table of other rows, for calibrated intervals or sets.", show_default=False),
 ]
 Coverage = Annotated[
     float | None,
-    typer.Option("--coverage", help="Share of rows that they are to cover; 0.9 by default.", show_default=False),
+    typer.Option("--coverage", help="Coverage of intervals or sets; 0.9 by default.", show_default=False),
 ]
 Epsilon = Annotated[
     float | None,
     typer.Option(
-        "--epsilon", help="Stop where no group left has a longer projection of the residual.", show_default=False
+        "--epsilon", help="Stop when no remaining group has a longer projection of the residual.", show_default=False
     ),
 ]
 Validating = Annotated[
     Path | None,
     typer.Option(
-        "--validation", help="Table of other rows: keep the prefix with the least error there.", show_default=False
+        "--validation", help="Table of other rows: stop at the prefix with the least error there.", show_default=False
     ),
 ]
-TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or moments of one.", show_default=False)]
+TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.", show_default=False)]
 Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 
@@ -84,29 +84,30 @@ def train(
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
         typer.Option(
-            help="auto: that of --family; else floats and most integers regression, two values binary, text multiclass."
+            help="auto: as --family; else floats and most integers regression, two values binary, text multiclass."
         ),
     ] = "auto",
     family: Annotated[
         FamilyName | None,
         typer.Option(
-            help="What is fitted; gaussian (least squares) by default, poisson for counts.", show_default=False
+            help="Likelihood to fit; gaussian (least squares) by default, poisson for counts.", show_default=False
         ),
     ] = None,
     method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
-    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Forget costs in selection.")] = False,
+    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = False,
     doubling: Annotated[
-        bool, typer.Option("--doubling", help="Take no step dearer than all before it: a bound at every budget.")
+        bool,
+        typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget."),
     ] = False,
     first: First = None,
     without: Without = None,
     alpha: Alpha = "cv",
     folds: Folds = 5,
     one_se: Annotated[
-        bool, typer.Option("--one-se", help="Take the largest penalty within one standard error of the best.")
+        bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = False,
     nested: Annotated[
-        bool, typer.Option("--nested", help="Measure errors with the order learned in each fold.")
+        bool, typer.Option("--nested", help="Measure errors with the order relearned in each fold.")
     ] = False,
     epsilon: Epsilon = None,
     validation: Validating = None,
@@ -128,8 +129,8 @@ def train(
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
-    Values missing in a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
-    moments`) least squares is trained without a table, by the groups and folds that they were made with.
+    Missing values of a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
+    moments`) least squares is trained without a table, with the groups and folds of the moments.
     """
     settled = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
@@ -145,7 +146,7 @@ def train(
     check_out(out)
     tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
     check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
-    with place(backend, scheduler, checkpoint) as where:
+    with open_backend(backend, scheduler, checkpoint) as where:
         given = Given(groups, target, task, settled, query, weights, drop, drop_missing_target, changes=changes)
         source = source_of(data, given, where)
         calibrating = None if calibrate is None else open_calibration(calibrate, source, share)

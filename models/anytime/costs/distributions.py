@@ -1,19 +1,18 @@
-"""A histogram whose sum is known: counts in buckets, as a running service tells what its groups take.
+"""Distributions of the time that groups take: samples, or a histogram whose sum is known, as a service exports it.
 
-Of all distributions with these counts and this sum the one is taken that assumes least, that of the largest entropy.
-Its density within each bucket is proportional to exp(t x), with one t for all of them, found from the sum: a histogram
-of which every value is in one bucket has its mean, and not the middle of the bucket. Where values are beyond the last
-bound the sum says nothing of the buckets: they are uniform then, and an exponential tail takes the rest of the sum.
+Among all distributions with the counts and the sum of a histogram, `Histogram` uses the one with the largest entropy.
+Its density within each bucket is proportional to exp(t x), with one t for all buckets that follows from the sum. If all
+values are in one bucket, the mean is therefore exact rather than the middle of the bucket. If some values exceed the
+last bound, the sum says nothing about the buckets: they are uniform, and an exponential tail accounts for the rest of
+the sum.
 
-What computing groups takes, as distributions and not as numbers alone: measured one by one, or as a histogram.
-
-They are kept in a JSON file beside the groups file::
+Distributions are stored in a JSON file next to the groups file::
 
     {"format": 1, "unit": "ms", "source": "anytime profile", "paired": true,
      "groups": {"hog": {"samples": [2.41, 2.38]}, "speed": {"bounds": [0.1, 0.2], "counts": [7, 3, 0], "sum": 0.96}}}
 
-Samples are `paired` where those at one place belong to the same input: a large picture is slow for every group, and who
-draws costs at random must then draw them together. Histograms cannot be paired.
+Samples are `paired` if samples at the same position belong to the same input: a large picture is slow for every group,
+so random costs must be drawn together. Histograms have no pairs.
 """
 
 from __future__ import annotations
@@ -42,17 +41,18 @@ __all__ = [
 ]
 
 STEEPEST = 500.0
-"""Largest slope of the log-density, in widths of the widest bucket: all of its values are then at one of its ends."""
+"""Largest slope of the log-density, in widths of the widest bucket: all its values are then at one of its ends."""
 
 
 class Histogram(BaseModel):
-    """How many values lie in each bucket, and their sum.
+    """The number of values in each bucket, and their sum.
 
     Attributes
     ----------
-    bounds : upper ends of the buckets, rising; the first begins at 0, one without an end follows the last.
-    counts : values in each bucket, above the bound before and up to its own; one more than there are bounds.
-    sum : of all values, in the unit of the bounds.
+    bounds : upper ends of the buckets, increasing; the first bucket begins at 0, and one without an end follows the
+        last.
+    counts : values in each bucket, above the previous bound and up to its own; one more than there are bounds.
+    sum : sum of all values, in the unit of the bounds.
     """
 
     model_config = ConfigDict(
@@ -68,7 +68,7 @@ class Histogram(BaseModel):
         if len(self.counts) != len(self.bounds) + 1:
             raise ValueError(f"{len(self.counts)} counts for {len(self.bounds)} bounds; expected one more count")
         if self.bounds[0] <= 0 or any(low >= high for low, high in pairwise(self.bounds)):
-            raise ValueError("the bounds do not rise from above 0; expected the upper ends of buckets, in order")
+            raise ValueError("the bounds are not positive and increasing; expected the upper ends of buckets, in order")
         if min(self.counts) < 0 or not any(self.counts):
             raise ValueError("the counts are negative, or all 0; expected at least one value")
         return self
@@ -80,23 +80,23 @@ class Histogram(BaseModel):
 
     @property
     def mean(self) -> float:
-        """Mean of the values, which is exact."""
+        """Mean of the values; it is exact."""
         return self.sum / self.count
 
     def bucket(self, q: float) -> tuple[float, float]:
-        """Lower and upper end of the bucket in which the q-quantile lies, all that is certain of it."""
+        """Return the lower and upper end of the bucket that contains the q-quantile."""
         edges = np.array([0.0, *self.bounds, np.inf])
-        k = int(self._places(np.array([q]))[0])
+        k = int(self._buckets(np.array([q]))[0])
         return float(edges[k]), float(edges[k + 1])
 
     def quantiles(self, q: Float) -> Float:
-        """Quantiles of the distribution of the module's head, by q of 0 to 1 in any shape."""
-        k = self._places(q)
+        """Return quantiles of the distribution in the module docstring, for q from 0 to 1 in any shape."""
+        k = self._buckets(q)
         u = np.clip((q * self.count - self._below[k]) / self._counts[k], 0.0, 1.0)
         last = len(self.bounds)
         inside = np.minimum(k, last - 1)
         low, width = self._lows[inside], self._widths[inside]
-        # Rounding must not lead out of the bucket.
+        # Rounding must not leave the bucket.
         within = np.clip(low + width * _inverse(u, self._slope * width), low, np.array(self.bounds)[inside])
         tail = self.bounds[-1] - self._excess * np.log1p(-np.minimum(u, 1 - 1e-12))
         return np.where(k == last, tail, within)
@@ -107,7 +107,7 @@ class Histogram(BaseModel):
 
     @cached_property
     def _below(self) -> Float:
-        """Values in the buckets before each, (buckets,)."""
+        """Number of values below each bucket, (buckets,)."""
         return np.cumsum(self._counts) - self._counts
 
     @cached_property
@@ -120,16 +120,16 @@ class Histogram(BaseModel):
 
     @cached_property
     def _slope(self) -> float:
-        """The t of the module's head."""
+        """The t of the module docstring."""
         counts = self._counts[:-1]
         if self.counts[-1]:
             return 0.0
-        held = counts > 0
-        counts, lows, widths = counts[held], self._lows[held], self._widths[held]
+        filled = counts > 0
+        counts, lows, widths = counts[filled], self._lows[filled], self._widths[filled]
         widest = widths.max()
 
         def missing(z: float) -> float:
-            """By how much the sum at this slope is short of the true one."""
+            """Return how much the sum at this slope is less than the true sum."""
             return self.sum - float(counts @ (lows + widths * _mean(z * widths / widest)))
 
         if missing(-STEEPEST) <= 0:  # rounding, or values at the very ends
@@ -140,41 +140,41 @@ class Histogram(BaseModel):
 
     @cached_property
     def _excess(self) -> float:
-        """By how much values beyond the last bound are above it, in the mean."""
+        """Mean excess of values beyond the last bound over that bound."""
         if not self.counts[-1]:
             return 0.0
         rest = self.sum - float(self._counts[:-1] @ (self._lows + self._widths / 2))
         return max(rest / self.counts[-1] - self.bounds[-1], 0.0)
 
-    def _places(self, q: Float) -> np.typing.NDArray[np.intp]:
-        """Bucket of each quantile, one that has values."""
+    def _buckets(self, q: Float) -> np.typing.NDArray[np.intp]:
+        """Return the bucket of each quantile, one that has values."""
         ends = np.cumsum(self._counts)
-        held = np.flatnonzero(self._counts)
-        # At 0 it is the first bucket that has values; rounding must not lead beyond the last one.
-        at = np.searchsorted(ends[held], np.asarray(q) * self.count * (1 - 1e-12), side="left")
-        found: np.typing.NDArray[np.intp] = held[np.minimum(at, len(held) - 1)]
+        filled = np.flatnonzero(self._counts)
+        # At 0 it is the first bucket that has values; rounding must not exceed the last one.
+        at = np.searchsorted(ends[filled], np.asarray(q) * self.count * (1 - 1e-12), side="left")
+        found: np.typing.NDArray[np.intp] = filled[np.minimum(at, len(filled) - 1)]
         return found
 
 
 def _mean(z: Float) -> Float:
-    """Mean of the density proportional to exp(z u) on 0 to 1."""
+    """Return the mean of the density proportional to exp(z u) on 0 to 1."""
     flat = np.abs(z) < 1e-3
     safe = np.where(flat, 1.0, z)
     return np.where(flat, 0.5 + z / 12, 1 / -np.expm1(-safe) - 1 / safe)
 
 
 def _inverse(u: Float, z: Float) -> Float:
-    """Quantile u of the density proportional to exp(z v) on 0 to 1."""
+    """Return quantile u of the density proportional to exp(z v) on 0 to 1."""
     flat = np.abs(z) < 1e-6
     safe = np.where(flat, 1.0, z)
-    # By the end at which the density is larger, so that nothing overflows.
+    # Start from the end with the larger density, so that nothing overflows.
     falling = np.log((1 - u) + u * np.exp(-np.abs(safe))) / -np.abs(safe)
     rising = 1 + np.log(u + (1 - u) * np.exp(-np.abs(safe))) / np.abs(safe)
     return np.where(flat, u, np.where(safe < 0, falling, rising))
 
 
 DIGITS = 4
-"""Significant digits of what is measured."""
+"""Significant digits of measured values."""
 
 _MILLISECONDS = {
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
@@ -186,7 +186,7 @@ _Time = Annotated[float, Field(ge=0)]
 
 
 class Samples(BaseModel):
-    """Values that were measured one by one."""
+    """Individually measured values."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,)
@@ -206,16 +206,16 @@ class Samples(BaseModel):
 
     @cached_property
     def array(self) -> Float:
-        """The values, (count,), as they came."""
+        """The values, (count,), in the order of measurement."""
         return np.array(self.samples, dtype=np.float64)
 
     def quantiles(self, q: Float) -> Float:
-        """Quantiles of the values, by q of 0 to 1 in any shape: each is one of the values."""
+        """Return quantiles of the values, for q from 0 to 1 in any shape: each is one of the values."""
         return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
 
 
 def _kind(group: Any) -> str:
-    """Which of the two a group is, read or made, so that what is wrong is told of that one."""
+    """Return whether a group is samples or a histogram, so that validation reports the errors of that type."""
     is_samples = "samples" in group if isinstance(group, Mapping) else isinstance(group, Samples)
     return "samples" if is_samples else "histogram"
 
@@ -224,12 +224,12 @@ _Group = Annotated[Annotated[Samples, Tag("samples")] | Annotated[Histogram, Tag
 
 
 class CostDistributions(BaseModel):
-    """What computing each group takes, in milliseconds.
+    """Distributions of the time to compute each group, in milliseconds.
 
     Attributes
     ----------
-    source : where they come from, in words.
-    paired : whether the samples at one place belong to the same input; see the module's head.
+    source : description of where they come from.
+    paired : whether the samples at one position belong to the same input; see the module docstring.
     groups : by name.
     """
 
@@ -246,23 +246,25 @@ class CostDistributions(BaseModel):
         if self.paired:
             counts = {group.count for group in self.groups.values() if isinstance(group, Samples)}
             if len(counts) != 1 or any(isinstance(group, Histogram) for group in self.groups.values()):
-                raise ValueError("paired groups have samples alone, and as many each")
+                raise ValueError("paired groups need samples, the same number for each group")
         return self
 
     @classmethod
     def measured(cls, times: Mapping[str, Float], source: str, *, paired: bool = True) -> CostDistributions:
-        """Of samples, (count,) milliseconds each, to four significant digits."""
+        """Return the distributions of samples, (count,) milliseconds each, to four significant digits."""
         rounded = {name: tuple(_rounded(value) for value in each.tolist()) for name, each in times.items()}
-        return cls(source=source, paired=paired, groups={name: Samples(samples=kept) for name, kept in rounded.items()})
+        return cls(
+            source=source, paired=paired, groups={name: Samples(samples=samples) for name, samples in rounded.items()}
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
-        """Read and check a file.
+        """Read and validate a file.
 
         Raises
         ------
         GroupsError
-            It is not there, or holds something else.
+            The file does not exist or has other content.
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
@@ -276,20 +278,20 @@ class CostDistributions(BaseModel):
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise GroupsError(
-                f"{str(path)!r} holds no distributions of costs ({where}: {first['msg'].lower()}); expected a file "
-                "that 'anytime profile' or 'anytime costs' wrote by --distributions"
+                f"{str(path)!r} contains no cost distributions ({where}: {first['msg'].lower()}); expected a file "
+                "from 'anytime profile' or 'anytime costs' with --distributions"
             ) from None
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the content of the file."""
         return self.model_dump_json(indent=None) + "\n"
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Which of some groups it does not have."""
+        """Return the groups, among some, that have no distribution."""
         return [name for name in names if name not in self.groups]
 
     def draw(self, names: Iterable[str], draws: int, rng: np.random.Generator) -> Float:
-        """Random costs of groups that it has, (draws, groups), in milliseconds: those of one input in each row."""
+        """Return random costs of groups, (draws, groups), in milliseconds; if paired, each row belongs to one input."""
         found = [self.groups[name] for name in names]
         if self.paired:
             arrays = [group.array for group in found if isinstance(group, Samples)]
@@ -299,18 +301,18 @@ class CostDistributions(BaseModel):
         return np.stack(columns, axis=1) if columns else np.zeros((draws, 0))
 
     def cost(self, name: str, quantile: float | None) -> float:
-        """What a group costs: its mean, or a quantile; in milliseconds to four significant digits."""
+        """Return the cost of a group: its mean, or a quantile; in milliseconds to four significant digits."""
         group = self.groups[name]
         return _rounded(group.mean if quantile is None else float(group.quantiles(np.array(quantile))))
 
 
 def checked_quantile(quantile: float | None) -> float | None:
-    """The value of --cost-quantile.
+    """Return the value of --cost-quantile.
 
     Raises
     ------
     GroupsError
-        It is not between 0 and 1.
+        The quantile is not between 0 and 1.
     """
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
@@ -318,12 +320,12 @@ def checked_quantile(quantile: float | None) -> float | None:
 
 
 def milliseconds(unit: str) -> float | None:
-    """How many milliseconds a unit of cost is; None where it is no time."""
+    """Return the number of milliseconds in a cost unit; None if it is not a unit of time."""
     return _MILLISECONDS.get(unit.strip().lower())
 
 
 def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
-    """Groups at costs in milliseconds; those that are not among them keep theirs, in milliseconds too.
+    """Return the groups with costs in milliseconds; other groups keep their costs, converted to milliseconds.
 
     Parameters
     ----------
@@ -332,7 +334,7 @@ def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
     Raises
     ------
     GroupsError
-        A cost is of no such group; or a group that keeps its cost has one that is no time.
+        A cost names no group of these; or a group without a new cost has one that is not a time.
     """
     for name in costs:
         if name not in groups.positions:
@@ -341,14 +343,14 @@ def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
     unknown = [group.name for group in groups.groups if group.name not in costs and group.cost > 0]
     if factor is None and unknown:
         raise GroupsError(
-            f"{listed(unknown)} cannot be measured and keep a cost in {groups.cost_unit!r}, which is no time; "
+            f"{listed(unknown)} have no measured cost, and {groups.cost_unit!r} is not a unit of time; "
             "give their costs in ms, and cost_unit ms"
         )
-    told = [
+    repriced = [
         group.model_copy(update={"cost": costs.get(group.name, group.cost * (factor or 0.0))})
         for group in groups.groups
     ]
-    return FeatureGroups(cost_unit="ms", groups=tuple(told))
+    return FeatureGroups(cost_unit="ms", groups=tuple(repriced))
 
 
 def _rounded(value: float) -> float:

@@ -1,9 +1,9 @@
-"""Whether other costs would change a model's sequence, and what is lost by leaving it as it is.
+"""Effect of new costs on a model's sequence: whether it would change, and what the current sequence loses.
 
-Both curves are at the new costs: that of the sequence as it stands, and that of the sequence that would be learned now.
-By least squares the latter is learned from the moments that the model carries; a likelihood is fitted on its rows
-again, and where there are none the curve is *estimated*: the steps keep what they gained, and are sorted by what they
-gain for the new costs, each after those that it requires.
+The module compares two curves at the new costs: the curve of the current sequence and that of the sequence that
+training would choose now. For least squares the new sequence is learned from the moments in the model. A likelihood is
+refitted on its rows. Without moments or rows the curve is *estimated*: the steps retain their gains and are sorted by
+gain per new cost, each after the steps that it requires.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Order:
     ----------
     steps : the groups that each step adds, the chosen one last.
     costs : (steps + 1,) cumulative cost.
-    explained : (steps + 1,) F of each prefix in training, as a share of the risk of the base rate. Both sequences are
-        at the penalty that ordered the groups, so their difference is what the order loses.
-    r2 : (steps + 1,) R² in training of each prefix by the coefficients that its model stores, or None where a response
-        is constant.
+    explained : (steps + 1,) F of each prefix in training, as a share of the risk of the base rate. Both sequences use
+        the penalty that ordered the groups, so their difference is what the order loses.
+    r2 : (steps + 1,) training R² of each prefix, from the coefficients stored in its model, or None if a response is
+        constant.
     """
 
     steps: tuple[tuple[str, ...], ...]
@@ -46,19 +46,19 @@ class Order:
     r2: Float | None
 
     def at(self, budget: float) -> float | None:
-        """Return R² in training within a budget."""
+        """Return the training R² within a budget."""
         return None if self.r2 is None else float(self.r2[affordable(self.costs, budget)])
 
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """The sequence as it stands beside the one that would be learned, both at the new costs.
+    """The current sequence and the one that training would choose now, both at the new costs.
 
     Attributes
     ----------
     groups : the groups at the new costs.
-    staying, moving : the two.
-    estimated : whether `moving` is estimated from the steps' own gains, for want of moments or rows.
+    staying, moving : the current and the new sequence.
+    estimated : whether `moving` is estimated from the steps' own gains, because moments or rows are missing.
     """
 
     groups: FeatureGroups
@@ -68,18 +68,18 @@ class Drift:
 
     @property
     def changes(self) -> bool:
-        """Whether the sequence would be another."""
+        """Whether the sequence would change."""
         return self.staying.steps != self.moving.steps
 
     @cached_property
     def stop(self) -> float:
-        """Cost at which the new sequence has its plateau; timeliness is measured up to there."""
+        """Cost at which the new sequence reaches its plateau; timeliness is measured up to there."""
         moving = self.moving
         return stopping_cost(moving.costs, moving.explained, plateau_level(moving.costs, moving.explained))
 
     @cached_property
     def timeliness(self) -> tuple[float, float]:
-        """Area under the share explained up to `stop`, as a share of it: staying, and moving."""
+        """Area under the explained share up to `stop`, as a share of it: for `staying` and for `moving`."""
         staying, moving = (
             timeliness(order.costs, order.explained, self.stop, 1.0, "step") for order in (self.staying, self.moving)
         )
@@ -87,7 +87,7 @@ class Drift:
 
     @property
     def lost(self) -> float:
-        """What staying loses: of timeliness, 0 to 1."""
+        """Timeliness, 0 to 1, that the current sequence loses."""
         staying, moving = self.timeliness
         return max(moving - staying, 0.0)
 
@@ -133,11 +133,11 @@ def _costs(steps: list[tuple[str, ...]], groups: FeatureGroups) -> Float:
 
 
 def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
-    """Return the steps by falling gain per new cost, each after those that it requires.
+    """Return the steps by decreasing gain per new cost, each after those that it requires.
 
-    Steps of groups that the user placed first stay where they are, as does a cost-blind order.
+    Steps of groups that the user placed first stay in place, as does a cost-blind order.
 
-    New requirements may tie steps of several groups to each other: these are taken as they stand.
+    New requirements may make steps of several groups require each other: these keep their current order.
     """
     if model.manifest.cost_blind:
         return staying
@@ -150,15 +150,15 @@ def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
     ]
     first = set(model.manifest.first)
     order = [k for k, adds in enumerate(staying.steps) if first.intersection(adds)]
-    taken = set(order)
-    left = [k for k in range(len(gains)) if k not in taken]
-    while left:
-        # None is open where steps require each other, as their groups never do: then the first one left is next.
-        open_steps = [k for k in left if needed[k] <= taken] or left[:1]
+    selected = set(order)
+    remaining = [k for k in range(len(gains)) if k not in selected]
+    while remaining:
+        # If steps require each other, which groups never do, none is open: the first remaining one is next.
+        open_steps = [k for k in remaining if needed[k] <= selected] or remaining[:1]
         best = max(open_steps, key=lambda k: float(density[k]))
         order.append(best)
-        taken.add(best)
-        left.remove(best)
+        selected.add(best)
+        remaining.remove(best)
     steps = [staying.steps[k] for k in order]
     r2 = None if staying.r2 is None else reordered(staying.r2, order)
     return Order(tuple(steps), _costs(steps, groups), reordered(staying.explained, order), r2)

@@ -1,10 +1,9 @@
-"""What extractors are called with when they are measured: rows of a table, or inputs that a module makes.
+"""Time measurement of extractors, on rows of a table or inputs from a module.
 
-What extractors take here: every group of every input, in an order that computes first what others require.
-
-The groups of one input are computed one after the other, as in a prediction, so that each finds the caches as its
-neighbours leave them; what a group keeps with the input for those that require it is there when they are measured. The
-first such group pays for it, as in life: a group without features is computed by nobody, and not measured.
+Every group of every input is measured, in an order that computes required groups first. The groups of one input are
+computed one after the other, as in a prediction, so that each sees the caches as its neighbours leave them. Data that a
+group stores in the input for its dependents is present when these are measured, and the first such group pays for it,
+as in production. A group without features has no extractor and is not measured.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from anytime.inference.extractors import check_extractors
 from anytime.types import Float
 
 __all__ = [
+    "GroupTimes",
     "Inputs",
-    "Measured",
     "ModuleInputs",
     "Profile",
     "Scaling",
@@ -40,36 +39,36 @@ __all__ = [
 
 
 class Inputs(Protocol):
-    """Rows that extractors are called with."""
+    """Rows that extractors receive."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of rows."""
 
     def one(self, row: int) -> Any:
-        """What an extractor of one row is called with."""
+        """Return the input of an extractor of one row."""
 
     def batch(self, rows: Sequence[int]) -> Any:
-        """What an extractor of several rows is called with."""
+        """Return the input of an extractor of several rows."""
 
 
 @dataclass(frozen=True)
 class TableInputs:
     """Rows of a table: `{column: value}` for one of them, `{column: array}` for several.
 
-    A row is a new dict each time, so that nothing an extractor keeps there is at hand the next time.
+    Each call creates a new dict, so that data which an extractor stores in it is not available to the next call.
     """
 
     columns: Mapping[str, NDArray[Any]]
 
     @classmethod
     def of(cls, table: Table, limit: int) -> TableInputs:
-        """The first `limit` rows.
+        """Return the first `limit` rows of a table.
 
         Raises
         ------
         TableError
-            The table has no rows, or cannot be read.
+            The table has no rows or is unreadable.
         """
         batches, rows = [], 0
         for batch in table.batches(table.columns, limit):
@@ -83,96 +82,96 @@ class TableInputs:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(next(iter(self.columns.values())))
 
     def one(self, row: int) -> dict[str, Any]:
-        """A row as Python's own numbers and strings; NaN or None where a value is missing."""
+        """Return a row as Python numbers and strings; NaN or None for a missing value."""
         return {name: column[row : row + 1].tolist()[0] for name, column in self.columns.items()}
 
     def batch(self, rows: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Columns of several rows, (rows,) each."""
+        """Return the columns of several rows, (rows,) each."""
         return {name: column[np.asarray(rows)] for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True)
 class ModuleInputs:
-    """Inputs of somebody's own: each as it is for one row, a list of them for several.
+    """Inputs from a user's module: each unchanged for one row, a list of them for several.
 
-    An input that keeps what an extractor found, as a cache would, makes it look quick the second time: give as many
-    inputs as are needed, and measure each once.
+    An input that caches an extractor's result makes the second call look fast: provide enough inputs, and measure each
+    once.
     """
 
-    kept: tuple[Any, ...]
+    items: tuple[Any, ...]
 
     @classmethod
     def of(cls, found: Any, limit: int, what: str) -> ModuleInputs:
-        """The first `limit` of an iterable, or of what a function returns.
+        """Return the first `limit` items of an iterable, or of the result of a function.
 
         Raises
         ------
         ExtractorError
-            It is neither, or there are none.
+            The object is neither, or there are no items.
         """
-        items = found() if callable(found) else found
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise ExtractorError(f"{what} is {type(items).__name__}; expected an iterable of inputs")
-        kept = tuple(islice(items, limit))
-        if not kept:
+        iterable = found() if callable(found) else found
+        if isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable):
+            raise ExtractorError(f"{what} is {type(iterable).__name__}; expected an iterable of inputs")
+        items = tuple(islice(iterable, limit))
+        if not items:
             raise ExtractorError(f"{what} has no inputs; expected at least one")
-        return cls(kept)
+        return cls(items)
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return len(self.kept)
+        """Number of inputs."""
+        return len(self.items)
 
     def one(self, row: int) -> Any:
-        """An input."""
-        return self.kept[row]
+        """Return an input."""
+        return self.items[row]
 
     def batch(self, rows: Sequence[int]) -> list[Any]:
-        """Several inputs."""
-        return [self.kept[row] for row in rows]
+        """Return several inputs."""
+        return [self.items[row] for row in rows]
 
 
-FEWEST_BATCHES = 10
-"""Calls with so many rows that are measured at least in each repeat, of tables with few rows."""
+MIN_BATCHES = 10
+"""Minimum number of calls per row count in each repeat, for tables with few rows."""
 
-CLOCK_LOOKS = 1001
-"""Pairs of looks at the clock from which its own share is told."""
+CLOCK_READINGS = 1001
+"""Number of pairs of clock readings that measure the clock's own duration."""
 
 Clock = Callable[[], int]
 Progress = Callable[[int], None]
 
 
 class Scaling(NamedTuple):
-    """What a call takes by its number of rows: `base` + `per_row` * rows, in milliseconds."""
+    """Duration of a call by its number of rows: `base` + `per_row` * rows, in milliseconds."""
 
     base: float
     per_row: float
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What one group takes.
+class GroupTimes:
+    """Measured times of one group.
 
     Attributes
     ----------
-    times : for each number of rows, what each call took in milliseconds, (calls,).
+    times : for each number of rows, the duration of each call in milliseconds, (calls,).
     """
 
     times: Mapping[int, Float]
 
     @property
     def per_row(self) -> Float:
-        """Milliseconds for a row, (calls,), of calls with the last number of rows."""
+        """Milliseconds per row, (calls,), of calls with the last number of rows."""
         rows = list(self.times)[-1]
         return self.times[rows] / rows
 
     @property
     def scaling(self) -> Scaling | None:
-        """How time grows with rows, by least squares of relative errors of the medians; None of one number of rows."""
+        """Growth of time with rows, by least squares of relative errors of the medians; None for a single row count."""
         if len(self.times) < 2:
             return None
         rows = np.array(list(self.times), dtype=np.float64)
@@ -184,20 +183,20 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What every group that has features takes.
+    """Measured times of every group that has features.
 
     Attributes
     ----------
     groups : by name, in the order in which they were computed.
-    timer_ms : what looking at the clock twice takes by itself; it is in every time.
+    timer_ms : duration of two clock readings; every measured time includes it.
     """
 
-    groups: Mapping[str, Measured]
+    groups: Mapping[str, GroupTimes]
     timer_ms: float
 
     @property
     def times(self) -> dict[str, Float]:
-        """Milliseconds for a row, by group, (calls,): those at one place are of the same input."""
+        """Milliseconds per row, by group, (calls,): values at the same position belong to the same input."""
         return {name: measured.per_row for name, measured in self.groups.items()}
 
 
@@ -216,18 +215,19 @@ def profile(
 
     Parameters
     ----------
-    extractors : by group; each is called with `inputs.one` or, where `rows` are given, with `inputs.batch`.
-    rows : numbers of rows of a call, (); the cost of a row is that of a call with the last of them, divided.
-    warm_up : inputs of which every group is computed before the clock is looked at; at least one, whose values are
-        checked.
-    repeats : how often each input is measured.
-    clock : nanoseconds, by which differences are taken.
-    progress : told of each input measured.
+    extractors : by group; each is called with `inputs.one` or, if `rows` are given, with `inputs.batch`.
+    rows : row counts of a call; may be empty. The cost of a row is the duration of a call with the last count, divided
+        by that count.
+    warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
+    repeats : number of measurements of each input.
+    clock : returns nanoseconds; only differences are used.
+    progress : called for each measured input.
 
     Raises
     ------
     ExtractorError
-        Extractors are missing or have no group; one fails, or does not return the group's features: it is named.
+        A group has no extractor, an extractor has no group, fails, or does not return the group's features; the message
+        names the group.
     """
     check_extractors(groups.names, groups.featured, extractors)
     order = required_first(groups)
@@ -235,7 +235,7 @@ def profile(
     with single_blas_thread():
         for count in rows or (0,):
             batches = list(_batches(inputs, count))
-            for x in islice(_again(batches, inputs), max(warm_up, 1)):
+            for x in islice(_cycled(batches, inputs), max(warm_up, 1)):
                 for name in order:
                     _check(groups, name, _called(name, extractors[name], x), max(count, 1))
             for name in order:
@@ -244,30 +244,33 @@ def profile(
                 for batch in batches:
                     x = _input(inputs, batch)
                     for name in order:
-                        took = _timed(name, extractors[name], x, clock)
-                        times[name][max(count, 1)].append(took)
+                        duration = _timed(name, extractors[name], x, clock)
+                        times[name][max(count, 1)].append(duration)
                     progress(1)
-    measured = {name: Measured({count: np.array(took) for count, took in each.items()}) for name, each in times.items()}
+    measured = {
+        name: GroupTimes({count: np.array(durations) for count, durations in each.items()})
+        for name, each in times.items()
+    }
     return Profile(measured, _timer_ms(clock))
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
-    """How many inputs, or batches of them, `profile` measures."""
+    """Return how many inputs, or batches of them, `profile` measures."""
     return repeats * sum(len(list(_batches(inputs, count))) for count in rows or (0,))
 
 
 def required_first(groups: FeatureGroups) -> list[str]:
-    """Groups that have features in the order of the file, but each after those that it requires."""
+    """Return the groups that have features in the order of the file, but each after those that it requires."""
     order = dict.fromkeys(g for i in range(len(groups)) for g in (*groups.prerequisites[i], i))
     return [groups.names[g] for g in order if groups.groups[g].features]
 
 
 def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
-    """Rows of each call: every input by itself, or as many at a time, from the first again after the last."""
+    """Yield the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
     if not count:
         yield from range(inputs.count)
         return
-    for number in range(max(-(-inputs.count // count), FEWEST_BATCHES)):
+    for number in range(max(-(-inputs.count // count), MIN_BATCHES)):
         yield [(number * count + row) % inputs.count for row in range(count)]
 
 
@@ -275,8 +278,8 @@ def _input(inputs: Inputs, batch: int | list[int]) -> Any:
     return inputs.one(batch) if isinstance(batch, int) else inputs.batch(batch)
 
 
-def _again(batches: Sequence[int | list[int]], inputs: Inputs) -> Iterator[Any]:
-    """Inputs without end."""
+def _cycled(batches: Sequence[int | list[int]], inputs: Inputs) -> Iterator[Any]:
+    """Yield inputs without end."""
     while True:
         for batch in batches:
             yield _input(inputs, batch)
@@ -285,12 +288,12 @@ def _again(batches: Sequence[int | list[int]], inputs: Inputs) -> Iterator[Any]:
 def _called(name: str, extractor: Callable[[Any], Any], x: Any) -> Any:
     try:
         return extractor(x)
-    except Exception as error:  # whatever somebody's extractor raises
+    except Exception as error:  # an extractor may raise anything
         raise _failure(name, error) from error
 
 
 def _timed(name: str, extractor: Callable[[Any], Any], x: Any, clock: Clock) -> float:
-    """Milliseconds of one call."""
+    """Return the milliseconds of one call."""
     begin = clock()
     try:
         extractor(x)
@@ -300,7 +303,7 @@ def _timed(name: str, extractor: Callable[[Any], Any], x: Any, clock: Clock) -> 
 
 
 def _failure(name: str, error: Exception) -> ExtractorError:
-    return ExtractorError(f"the extractor of group {name!r} failed ({summary(error)}); mend it, or its inputs")
+    return ExtractorError(f"the extractor of group {name!r} failed ({summary(error)}); fix it or its inputs")
 
 
 def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
@@ -312,7 +315,7 @@ def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
         found = ()
     except Exception as error:
         raise ExtractorError(
-            f"the extractor of group {name!r} returned what cannot be read as an array ({summary(error)}); "
+            f"the extractor of group {name!r} returned values that are not an array ({summary(error)}); "
             f"expected {wanted} values"
         ) from error
     if found not in ((rows, width), (width,) if rows == 1 else (rows, width)):
@@ -321,5 +324,5 @@ def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
 
 
 def _timer_ms(clock: Clock) -> float:
-    looks = [-(clock() - clock()) for _ in range(CLOCK_LOOKS)]
+    looks = [-(clock() - clock()) for _ in range(CLOCK_READINGS)]
     return float(np.median(looks)) / 1e6

@@ -1,7 +1,7 @@
-"""What a running service tells of its groups: `anytime_group_seconds` in the text of its metrics.
+"""Group timings of a running service: `anytime_group_seconds` in the text of its metrics.
 
-The text comes from the service's `/metrics`, or from a file in which such a text was kept. Counts only grow, so that
-those of an earlier text can be taken from those of a later one: what is left is of the time between.
+The text comes from the service's `/metrics`, or from a file that stores such a text. Counts only grow, so subtracting
+an earlier text from a later one gives the counts of the time between them.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ __all__ = [
     "Piece",
     "Tallies",
     "added",
-    "began_anew",
     "histograms",
-    "kept",
+    "joined_text",
     "of_model",
     "paired",
     "pieces",
     "scraped",
     "since",
     "tallies",
+    "was_reset",
 ]
 
 FAMILY = "anytime_group_seconds"
 
 MARK = "# metrics of "
-"""Begins the line, a comment to others, before the metrics of each service in a file that holds several."""
+"""Start of the comment line before the metrics of each service, in a file with several."""
 
 TIMEOUT_S = 30.0
-"""How long a service may take to tell."""
+"""Time limit for a service's reply."""
 
 _MS = 1e3
 
 Tallies = dict[str, dict[str, float]]
-"""For each group, how many values lie at each bound (in seconds, as written) or under it; and their "sum"."""
+"""For each group, the number of values at or below each bound (in seconds, as written); and their "sum"."""
 
 
 class Piece(NamedTuple):
-    """The metrics of one service, and where they are from."""
+    """The metrics of one service, and their source."""
 
     source: str
     text: str
 
 
 def scraped(source: str, api_key: str | None = None) -> str:
-    """The text of a service's metrics, from its address or from a file.
+    """Return the text of a service's metrics, from its address or from a file.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def scraped(source: str, api_key: str | None = None) -> str:
     Raises
     ------
     AnytimeError
-        It cannot be had.
+        The file is unreadable, the address is invalid, or the service does not send metrics.
     """
     if "://" not in source:
         try:
@@ -81,10 +81,10 @@ def scraped(source: str, api_key: str | None = None) -> str:
     try:
         parts = urlsplit(source)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number, a bracket that does not close
+    except ValueError:  # a non-numeric port, an unclosed bracket
         known = False
     if not known:
-        raise AnytimeError(f"{source!r} is no address of metrics; expected one like http://127.0.0.1:8000/metrics")
+        raise AnytimeError(f"{source!r} is not an address of metrics; expected one like http://127.0.0.1:8000/metrics")
     address = source if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
     headers = {"Accept": "text/plain; version=0.0.4"}
     if api_key:
@@ -94,9 +94,9 @@ def scraped(source: str, api_key: str | None = None) -> str:
             content: bytes = response.read()
             return content.decode("utf-8")
     except HTTPError as error:
-        hint = "; give a key of scope admin by ANYTIME_KEY" if error.code in (401, 403) else ""
+        hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
         failed = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
-        raise AnytimeError(f"{address} answers {error.code} {error.reason}{hint}", environment=failed) from error
+        raise AnytimeError(f"{address} returned {error.code} {error.reason}{hint}", environment=failed) from error
     except (InvalidURL, ValueError) as error:
         raise AnytimeError(f"cannot read {address}: {error or type(error).__name__}") from error
     except (HTTPException, OSError) as error:
@@ -105,25 +105,25 @@ def scraped(source: str, api_key: str | None = None) -> str:
 
 
 def pieces(source: str, api_key: str | None = None) -> list[Piece]:
-    """The metrics of a service, or those of each of several that were kept in one file; see `scraped`."""
+    """Return the metrics of a service, or of each of several services stored in one file; see `scraped`."""
     text = scraped(source, api_key)
     first, *others = re.split(rf"^{MARK}(.*)\n", text, flags=re.MULTILINE)
-    kept = [Piece(name, content) for name, content in zip(others[::2], others[1::2], strict=True)]
-    return kept if kept and not first.strip() else [Piece(source, text)]
+    found = [Piece(name, content) for name, content in zip(others[::2], others[1::2], strict=True)]
+    return found if found and not first.strip() else [Piece(source, text)]
 
 
-def kept(several: Iterable[Piece]) -> str:
-    """Text that `pieces` reads again, and that is still one of Prometheus' metrics."""
+def joined_text(several: Iterable[Piece]) -> str:
+    """Return text that `pieces` can read, and that is still valid Prometheus text."""
     return "".join(f"{MARK}{piece.source}\n{piece.text}\n" for piece in several)
 
 
 def paired(later: Sequence[Piece], earlier: Sequence[Piece]) -> list[Piece | None]:
-    """Which of the earlier metrics are of the service of each of the later: those of its name, else in their order.
+    """Return, for each later piece, the earlier piece of the same service: by name, else by position.
 
     Raises
     ------
     AnytimeError
-        The names are others, and so is their number.
+        The names and the number of the services differ.
     """
     names = [piece.source for piece in later]
     named = {piece.source: piece for piece in earlier}
@@ -131,28 +131,28 @@ def paired(later: Sequence[Piece], earlier: Sequence[Piece]) -> list[Piece | Non
         return [named.get(name) for name in names]
     if len(earlier) != len(later):
         raise AnytimeError(
-            f"metrics from before are of {listed(list(named))}, those from now of {listed(names)}; "
-            "give one --since for each --from, in the same order, or what --keep has written"
+            f"the earlier metrics are of {listed(list(named))}, the current ones of {listed(names)}; "
+            "give one --since for each --from, in the same order, or the file that --keep wrote"
         )
     return list(earlier)
 
 
 def tallies(text: str) -> dict[str, Tallies]:
-    """What a text tells of the groups of each model.
+    """Return the timings of the groups of each model in a text.
 
     Raises
     ------
     AnytimeError
-        The text is none of Prometheus'.
+        The text is not Prometheus text.
     """
     try:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
     except ImportError as error:
-        raise AnytimeError("reading metrics needs prometheus-client; pip install 'anytime-linear[serve]'") from error
+        raise AnytimeError("reading metrics requires prometheus-client; pip install 'anytime-linear[serve]'") from error
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
     except (ValueError, IndexError, KeyError) as error:
-        raise AnytimeError(f"this is no text of Prometheus' metrics ({error or type(error).__name__})") from error
+        raise AnytimeError(f"the metrics are not valid Prometheus text ({error or type(error).__name__})") from error
     found: dict[str, Tallies] = {}
     for sample in samples:
         if sample.name in (f"{FAMILY}_bucket", f"{FAMILY}_sum") and {"model", "group"} <= sample.labels.keys():
@@ -162,35 +162,35 @@ def tallies(text: str) -> dict[str, Tallies]:
     return found
 
 
-def of_model(told: Sequence[Mapping[str, Tallies]], model: str) -> list[Tallies]:
-    """What each of some services tells of one model: of replicas, for example.
+def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Tallies]:
+    """Return the timings of one model in the texts of several services, such as replicas.
 
     Raises
     ------
     AnytimeError
-        None tells anything of it.
+        No text has timings of the model.
     """
-    models = sorted({name for each in told for name in each})
+    models = sorted({name for each in timings for name in each})
     if model not in models:
-        why = suggestion(model, models) if models else "no group of any model has come yet"
-        raise AnytimeError(f"nothing is told of groups of model {model!r} by {FAMILY}; {why}")
-    return [each.get(model, {}) for each in told]
+        why = suggestion(model, models) if models else "no group of any model was timed yet"
+        raise AnytimeError(f"{FAMILY} has no groups of model {model!r}; {why}")
+    return [each.get(model, {}) for each in timings]
 
 
 def added(several: Iterable[Tallies]) -> Tallies:
-    """What several services tell together."""
+    """Return the sum of the timings of several services."""
     total: Tallies = {}
-    for told in several:
-        for group, values in told.items():
+    for timings in several:
+        for group, values in timings.items():
             sums = total.setdefault(group, {})
             for key, value in values.items():
                 sums[key] = sums.get(key, 0.0) + value
     return total
 
 
-def began_anew(later: Tallies, earlier: Tallies) -> bool:
-    """Whether something has become less between two texts of one service, whose counts only grow."""
-    # Sums of seconds are rounded as they are added up; counts are not.
+def was_reset(later: Tallies, earlier: Tallies) -> bool:
+    """Return whether a count decreased between two texts of one service, whose counts only grow."""
+    # Sums of seconds have rounding errors; counts do not.
     return any(
         later.get(group, {}).get(key, 0.0) < value - 1e-9
         for group, values in earlier.items()
@@ -199,32 +199,32 @@ def began_anew(later: Tallies, earlier: Tallies) -> bool:
 
 
 def since(later: Tallies, earlier: Tallies) -> Tallies:
-    """What came between two texts of one service."""
+    """Return the timings between two texts of one service."""
     return {
         group: {key: value - earlier.get(group, {}).get(key, 0.0) for key, value in values.items()}
         for group, values in later.items()
     }
 
 
-def histograms(told: Mapping[str, Mapping[str, float]]) -> dict[str, Histogram]:
-    """Histograms in milliseconds, of the groups that have come at all.
+def histograms(timings: Mapping[str, Mapping[str, float]]) -> dict[str, Histogram]:
+    """Return histograms in milliseconds, for groups with at least one value.
 
     Raises
     ------
     AnytimeError
-        Buckets are missing, or are no counts.
+        Buckets are missing, or are not counts.
     """
     found: dict[str, Histogram] = {}
-    for group, values in told.items():
+    for group, values in timings.items():
         bounds = sorted((float(key), key) for key in values if key != "sum")
         if not bounds or bounds[-1][0] != float("inf") or "sum" not in values:
-            raise AnytimeError(f"the histogram of group {group!r} is not whole; expected buckets up to +Inf and a sum")
+            raise AnytimeError(f"the histogram of group {group!r} is incomplete; expected buckets up to +Inf and a sum")
         below = [round(values[key]) for _, key in bounds]
         counts = tuple(upper - lower for lower, upper in zip([0, *below], below, strict=False))
         if not below[-1]:
             continue
         if min(counts) < 0:
-            raise AnytimeError(f"the buckets of group {group!r} do not add up; were they read while they changed?")
+            raise AnytimeError(f"the buckets of group {group!r} are inconsistent; read the metrics again")
         total = max(values["sum"], 0.0) * _MS
         found[group] = Histogram(bounds=tuple(bound * _MS for bound, _ in bounds[:-1]), counts=counts, sum=total)
     return found

@@ -1,9 +1,9 @@
-"""How far predictions get by each deadline when what their groups take is random.
+"""Expected quality at each deadline when the times of the groups are random.
 
-A sequence is computed group by group, so that prefix k is there after T_k, the sum of its groups' random costs; at the
-deadline d the answer is that of the last prefix with T_k <= d. What is expected of it is simulated: costs are drawn
-from their distributions, those of one input together where they were measured together. It is assumed that how long a
-row takes tells nothing of how well it is predicted.
+A sequence is computed group by group, so prefix k is complete at T_k, the sum of its groups' random times; at the
+deadline d the answer is that of the last prefix with T_k <= d. Its expected quality is simulated: times are drawn from
+their distributions, those of one input together if they were measured together. The time of a row is assumed to be
+independent of how well it is predicted.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ __all__ = [
 
 
 class Estimate(NamedTuple):
-    """Means over draws, and the standard errors of these means; of one draw an error is 0."""
+    """Means over draws, and the standard errors of these means; for one draw an error is 0."""
 
     mean: Float
     error: Float
 
     @classmethod
     def of(cls, values: Float) -> Estimate:
-        """Of values (draws, ...)."""
+        """Return the estimate from values (draws, ...)."""
         draws = len(values)
         spread = values.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape[1:])
         return cls(np.asarray(values.mean(axis=0)), np.asarray(spread / np.sqrt(draws)))
 
 
 class RandomTimes(NamedTuple):
-    """When each prefix is complete, in random draws.
+    """Times at which each prefix is complete, in random draws.
 
     Attributes
     ----------
-    times : (draws, steps + 1) milliseconds; rising along each row, from 0 of the base rate.
+    times : (draws, steps + 1) milliseconds; increasing along each row, from 0 for the base rate.
     """
 
     times: Float
 
     def reached(self, deadlines: Float) -> Index:
-        """The last prefix that is complete by each deadline, (draws, deadlines)."""
+        """Return the last prefix that is complete by each deadline, (draws, deadlines)."""
         return np.stack([(self.times <= deadline).sum(axis=1) - 1 for deadline in deadlines], axis=1)
 
     def prefixes(self, deadlines: Float) -> Estimate:
-        """Expected number of steps by each deadline, (deadlines,)."""
+        """Return the expected number of steps by each deadline, (deadlines,)."""
         return Estimate.of(self.reached(deadlines).astype(np.float64))
 
     def expected(self, values: Float, deadlines: Float) -> Estimate:
-        """Expected value by each deadline, (deadlines,), of something known of each prefix, (steps + 1,)."""
+        """Return the expected value by each deadline, (deadlines,), of a quantity of each prefix, (steps + 1,)."""
         return Estimate.of(values[self.reached(deadlines)])
 
     def timeliness(self, explained: Float, stop: float, risk: float = 1.0) -> tuple[float, float]:
-        """Area under what is explained up to `stop`, as a share of `stop` times `risk`; and its standard error.
+        """Return the area under `explained` up to `stop`, as a share of `stop` times `risk`; and its standard error.
 
-        It is what `anytime.model.curve.timeliness` calls "step", in the mean over draws.
+        This is the "step" variant of `anytime.model.curve.timeliness`, averaged over draws.
 
         Parameters
         ----------
         explained : (steps + 1,) of each prefix.
         stop : milliseconds, more than 0.
-        risk : the most that could be explained.
+        risk : maximum of `explained`.
         """
         ends = np.minimum(np.column_stack([self.times[:, 1:], np.full(len(self.times), np.inf)]), stop)
         spent = ends - np.minimum(self.times, stop)
@@ -80,7 +80,7 @@ class RandomTimes(NamedTuple):
 
 
 def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
-    """When each prefix is complete.
+    """Return the times at which each prefix is complete.
 
     Parameters
     ----------
@@ -92,24 +92,24 @@ def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
 
 
 def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator) -> RandomTimes:
-    """Draw when each prefix of a model is complete.
+    """Draw the times at which each prefix of a model is complete.
 
-    Groups without features, which are computed by nobody, cost what the model says, if that is a time.
+    Groups without features are not computed; they take their cost in the model, if that is a time.
 
     Parameters
     ----------
-    draws : how many predictions are simulated; a standard error falls as 1 / sqrt(draws).
+    draws : number of simulated predictions; a standard error falls as 1 / sqrt(draws).
 
     Raises
     ------
     GroupsError
-        A group that has features has no distribution; or one without costs something that is no time.
+        A group that has features has no distribution; or the cost of one without features is not a time.
     """
     groups = model.groups
     featured = [group.name for group in groups.groups if group.features]
-    lost = distributions.missing(featured)
-    if lost:
-        raise GroupsError(f"there are no distributions of {listed(lost)}; expected one for each group with features")
+    missing = distributions.missing(featured)
+    if missing:
+        raise GroupsError(f"no distribution for {listed(missing)}; expected one for each group with features")
     drawn = [name for name in groups.names if name in distributions.groups]
     factor = milliseconds(groups.cost_unit)
     costs = np.zeros((draws, len(groups)))
@@ -119,7 +119,7 @@ def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np
             continue
         if factor is None:
             raise GroupsError(
-                f"group {group.name!r} has no features and costs {group.cost:g} {groups.cost_unit}, which is no time; "
+                f"group {group.name!r} without features costs {group.cost:g} {groups.cost_unit}, which is not a time; "
                 "give costs in ms"
             )
         costs[:, position] = factor * group.cost

@@ -1,1 +1,1 @@
-"""Tables with the meaning of their columns."""
+"""Tables whose columns have a meaning: features, target, query and weights."""

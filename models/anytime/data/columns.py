@@ -1,7 +1,4 @@
-"""From a batch to the matrix that training works on, or one line about why it cannot be.
-
-Which columns of an array or a DataFrame are the features of the groups.
-"""
+"""Feature columns as matrices: conversion of a batch, and selection of columns from an array or a DataFrame."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ __all__ = [
 
 
 def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
-    """Columns of a batch side by side.
+    """Return columns of a batch as a matrix.
 
     Parameters
     ----------
     batch
-        Holds every feature; other columns are ignored.
+        Rows with every feature; other columns are ignored.
     features
-        Names of the columns, in the order wanted.
+        Names of the columns, in the order of the matrix.
 
     Returns
     -------
@@ -45,7 +42,7 @@ def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
     Raises
     ------
     TableError
-        A column holds text or infinities; the message names it, with an example and its row, counted from 0.
+        A column contains text or infinities. The message names it, with an example and its row, counted from 0.
     """
     X = np.empty((batch.rows, len(features)))
     for j, name in enumerate(features):
@@ -54,7 +51,7 @@ def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
 
 
 def numbers(batch: Batch, name: str) -> Float:
-    """One column as (rows,) finite float64, NaN where missing; errors as in `feature_matrix`."""
+    """Return one column as (rows,) finite float64, NaN where missing; errors as in `feature_matrix`."""
     if name not in batch.columns:
         raise TableError(f"column {name!r} was not read; {suggestion(name, tuple(batch.columns))}")
     column = batch.columns[name]
@@ -63,7 +60,7 @@ def numbers(batch: Batch, name: str) -> Float:
         if text is not None:
             raise TableError(
                 f"column {name!r} holds text, as {_short(text.value)} in row {text.row} (counted from 0); "
-                "expected numbers: encode it, mend it, or leave the column out"
+                "expected numbers: encode it, fix it, or leave the column out"
             )
         return np.full(batch.rows, np.nan)
     values: Float = column.astype(np.float64, copy=False)
@@ -72,7 +69,7 @@ def numbers(batch: Batch, name: str) -> Float:
         count, first = int(infinite.sum()), batch.start + int(infinite.argmax())
         raise TableError(
             f"column {name!r} holds {count} infinite {'value' if count == 1 else 'values'}, the first in row {first} "
-            "(counted from 0); expected finite numbers, or nothing where a value is missing"
+            "(counted from 0); expected finite numbers, or no value where one is missing"
         )
     return values
 
@@ -87,21 +84,21 @@ def _short(value: str, limit: int = 40) -> str:
 
 
 TIMES = "mM"
-"""Kinds of numpy's durations and dates."""
+"""Dtype kinds of numpy's durations and dates."""
 
 GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
-"""Groups as an estimator takes them: the path of a file, its content, or None for each column at cost 1."""
+"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
 
 
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
-    """Return the columns of a DataFrame that the groups name; anything else as it is.
+    """Return the columns of a DataFrame that the groups name; return anything else unchanged.
 
     Raises
     ------
     GroupsError
-        A feature of the groups is no column.
+        A feature of the groups is not a column.
     TableError
-        A column of a DataFrame, or an array, has no numbers: it has dates, or text that is no number.
+        A DataFrame column, or an array, has dates, or text that is not a number.
     """
     if not hasattr(X, "columns"):
         check_no_times("X", X)
@@ -109,23 +106,23 @@ def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     if groups is None:
         _check_numbers(X)
         return X
-    lost = [f for f in groups.features if f not in X.columns]
-    if lost:
-        raise GroupsError(f"the table has no column {listed(lost)}, which the groups name; expected every feature")
-    picked = X[list(groups.features)]
-    _check_numbers(picked)
-    return picked
+    missing = [f for f in groups.features if f not in X.columns]
+    if missing:
+        raise GroupsError(f"the table has no column {listed(missing)}, which the groups name; expected every feature")
+    selected = X[list(groups.features)]
+    _check_numbers(selected)
+    return selected
 
 
 def check_no_times(name: str, values: Any) -> None:
-    """Refuse an array or a Series of dates, times or durations."""
+    """Raise for an array or a Series of dates, times or durations."""
     dtype = getattr(values, "dtype", None)
     if getattr(dtype, "kind", "f") in TIMES:
         raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")
 
 
 def _check_numbers(X: Any) -> None:
-    """Refuse a DataFrame with a column that has no numbers; scikit-learn would not name the column."""
+    """Raise for a DataFrame with a column that is not numeric; scikit-learn's message would not name the column."""
     kinds = [getattr(dtype, "kind", "O") for dtype in X.dtypes]
     for name in (name for name, kind in zip(X.columns, kinds, strict=True) if kind not in "biuf"):
         values = np.asarray(X[name])
@@ -143,12 +140,12 @@ def _check_numbers(X: Any) -> None:
 
 
 def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:
-    """The groups, and the place of each of their features among columns of these names.
+    """Return the groups, and the index of each of their features among columns with these names.
 
     Raises
     ------
     GroupsError
-        The features are not among the names, nor as many.
+        The features are not among the names, and their number differs.
     """
     settled = singletons(names) if groups is None else groups
     place = {name: j for j, name in enumerate(names)}
@@ -158,11 +155,11 @@ def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[Fea
         return settled, np.arange(len(names))
     raise GroupsError(
         f"X has {len(names)} columns without names and the groups have {len(settled.features)} features; "
-        "expected as many, in the order of the groups, or features called x0, x1, ..."
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
     )
 
 
 def ordered_columns(X: Any, columns: Index) -> Any:
-    """Columns in the order of the groups; X itself where they are."""
+    """Return the columns in the order of the groups; X itself if they already are."""
     in_place = len(columns) == X.shape[1] and (np.diff(columns) == 1).all() and columns[0] == 0
     return X if in_place else X[:, columns]

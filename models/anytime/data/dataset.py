@@ -1,4 +1,4 @@
-"""A table with the meaning of its columns: features, target, query and weights."""
+"""Datasets: a table whose columns have a meaning (features, target, query and weights)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate
-from anytime.moments.checkpoint import Checkpoint, Place
+from anytime.moments.checkpoint import Checkpoint, CheckpointState
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Bool, Float
@@ -25,30 +25,30 @@ from anytime.types import Bool, Float
 __all__ = ["Dataset", "Progress", "Rows", "ignored"]
 
 BLOCK_VALUES = 2**22
-"""Numbers of features in a block, or of scores, of which a few are in memory at a time: 32 MiB."""
+"""Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
 
 MIN_ROWS = 1024
 
 END = 2**62
-"""A row behind every table."""
+"""A row number beyond every table."""
 
 Progress: TypeAlias = Callable[[int], None]
-"""Told how many rows have just been read."""
+"""Callback that receives the number of rows just read."""
 
 
 def ignored(_rows: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table with the meaning of its columns.
+    """A table whose columns have a meaning.
 
     Attributes
     ----------
-    table, groups, target : the rows, the features among their columns, and what is predicted.
+    table, groups, target : the rows, the features among their columns, and the prediction target.
     query : column whose rows belong together, or None.  weights : column of row weights, or None.
-    drop_missing : leave out rows without a target (they are an error otherwise).
+    drop_missing : skip rows without a target (otherwise they are an error).
     """
 
     table: Table
@@ -59,12 +59,12 @@ class Dataset:
     drop_missing: bool = False
 
     def check(self) -> list[str]:
-        """Columns of the table that nothing uses.
+        """Return the columns of the table that nothing uses.
 
         Raises
         ------
         GroupsError
-            A feature that the table lacks, or that is also target, query or weight.
+            The table lacks a feature, or a feature is also target, query or weight.
         """
         others = [*self.target.columns, *(name for name in (self.query, self.weights) if name is not None)]
         for name in others:
@@ -72,7 +72,7 @@ class Dataset:
                 raise TableError(f"{self.table.name} has no column {name!r}; {suggestion(name, self.table.columns)}")
             if name in self.groups.features:
                 raise GroupsError(
-                    f"column {name!r} is a feature of a group and also target, query or weight; drop it from one"
+                    f"column {name!r} is a feature of a group and also target, query or weight; remove one use"
                 )
         lost = [feature for feature in self.groups.features if not self.table.has(feature)]
         if lost:
@@ -82,32 +82,30 @@ class Dataset:
         return [name for name in self.table.columns if name not in used]
 
     def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """The table's rows that have a target, batch by batch; of rows `start` to `stop` of the table."""
+        """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
         return self._rows(self.groups.features, batch_rows, start, stop)
 
     def rows_for(self, numbers: int) -> Iterator[Rows]:
-        """The same, in batches for which `numbers` numbers a row take little memory."""
+        """Yield the rows in batches small enough for `numbers` numbers per row to fit in little memory."""
         return self.rows(max(1, min(ROWS, BLOCK_VALUES // numbers)))
 
-    def tally(self, deal: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
-        """What dealing must know of a range of rows, by their targets and queries alone."""
-        return deal.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
+    def tally(self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
+        """Return the summary of a range of rows that fold assignment needs; read their targets and queries only."""
+        return assigner.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
 
     def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
-        """Rows with some of the features."""
+        """Yield rows with some of the features."""
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
             keep = ~without_target(batch, self.target.columns)
             if not keep.all() and not self.drop_missing:
                 row = batch.start + int(np.flatnonzero(~keep)[0])
-                raise TableError(
-                    f"{self.table.name}: row {row} (counted from 0) has no target; mend it or leave it out"
-                )
+                raise TableError(f"{self.table.name}: row {row} (counted from 0) has no target; fix or remove it")
             if keep.any():
-                yield self._kept(batch, features, keep)
+                yield self._selected(batch, features, keep)
 
-    def _kept(self, batch: Batch, features: Many[str], keep: Bool) -> Rows:
+    def _selected(self, batch: Batch, features: Many[str], keep: Bool) -> Rows:
         try:
             X = feature_matrix(batch, features)
         except TableError as error:
@@ -115,7 +113,9 @@ class Dataset:
         weights = None if self.weights is None else self._weights(batch)
         query = None if self.query is None else batch.columns[self.query]
         if query is not None and absent(query).any():
-            raise TableError(f"{self.table.name}: column {self.query!r} is missing in some rows; a query needs a name")
+            raise TableError(
+                f"{self.table.name}: query column {self.query!r} has missing values; expected a query in every row"
+            )
         Y, end = self._responses(batch, keep), batch.start + batch.rows
         if keep.all():
             return Rows(X, Y, weights, query, end)
@@ -130,7 +130,7 @@ class Dataset:
         return weights
 
     def _responses(self, batch: Batch, keep: Bool) -> Float:
-        """(rows kept, P): numbers, or indicators of the classes."""
+        """Return the responses of the selected rows, (selected rows, P): numbers, or indicators of the classes."""
         classes = self.target.classes
         if classes is None:
             Y = np.column_stack([numbers(batch, name)[keep] for name in self.target.columns])
@@ -140,8 +140,8 @@ class Dataset:
                 raise TableError(f"{self.table.name}: target {name!r} is negative in row {row}; expected counts")
             return Y
         column = batch.columns[self.target.columns[0]][keep]
-        told = classes[1:] if len(classes) == 2 else classes
-        Y = np.column_stack([column == label for label in told]).astype(np.float64)
+        indicated = classes[1:] if len(classes) == 2 else classes
+        Y = np.column_stack([column == label for label in indicated]).astype(np.float64)
         known = Y.any(axis=1) | (column == classes[0])
         if not known.all():
             value = column[~known].tolist()[0]
@@ -159,31 +159,31 @@ class Dataset:
         progress: Progress = ignored,
         checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
-        """Moments of each fold of the table, in one pass; rows of one query share a fold.
+        """Return the moments of each fold of the table, in one pass; rows of one query share a fold.
 
         Parameters
         ----------
-        stratified : deal the rows of each class out by themselves, where rows have no query.
+        stratified : stratify the folds by class, where rows have no query.
         progress : called with the number of rows of each batch as it is read.
-        checkpoint : where the pass is remembered, and taken up again from where an earlier one was stopped.
+        checkpoint : file that records the state of the pass; the pass resumes from an earlier, interrupted one.
         """
-        deal = FoldAssigner(folds, seed, stratified=stratified)
-        place = None if checkpoint is None else self._place(checkpoint, deal, seed)
-        if checkpoint is None or place is None:
+        assigner = FoldAssigner(folds, seed, stratified=stratified)
+        state = None if checkpoint is None else self._resume_state(checkpoint, assigner, seed)
+        if checkpoint is None or state is None:
             reached = None if checkpoint is None else checkpoint.reached
-            found = self.summed(self.blocks(deal, progress=progress), folds, n_jobs=n_jobs, reached=reached)
+            found = self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs, reached=reached)
         else:
-            before = self.tally(deal, stop=place.row)
-            deal.skip(before)
+            before = self.tally(assigner, stop=state.row)
+            assigner.skip(before)
             progress(before.rows)
-            left = self.blocks(deal, start=place.row, progress=progress)
-            found = self.summed(left, folds, n_jobs=n_jobs, before=place.parts, reached=checkpoint.reached)
+            remaining = self.blocks(assigner, start=state.row, progress=progress)
+            found = self.summed(remaining, folds, n_jobs=n_jobs, before=state.parts, reached=checkpoint.reached)
         if checkpoint is not None:
             checkpoint.save(END, found)
         return found
 
-    def _place(self, checkpoint: Checkpoint, deal: FoldAssigner, seed: int) -> Place | None:
-        """Where an earlier pass came to."""
+    def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
+        """Return the state of an earlier pass, or None."""
         identity = {
             "table": fingerprint(self.table.name),
             "features": self.groups.features,
@@ -191,14 +191,14 @@ class Dataset:
             "query": self.query,
             "weights": self.weights,
             "missing targets": self.drop_missing,
-            "folds": deal.folds,
-            "stratified": deal.stratified,
+            "folds": assigner.folds,
+            "stratified": assigner.stratified,
             "seed": seed,
         }
         return checkpoint.begin(identity, len(self.groups.features), len(self.target.responses))
 
     def no_moments(self) -> Moments:
-        """Moments of none of its rows."""
+        """Return the moments of no rows."""
         features = len(self.groups.features)
         return Moments.empty(features, len(self.target.responses), np.zeros(features))
 
@@ -211,7 +211,7 @@ class Dataset:
         before: list[Moments] | None = None,
         reached: Reached | None = None,
     ) -> list[Moments]:
-        """Moments of each fold of some of its blocks, as `accumulate`; a column that cannot be summed is named."""
+        """Return the moments of each fold of some blocks, as `accumulate`; errors name the column."""
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
@@ -219,21 +219,21 @@ class Dataset:
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(
-        self, deal: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
+        self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
-        """The rows as the trainer takes them, with their folds; of rows `start` to `stop` of the table.
+        """Yield the rows, with their folds, as blocks for the trainer: from row `start` to before row `stop`.
 
         Parameters
         ----------
-        deal : deals these rows next; it is gone through as they are.
+        assigner : fold assigner positioned at the first of these rows; it advances with them.
         """
         batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
 
         def block(rows: Rows) -> Block:
             progress(len(rows.Y))
-            return Block(rows.X, rows.Y, rows.weights, deal.take(rows.Y, rows.query), rows.end)
+            return Block(rows.X, rows.Y, rows.weights, assigner.take(rows.Y, rows.query), rows.end)
 
-        return map(block, self.rows(batch_rows, start=start, stop=stop))  # which keeps none of them
+        return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Rows:
     ----------
     X, Y : features (rows, D) and responses (rows, P).
     weights, query : (rows,), or None.
-    end : the row of the table behind the last of them.
+    end : number of the table's row after the last of them.
     """
 
     X: Float
@@ -255,9 +255,9 @@ class Rows:
 
     @property
     def row_weights(self) -> Float:
-        """Weights (rows,) of the rows, 1 where the table has no column of weights."""
+        """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
     def filled(self, mean: Float) -> Float:
-        """X (rows, D) with `mean` (D,), of the training rows, where a value is missing."""
+        """Return X (rows, D) with missing values replaced by `mean` (D,), the training means."""
         return np.where(np.isnan(self.X), mean, self.X)

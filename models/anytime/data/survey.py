@@ -1,4 +1,4 @@
-"""Survey of the target columns of a table, and the target that it settles."""
+"""Survey of the target columns of a table, and the target derived from it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Survey", "absent", "settle_target", "survey_target", "without_target
 
 
 MAX_CLASSES = 1000
-"""A target with more different values than this is no class."""
+"""Maximum number of different values of a class target."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a pass over the target columns of a table found.
+    """Result of a pass over the target columns of a table.
 
     Attributes
     ----------
     table : its name.  columns : the target columns.
-    rows : rows of the table, those without a target among them.  missing : rows without a target.
-    kinds : kind of each column's dtype, as numpy abbreviates it.
-    values : the different values of each column, as many as could be classes and one more.
+    rows : number of rows of the table, including those without a target.  missing : number of rows without a target.
+    kinds : dtype kind of each column, as numpy abbreviates it.
+    values : the different values of each column, at most one more than the maximum number of classes.
     """
 
     table: str
@@ -47,8 +47,8 @@ def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = Fals
     Raises
     ------
     TableError
-        A column is not there or named twice, a value is infinite, or rows have no target (all of them, where
-        `drop_missing` allows some).
+        A column does not exist or is named twice, a value is infinite, or rows have no target (with `drop_missing`: all
+        rows).
     """
     for name in columns:
         if not table.has(name):
@@ -73,7 +73,7 @@ def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = Fals
         where = ", ".join(map(str, first)) + (", ..." if missing > len(first) else "")
         raise TableError(
             f"{table.name}: {missing} of {rows} rows have no target (rows {where}, counted from 0); "
-            "mend them or leave them out with --drop-missing-target"
+            "fix them or skip them with --drop-missing-target"
         )
     if missing == rows:
         raise TableError(f"{table.name}: no row has a target; expected at least one")
@@ -88,7 +88,7 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def without_target(batch: Batch, columns: Many[str]) -> Bool:
-    """Rows of a batch in which some target is missing, (rows,)."""
+    """Return the rows of a batch in which a target is missing, (rows,)."""
     gaps = np.zeros(batch.rows, dtype=np.bool_)
     for name in columns:
         gaps |= absent(batch.columns[name])
@@ -96,22 +96,22 @@ def without_target(batch: Batch, columns: Many[str]) -> Bool:
 
 
 def absent(column: NDArray[Any]) -> Bool:
-    """Where a column of text is None, or one of floats NaN."""
+    """Return where a column of text is None, or a column of floats NaN."""
     if column.dtype.kind == "O":
         return np.array([value is None for value in column])
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=np.bool_)
 
 
 def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
-    """The task and the classes.
+    """Return the target: the task and the classes.
 
-    "auto": that of the family, where one is given; else floats are regression; two values, binary; text, multiclass;
-    other integers, regression.
+    "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
+    other targets are regression. Floats count as two values only where they are whole numbers with gaps.
 
     Raises
     ------
     TableError
-        The target has one value only, or is not what the task needs.
+        The target has one value only, or does not fit the task.
     """
     if task == "auto" and family in FAMILY_TASKS:
         task = FAMILY_TASKS[family]
@@ -148,7 +148,7 @@ def _counts(survey: Survey) -> Target:
 
 def _guessed(survey: Survey) -> Task:
     kind, values = survey.kinds[0], survey.values[0]
-    # Whole numbers with gaps come as floats, for only floats can have gaps.
+    # Whole numbers with gaps are read as floats, because only floats can have gaps.
     whole = kind != "f" or (survey.missing > 0 and all(value.is_integer() for value in values))
     if whole and len(values) == 2:
         return "binary"

@@ -1,1 +1,1 @@
-"""Measuring, calibrating, certifying and plotting models."""
+"""Evaluation, calibration, certification and plots of models."""

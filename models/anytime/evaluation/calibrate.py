@@ -1,8 +1,8 @@
-"""Calibrating a model on a table that took no part in training: a threshold for every prefix, and what it is worth.
+"""Calibration of a model on a table that took no part in training: a threshold for every prefix.
 
-A first pass over the table takes the score of each row by each prefix, (steps + 1, rows); the thresholds are order
-statistics of these. Another tells how large intervals or sets are by them, and for classes a third how reliable the
-probabilities are. What is promised is told in `anytime.inference.conformal`.
+A first pass over the table computes the score of each row by each prefix, (steps + 1, rows); the thresholds are order
+statistics of these scores. A second pass measures the size of the intervals or sets, and for classes a third the
+reliability of the probabilities. `anytime.inference.conformal` states the guarantee.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anytime.inference.conformal import (
     conformity_scores,
     coverings,
     expected_calibration_error,
-    told_of,
+    model_outputs,
 )
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
@@ -31,7 +31,7 @@ from anytime.target import class_codes
 from anytime.types import Float
 
 __all__ = [
-    "Measured",
+    "CoverageCurve",
     "calibrate",
     "calibrated",
     "measured",
@@ -39,15 +39,16 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Intervals or sets of every prefix on a table, element 0 being the base rate.
+class CoverageCurve:
+    """Coverage and size of the intervals or sets of every prefix on a table; element 0 is the base rate.
 
     Attributes
     ----------
-    coverage : (steps + 1,) share of the rows whose interval or set holds the truth; of several responses, all of them.
+    coverage : (steps + 1,) share of the rows whose interval or set contains the truth; of several responses, all of
+        them.
     size : (steps + 1,) mean width, over rows and responses and in target units, or mean number of classes.
 
-    Where rows have weights, share and mean are weighted.
+    If rows have weights, share and mean are weighted.
     """
 
     coverage: Float
@@ -55,21 +56,21 @@ class Measured:
 
 
 def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
-    """The model with intervals, or sets of classes, that cover as often as asked; it has no version until it is saved.
+    """Return the model with intervals, or sets of classes, of the requested coverage; its version is empty until saved.
 
     Parameters
     ----------
     model : trained on other rows.
-    table : rows like those that will be predicted: exchangeable with them, gaps in the features included.
-    coverage : the share of rows that each prefix is to cover.
-    drop_missing : leave out rows without a target (they are an error otherwise).
+    table : rows like those to predict: exchangeable with them, including missing values of features.
+    coverage : share of rows that each prefix must cover.
+    drop_missing : whether to leave out rows without a target (an error otherwise).
 
     Raises
     ------
     TrainingError
-        The coverage is no share, or the rows are too few for it.
+        The coverage is not between 0 and 1, or there are too few rows for it.
     TableError, GroupsError
-        The table lacks a column of the model, or holds what the model cannot take.
+        The table lacks a column of the model, or contains values that the model does not accept.
     """
     dataset, rows = held_out(model, table, drop_missing=drop_missing)
     conformal_rank(rows, coverage)
@@ -77,7 +78,7 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 
 
 def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
-    """As `calibrate`, on a checked dataset with the model's features and target."""
+    """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
     rows, thresholds = _thresholds(model, dataset, coverage)
     found = Calibration(
         coverage=float(coverage),
@@ -92,34 +93,37 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
     return replace(model, manifest=model.manifest.model_copy(update=changes))
 
 
-def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> Measured:
-    """How often and how widely a checked dataset is covered, given the threshold of each prefix (steps + 1,)."""
+def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> CoverageCurve:
+    """Return the coverage and size on a checked dataset, given the threshold of each prefix (steps + 1,)."""
     covered, size, finite, total = (np.zeros(model.steps + 1) for _ in range(4))
-    for rows, tellings in _tellings(model, dataset):
+    for rows, by_prefix in _outputs(model, dataset):
         w = rows.row_weights
-        for prefix, (told, threshold) in enumerate(zip(tellings, thresholds, strict=True)):
-            inside, sizes = coverings(model, told, rows.Y, threshold)
+        for prefix, (outputs, threshold) in enumerate(zip(by_prefix, thresholds, strict=True)):
+            inside, sizes = coverings(model, outputs, rows.Y, threshold)
             known = np.isfinite(sizes)
             covered[prefix] += w @ inside
             size[prefix] += w[known] @ sizes[known]
             finite[prefix] += w[known].sum()
             total[prefix] += w.sum()
-    return Measured(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
+    return CoverageCurve(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
 
 
 def _thresholds(model: Model, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
-    """How many rows there are, and the threshold of each prefix."""
-    scores = _collected(model, dataset, lambda told, Y: conformity_scores(model, told, Y))
+    """Return the number of rows, and the threshold of each prefix."""
+    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
     return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
 
 
 def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:
-    """Expected calibration error of each prefix, from confidences alone: whether one comes true is a class of two."""
+    """Return the expected calibration error of each prefix.
 
-    def confidence(told: Float, Y: Float) -> Float:
+    Only confidences are needed: whether the likely class is the true one is a problem of two classes.
+    """
+
+    def confidence(outputs: Float, Y: Float) -> Float:
         codes = class_codes(Y)
-        likely = np.ones_like(codes) if told.shape[1] == 2 else told.argmax(axis=1)
-        return np.array([told[np.arange(len(Y)), likely], codes == likely])
+        chosen = np.ones_like(codes) if outputs.shape[1] == 2 else outputs.argmax(axis=1)
+        return np.array([outputs[np.arange(len(Y)), chosen], codes == chosen])
 
     errors = []
     for confident, right in _collected(model, dataset, confidence):
@@ -130,18 +134,18 @@ def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:
 
 
 def _collected(model: Model, dataset: Dataset, of: Callable[[Float, Float], Float]) -> list[Float]:
-    """What `of` makes of what each prefix tells of each row, (..., rows)."""
+    """Return the function `of` of the outputs of each prefix for each row, (..., rows)."""
     parts: list[list[Float]] = [[] for _ in range(model.steps + 1)]
-    for rows, tellings in _tellings(model, dataset):
-        for part, told in zip(parts, tellings, strict=True):
-            part.append(of(told, rows.Y))
-    # The parts of a prefix go when they are joined, so that not all is there twice.
+    for rows, by_prefix in _outputs(model, dataset):
+        for part, outputs in zip(parts, by_prefix, strict=True):
+            part.append(of(outputs, rows.Y))
+    # The parts of a prefix are freed when they are joined, so that memory holds only one prefix twice.
     return [np.concatenate(parts.pop(0), axis=-1) for _ in range(model.steps + 1)]
 
 
-def _tellings(model: Model, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Float]]]:
-    """Yield batches of rows, each with the predictions of every prefix."""
+def _outputs(model: Model, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Float]]]:
+    """Yield batches of rows, each with the outputs of every prefix."""
     for rows in dataset.rows_for(model.prefixes.scores):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.prefixes.predict_all(rows.filled(model.prefixes.mean))
-        yield rows, (told_of(model, each) for each in scores)
+        yield rows, (model_outputs(model, each) for each in scores)

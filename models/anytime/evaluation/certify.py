@@ -1,4 +1,4 @@
-"""Certifying a model: how much of the best possible each of its prefixes reaches, from the moments that it carries."""
+"""Certification of a model: each prefix's share of the best possible, from the moments in the model."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ __all__ = [
 ]
 
 NODES = 200
-"""Nodes that the search for each prefix may bound, unless told."""
+"""Default maximum number of nodes of the search for each prefix."""
 
 
 def check_certifiable(model: Model) -> None:
-    """Refuse a model of which the best sets cannot be bounded.
+    """Raise TrainingError if the model does not support certificates.
 
     Raises
     ------
     TrainingError
-        It is of a likelihood, or was saved without its moments.
+        The model is of a likelihood, or was saved without its moments.
     """
     family = model.manifest.family
     if family != "gaussian":
-        raise TrainingError(f"model {model.name!r} is {family}; certificates are of least squares (family gaussian)")
+        raise TrainingError(
+            f"model {model.name!r} is {family}; certificates support least squares only (family gaussian)"
+        )
     if model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
+        raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
 
 
 def certified(
@@ -44,26 +46,26 @@ def certified(
     n_jobs: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Model:
-    """The model with a certificate; it has no version until it is saved.
+    """Return the model with a certificate; its version is empty until saved.
 
     Parameters
     ----------
     nodes, seconds, n_jobs : as for `anytime.evaluation.certificate.certify`.
-    progress : called with 1 as each prefix is done.
+    progress : called with 1 for each finished prefix.
 
     Raises
     ------
     TrainingError
-        As `check_certifiable`, or the limits allow nothing.
+        As `check_certifiable`, or the limits are invalid.
 
     Notes
     -----
-    Sets of the groups that training left out are not looked at: the model's moments know nothing of them.
+    Sets with groups that training left out are not considered: the model's moments do not contain them.
     """
     check_certifiable(model)
     assert model.moments is not None  # noqa: S101
 
-    def told(_prefix: int, _found: CertifiedPrefix) -> None:
+    def report(_prefix: int, _found: CertifiedPrefix) -> None:
         progress(1)
 
     steps = model.manifest.steps
@@ -76,7 +78,7 @@ def certified(
         nodes=nodes,
         seconds=seconds,
         n_jobs=n_jobs,
-        progress=told,
+        progress=report,
     )
     certificate = Certificate(
         bounds=tuple(float(prefix.bound) for prefix in found),

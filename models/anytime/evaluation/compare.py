@@ -1,4 +1,4 @@
-"""The methods side by side on one problem: who explains what at which cost (section 5 of the paper)."""
+"""Comparison of the methods on one problem: explained variance against cost (section 5 of the paper)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
-from anytime.moments.gram import Gram, Held
+from anytime.moments.gram import Gram, HeldOutMoments
 from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
 
 __all__ = [
     "VARIANTS",
     "Comparison",
-    "Measured",
+    "MethodCurve",
     "Variant",
     "compare",
 ]
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Variant:
-    """A method as the paper names it, and the options that make it."""
+    """A method as the paper names it, and its options."""
 
     name: str
     method: Method
@@ -47,16 +47,19 @@ VARIANTS = (
     Variant("Sparse", "sparse"),
     Variant("Sparse (shrunken)", "sparse", shrunken=True),
 )
-"""What is compared. An oracle is a line to compare with, not a model: a curve's own gains, sorted by gain per cost.
-Sparse is refitted, as a model of that method is; shrunken, it has the path's own weights, as in the paper."""
+"""The compared methods.
+
+An oracle is a reference curve, not a model: a curve's own gains, sorted by gain per cost. Sparse is refitted, as a
+model of that method is; shrunken, it has the path's own weights, as in the paper.
+"""
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """A curve on one table: costs, F and R² of each prefix (steps + 1,), and its timeliness in both shapes.
+class MethodCurve:
+    """A curve on one table: costs, F and R² of each prefix (steps + 1,), and both kinds of timeliness.
 
-    R² is without penalty; it is None where a response does not vary in the table. The shrunken curve has a point for
-    each penalty of its path instead.
+    R² is without penalty; it is None if a response is constant in the table. The shrunken curve has a point for each
+    penalty of its path instead.
     """
 
     costs: Float
@@ -68,32 +71,32 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All variants on the training table and, where given, on a test table.
+    """All variants on the training table and, if given, on a test table.
 
     Attributes
     ----------
     alpha : the penalty of every variant.
-    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness counts up to
-    there.
+    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness is measured up to
+        there.
     train, test : curves by variant name; `test` is empty without a test table.
     """
 
     alpha: float
     level: float
     stop: float
-    train: dict[str, Measured]
-    test: dict[str, Measured]
+    train: dict[str, MethodCurve]
+    test: dict[str, MethodCurve]
 
 
 def compare(
-    gram: Gram, groups: FeatureGroups, alpha: float, held: Held | None = None, level: float | None = None
+    gram: Gram, groups: FeatureGroups, alpha: float, held: HeldOutMoments | None = None, level: float | None = None
 ) -> Comparison:
-    """Order the groups by every variant and measure the curves.
+    """Order the groups by every variant and evaluate the curves.
 
     Parameters
     ----------
-    gram : the training problem.  held : a test table's second moments in its units (`Gram.beside`).
-    level : where the curves stop, as a share of the final F of CS-G-OMP in training; its plateau where None.
+    gram : the training problem.  held : a test table's second moments in its units (`Gram.held_out_moments`).
+    level : where the curves stop, as a share of the final F of CS-G-OMP in training; None uses its plateau.
 
     Raises
     ------
@@ -114,7 +117,7 @@ def compare(
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
     tables = {"train": gram.own} | ({} if held is None else {"test": held})
-    curves: dict[str, dict[str, Measured]] = {"train": {}, "test": {}}
+    curves: dict[str, dict[str, MethodCurve]] = {"train": {}, "test": {}}
     for variant in VARIANTS:
         order = learned[variant.method, variant.cost_blind, variant.doubling]
         for side, table in tables.items():
@@ -129,19 +132,21 @@ def compare(
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredSequence, table: Held) -> Float:
-    """Return what each prefix explains of each response of a table, without penalty, (steps + 1, P)."""
+def _explained(order: FactoredSequence, table: HeldOutMoments) -> Float:
+    """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
     return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
 
-def _measured(variant: Variant, costs: Float, explained: Float, r2: Float | None, stop: float, risk: float) -> Measured:
+def _measured(
+    variant: Variant, costs: Float, explained: Float, r2: Float | None, stop: float, risk: float
+) -> MethodCurve:
     if variant.oracle:
         best = oracle_order(np.diff(explained), np.diff(costs))
         costs, explained = reordered(costs, best), reordered(explained, best)
         r2 = None if r2 is None else reordered(r2, best)
-    return Measured(
+    return MethodCurve(
         costs,
         explained,
         r2,

@@ -1,4 +1,4 @@
-"""How good every prefix of a model is on a table: explained variance, error, and the task's own measure."""
+"""Evaluation of every prefix of a model on a table: explained variance, error, and the task's own measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.model.probabilities import class_probabilities
-from anytime.moments.gram import Held
+from anytime.moments.gram import HeldOutMoments
 from anytime.moments.moments import Moments
 from anytime.target import class_codes
 from anytime.training.stopping import HoldOut
@@ -33,35 +33,35 @@ __all__ = [
 ]
 
 NDCG_AT = 5
-"""Documents of a query that count, as in the paper."""
+"""Number of top-ranked documents of a query that count, as in the paper."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Every prefix of a model on one table, element 0 being the base rate.
+    """Every prefix of a model on one table; element 0 is the base rate.
 
     Attributes
     ----------
-    rows : rows of the table that have a target.
+    rows : number of rows of the table that have a target.
     costs : (steps + 1,) cumulative cost.
-    explained_variance : (steps + 1,) F on this table, without penalty: by how much half the mean squared error is less
-        than that of the model's base rate, in training deviations of the responses; of a likelihood, half the mean
-        deviance.
-    r2 : (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, SST being about the table's own
-        mean, as scikit-learn's `r2_score`; of a likelihood 1 - deviance/null deviance, the null deviance being that of
-        the table's own base rate, as `d2_log_loss_score` and `d2_tweedie_score`. None where SST (of several responses,
-        of one of them) or the null deviance is 0.
-    mse : (steps + 1,) mean squared error in target units, averaged over the responses; of classes, of probabilities.
-    deviance : (steps + 1,) mean deviance, where a likelihood was fitted, else None.
+    explained_variance : (steps + 1,) F on this table, without penalty: half the mean squared error of the model's base
+        rate minus that of the prefix, in training standard deviations of the responses; for a likelihood, half the mean
+        deviance instead.
+    r2 : (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, where SST uses the table's own mean,
+        as scikit-learn's `r2_score`; for a likelihood 1 - deviance/null deviance, where the null deviance is that of
+        the table's own base rate, as `d2_log_loss_score` and `d2_tweedie_score`. None if SST (of any response) or the
+        null deviance is 0.
+    mse : (steps + 1,) mean squared error in target units, averaged over the responses; for classes, of probabilities.
+    deviance : (steps + 1,) mean deviance if a likelihood was fitted, else None.
     accuracy : (steps + 1,) for classification, else None.
-    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, where there are queries, else None;
-        weights of rows play no part in it.
-    coverage : (steps + 1,) share of the rows that intervals or sets cover, where the model is calibrated, else None.
-    size : (steps + 1,) mean width of the intervals, or number of classes in the sets, where calibrated, else None.
+    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it
+        ignores weights of rows.
+    coverage : (steps + 1,) share of the rows that intervals or sets cover, if the model is calibrated, else None.
+    size : (steps + 1,) mean width of the intervals, or number of classes in the sets, if calibrated, else None.
     stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
         this table's F up to there.
 
-    Where rows have weights, means and shares over rows are weighted.
+    If rows have weights, means and shares over rows are weighted.
     """
 
     rows: int
@@ -87,15 +87,15 @@ def evaluate(
     drop_missing: bool = False,
     n_jobs: int | None = None,
 ) -> Evaluation:
-    """Predict a table by every prefix; the model knows the names of its columns.
+    """Evaluate every prefix on a table; the model contains the names of its columns.
 
     Parameters
     ----------
-    model : the model to measure.
-    table : the rows to measure it on.
+    model : the model to evaluate.
+    table : the rows to evaluate it on.
     weights : column of row weights, or None for equal weights.
-    drop_missing : leave out rows without a target (they are an error otherwise).
-    n_jobs : threads that read rows, as joblib counts them.
+    drop_missing : whether to leave out rows without a target (an error otherwise).
+    n_jobs : threads that read rows, as in joblib.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def evaluate(
 
 
 def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
-    """Predict a checked dataset, with the model's features and target, by every prefix."""
+    """Evaluate every prefix on a checked dataset, with the model's features and target."""
     manifest, query = model.manifest, dataset.query
     deviance = None
     if manifest.family == "gaussian":
@@ -142,7 +142,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
 
 
 def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
-    """Return the moments of a checked dataset to measure on.
+    """Return the moments of a checked dataset for evaluation.
 
     Raises
     ------
@@ -157,17 +157,17 @@ def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
 def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float, Float | None, float]:
     """Return F, mean squared error and R² of each prefix (steps + 1,), and R(empty), on a table's moments.
 
-    F uses the training means and scales and no penalty, and is summed over the responses. R² is None where a response
-    does not vary.
+    F uses the training means and scales and no penalty, and is summed over the responses. R² is None if a response is
+    constant.
     """
-    held = Held.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
+    held = HeldOutMoments.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
     fitted = explained_variances(models, held)
     mse = np.mean((held.yy - 2 * fitted) * np.square(models.response_scale), axis=1)
     return fitted.sum(axis=1), np.maximum(mse, 0.0), held.r2(fitted), 0.5 * float(held.yy.sum())
 
 
 def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
-    """A checked dataset, with the features and target that training has, that chooses how many steps are kept."""
+    """Return a stopping rule: the error of every prefix on a checked dataset with training's features and target."""
     if family == "gaussian":
         moments = table_moments(dataset, n_jobs=n_jobs)
         return HoldOut(Path(dataset.table.name).name, lambda models: held_out_curve(models, moments)[1])
@@ -177,9 +177,9 @@ def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None)
 def _likelihood_curve(
     models: PrefixModels, name: FamilyName, dataset: Dataset
 ) -> tuple[int, Float, Float, float | None]:
-    """Return how many rows there are, mean deviance and squared error of each prefix (steps + 1,), and null deviance.
+    """Return the number of rows, mean deviance and squared error of each prefix (steps + 1,), and null deviance.
 
-    The null deviance is that of the table's own mean responses, None where they do not vary. The loss is linear in the
+    The null deviance is that of the table's own mean responses, None if they are constant. The loss is linear in the
     responses, so its mean at their base rate is the saturated loss of their mean.
     """
     family = FAMILIES[name]
@@ -188,7 +188,7 @@ def _likelihood_curve(
     low, high = np.full(len(mean), np.inf), np.full(len(mean), -np.inf)
     for rows in dataset.rows_for(models.scores):
         count += len(rows.Y)
-        used = rows.row_weights > 0  # a deviance may be infinite, which times a weight of 0 is no number
+        used = rows.row_weights > 0  # a deviance may be infinite, and infinity times a weight of 0 is NaN
         w, Y = rows.row_weights[used], rows.Y[used]
         weight += float(w.sum())
         saturated += float(w @ family.saturated(Y))
@@ -197,7 +197,7 @@ def _likelihood_curve(
         high = np.maximum(high, Y.max(axis=0, initial=-np.inf))
         for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean)[used])):
             deviance[prefix] += w @ deviances(family, scores, Y)
-            with np.errstate(over="ignore"):  # a prediction may be absurd on some row
+            with np.errstate(over="ignore"):  # a prediction may be extreme on some row
                 squares[prefix] += w @ np.square(family.mean(scores) - Y).mean(axis=1)
     _check_weight(dataset, weight)
     least = float(family.saturated(mean[np.newaxis] / weight)[0])
@@ -206,7 +206,7 @@ def _likelihood_curve(
 
 
 def _check_weight(dataset: Dataset, weight: float) -> None:
-    """Refuse a table to measure on whose rows have no weight."""
+    """Refuse a table whose rows have no weight."""
     if not weight > 0:
         raise TableError(
             f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
@@ -214,7 +214,7 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
 
 
 def _accuracy(model: Model, dataset: Dataset) -> Float:
-    """Share of rows of which the most likely class is right."""
+    """Return the share of rows whose most likely class is the true one."""
     right, total = np.zeros(model.steps + 1), 0.0
     for rows in dataset.rows_for(model.prefixes.scores):
         X = rows.filled(model.prefixes.mean)
@@ -227,7 +227,7 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
 
 
 def _ndcg(model: Model, dataset: Dataset) -> Float | None:
-    """NDCG@5 of each prefix, where it is defined."""
+    """Return NDCG@5 of each prefix, if it is defined."""
     scores, truth, keys = [], [], []
     for rows in dataset.rows_for(model.prefixes.scores):
         X = rows.filled(model.prefixes.mean)
@@ -238,9 +238,9 @@ def _ndcg(model: Model, dataset: Dataset) -> Float | None:
 
 
 def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float | None:
-    """Mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
+    """Return the mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
 
-    None where a relevance is negative, so that it is none, or no query has two rows.
+    It is None if a relevance is negative or no query has two rows.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Fl
 
     Notes
     -----
-    Ties share their gain. A query of one row has no order and is left out; one without a relevant row counts 0.
+    Ties share their gain. A query of one row has no order and is left out; a query without a relevant row counts 0.
     """
     from sklearn.metrics import ndcg_score  # noqa: PLC0415
 

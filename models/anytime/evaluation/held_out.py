@@ -1,4 +1,4 @@
-"""A table on which a model is measured: the columns of the model, checked."""
+"""Preparation of a table for the evaluation of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["held_out"]
 def held_out(
     model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False
 ) -> tuple[Dataset, int]:
-    """Return a table to measure a model on, with the model's columns, checked; and how many of its rows have a target.
+    """Return a checked dataset of a table with the model's columns, and the number of its rows with a target.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pictures: what is explained against cost, by one model or by the methods side by side."""
+"""Plots of explained variance against cost, for one model or for several methods."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LINES = (
     (0, (8, 3)),
     (0, (6, 1, 1, 1, 1, 1)),
 )
-"""One style a method: the picture must tell them apart in grey, too."""
+"""One line style per method, so that the methods are distinguishable in greyscale."""
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before the work for it."""
+    """Raise AnytimeError if the picture is not writable, before the work for it."""
     if path.suffix not in FORMATS:
         raise AnytimeError(f"picture {str(path)!r} has no known suffix; expected one of {' '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -44,12 +44,12 @@ def check_picture(path: Path) -> None:
 
 
 def plot_model(model: Model, path: Path) -> None:
-    """Draw a model's curve: what each prefix explains and its error, against its cost.
+    """Draw a model's curve: explained variance and error of each prefix, against its cost.
 
     Raises
     ------
     AnytimeError
-        matplotlib is not installed, or the name has no suffix of a picture.
+        matplotlib is not installed, or the file name has no suffix of a picture.
     """
     figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
     steps = model.manifest.steps
@@ -72,25 +72,25 @@ def plot_model(model: Model, path: Path) -> None:
 
 
 def _draw_bound(axis: Any, model: Model) -> None:
-    """Draw the certificate: the bound on 2F/P of any set of groups, and what the prefixes reach of it.
+    """Draw the certificate: the bound on 2F/P of any set of groups, and the penalised R² of the prefixes.
 
     F includes the penalty and R² does not, so the curve of R² may exceed the bound.
     """
     found, stopped = model.manifest.certificate, model.manifest.stopped
     if found is None:
         return
-    kept = "kept " if stopped is not None and stopped.left_out else ""
-    label = f"no set of {kept}groups of this cost explains more, less the penalty (certified)"
+    retained = "retained " if stopped is not None and stopped.left_out else ""
+    label = f"no set of {retained}groups of this cost has a larger R² minus penalty (certified)"
     share = 2 / len(model.manifest.responses)
     reached = [share * model.expected(prefix).explained_variance for prefix in range(model.steps + 1)]
-    axis.step(model.costs, reached, where="post", color="0.45", linewidth=0.8, label="R² less the penalty", zorder=1.5)
+    axis.step(model.costs, reached, where="post", color="0.45", linewidth=0.8, label="R² minus penalty", zorder=1.5)
     bounds = share * np.array(found.bounds)
     axis.step(model.costs, bounds, where="pre", color="0.45", linestyle="--", linewidth=1.2, label=label, zorder=1.5)
     axis.legend(fontsize=8, loc="lower right")
 
 
 def _label_steps(axis: Any, model: Model, values: Any) -> None:
-    """Name the steps that buy most, where there is room."""
+    """Name the steps with the largest gains, where there is space."""
     gains = np.diff(values)
     worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.02 * max(values[-1], 1e-12)]
     for k in worth:
@@ -99,7 +99,7 @@ def _label_steps(axis: Any, model: Model, values: Any) -> None:
 
 
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
-    """Draw the methods' curves up to where timeliness stops, training beside test; errors as `plot_model`."""
+    """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
     sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
     figure, axes = blank_figure(len(sides), across=True)
     for axis, (side, curves) in zip(axes, sides.items(), strict=True):
@@ -113,11 +113,11 @@ def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
 
 
 def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
-    """A figure with panels side by side or one above the other, that needs no screen."""
+    """Return a figure with panels in a row or a column, which needs no screen."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise AnytimeError("pictures need matplotlib: pip install 'anytime-linear[plot]'") from error
+        raise AnytimeError("plots require matplotlib; pip install 'anytime-linear[plot]'") from error
     size = (5.5 * panels, 4.2) if across else (7.0, 3.2 * panels)
     figure = Figure(figsize=size, layout="constrained")
     rows, columns = (1, panels) if across else (panels, 1)
@@ -128,13 +128,13 @@ def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a figure whose texts are taken as they are; AnytimeError where that fails."""
+    """Write a figure without interpreting its texts; raise AnytimeError if writing fails."""
     from matplotlib.text import Text  # noqa: PLC0415
 
     check_picture(path)
     _plain_logarithms(figure)
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names are the user's, and a dollar sign is no formula
+        text.set_parse_math(False)  # names come from the user, and a dollar sign does not start a formula
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -142,7 +142,7 @@ def write_figure(figure: Any, path: Path) -> None:
 
 
 def _plain_logarithms(figure: Any) -> None:
-    """Tick labels of logarithmic axes as numbers, for matplotlib writes them as formulas."""
+    """Format the tick labels of logarithmic axes as numbers; matplotlib writes them as formulas."""
     from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
 
     for axes in figure.axes:

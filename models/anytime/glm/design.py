@@ -1,7 +1,7 @@
-"""The rows of a table as a likelihood sees them, wherever they are: gone over as often as a fit needs.
+"""Designs: the rows of a table as a likelihood uses them, wherever they are stored, with as many passes as a fit needs.
 
-Least squares needs the rows once. Other families need passes for each step of Newton's method: one that brings the
-linear predictors of all rows, and one that brings the derivatives there.
+Least squares needs the rows once. Other families need two passes for each step of Newton's method: one computes the
+linear predictors of all rows, and one the derivatives there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Predictors: TypeAlias = Any
-"""Linear predictors of all rows; what holds them is for the design to know."""
+"""Linear predictors of all rows, in a representation private to the design."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Evaluation:
     ----------
     loss : mean over the rows of phi(eta) - y'eta.
     score : (d + 1, Q) the negative gradient, the intercept's first.
-    hessian : ((d + 1) Q, same) second derivatives, coefficient (j, q) at j Q + q; None where not asked for.
+    hessian : ((d + 1) Q, same) second derivatives, coefficient (j, q) at j Q + q; None if not requested.
     """
 
     loss: float
@@ -47,13 +47,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all rows, those held out among them.
+    """Sums over all rows, including held-out ones.
 
     Attributes
     ----------
-    rows : how many.
-    responses : (P,) without weights.
-    saturated : weight times the loss that no model can undercut.
+    rows : number of rows.
+    responses : (P,) sums of the responses, without weights.
+    saturated : weighted sum of the smallest possible losses.
     """
 
     rows: int
@@ -63,7 +63,7 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class Design(ABC):
-    """Rows of a table, as one fit sees them.
+    """Rows of a table, as one fit uses them.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ class Design(ABC):
     family : the likelihood.
     weight : sum of the weights of the training rows.
     ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
-    held : fold that is left out, or None.
-    centre : (D,) the means of the training rows in the units of the whole table, which fill what is missing.
+    held : the held-out fold, or None.
+    centre : (D,) the means of the training rows in the units of the whole table; they replace missing values.
     """
 
     gram: Gram
@@ -84,11 +84,11 @@ class Design(ABC):
 
     @property
     def predictors(self) -> int:
-        """Free linear predictors Q of a row."""
+        """Return the number Q of free linear predictors of a row."""
         return self.family.predictors(len(self.gram.y_mean))
 
     def without(self, fold: int, gram: Gram, weight: float) -> Self:
-        """The rows of the other folds; the penalty is on standard units of their own."""
+        """Return the rows of the other folds; the penalty applies in their own standard units."""
         ridge = np.square(gram.x_scale / self.gram.x_scale)
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
@@ -96,16 +96,16 @@ class Design(ABC):
     @property
     @abstractmethod
     def fold_jobs(self) -> int | None:
-        """How many passes, for several folds, are best made at once, as joblib counts threads."""
+        """Return the best number of simultaneous passes for several folds, as joblib counts threads."""
 
     @property
     @abstractmethod
     def totals(self) -> Totals:
-        """Sums over all rows."""
+        """Return the sums over all rows."""
 
     @abstractmethod
     def view(self, columns: Index) -> View:
-        """The same rows with some columns only, in that order."""
+        """Return the same rows with some columns only, in that order."""
 
 
 class View(ABC):
@@ -116,37 +116,40 @@ class View(ABC):
 
     @property
     def width(self) -> int:
-        """Coefficients of each predictor, the intercept among them: d + 1."""
+        """Return the number of coefficients of each predictor, including the intercept: d + 1."""
         return len(self.columns) + 1
 
     @abstractmethod
     def predictors(self, theta: Float) -> Predictors:
-        """Linear predictors of all rows at coefficients (d + 1, Q)."""
+        """Return the linear predictors of all rows at coefficients (d + 1, Q)."""
 
     @abstractmethod
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
-        """Predictors a share of the way along others, made by this view as they were."""
+        """Return predictors of this view moved by `share` times the directions."""
 
     @abstractmethod
     def loss(self, etas: Predictors) -> float:
-        """Mean loss at some predictors."""
+        """Return the mean loss at some predictors."""
 
     @abstractmethod
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
-        """Mean loss at some predictors, and its derivative in a direction."""
+        """Return the mean loss at some predictors, and its derivative in a direction."""
 
     @abstractmethod
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        """Loss and score at some predictors, and on demand the second derivatives, n (d Q)^2 operations: one pass."""
+        """Return loss and score, and optionally the second derivatives, n (d Q)^2 operations: one pass."""
 
     @abstractmethod
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
-        """The Hessian at some predictors as a function of a direction (d + 1, Q), one pass of 4 n d Q operations."""
+        """Return the Hessian at some predictors as a function of a direction (d + 1, Q).
+
+        Each call is one pass of 4 n d Q operations.
+        """
 
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:
-        """Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number a row."""
+        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
 
     @abstractmethod
     def held_deviance(self, theta: Float) -> float:
-        """Sum over the rows of the fold held out of weight times deviance."""
+        """Return the sum of weight times deviance over the rows of the held-out fold."""

@@ -1,20 +1,18 @@
-"""Gaussian: phi(eta) = |eta|^2 / 2, least squares. Training takes it from moments; here it is one family more.
+"""Families of generalised linear models: E[y|x] = grad phi(W x) (appendix B of the paper).
 
-Binomial: phi(eta) = log(1 + exp eta), the logistic regression of the second of two classes.
+A family is defined by its convex phi. Training minimises the mean of phi(eta) - y'eta over the rows, with eta = W x and
+an unpenalised intercept, plus alpha/2 |W|^2.
 
-Multinomial: phi(eta) = log sum_k exp(s_k), the softmax regression of K classes.
+- Gaussian: phi(eta) = |eta|^2 / 2, smallest squares. Training uses moments for it; this class completes the set.
+- Binomial: phi(eta) = log(1 + exp eta), the logistic regression of the second of two classes.
+- Multinomial: phi(eta) = log sum_k exp(s_k), the softmax regression of K classes.
+- Poisson: phi(eta) = exp eta, the log-linear regression of counts.
 
-The scores s of the classes are known up to a constant only. With a penalty their coefficients sum to 0 over the
-classes, so nothing is lost in keeping K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0:
-s = B eta, and |W_s|_F = |W_eta|_F, so that the penalty, and with it the optimum, is that of the symmetric model.
+The scores s of the classes of a multinomial are known only up to a constant. With a penalty their coefficients sum to 0
+over the classes. K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice:
+s = B eta, and |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
 
-Poisson: phi(eta) = exp eta, the log-linear regression of counts.
-
-Families of generalised linear models: E[y|x] = grad phi(W x) (appendix B of the paper).
-
-A family is its convex phi. What is minimised is the mean of phi(eta) - y'eta over the rows, with eta = W x and an
-intercept that is not penalised, plus alpha/2 |W|^2. To add a family, write one file like `poisson.py`, give it a name
-in `anytime.types.FamilyName` and an entry here.
+To add a family, write a class like `Poisson`, and add its name to `anytime.types.FamilyName` and to `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -40,95 +38,95 @@ __all__ = [
 
 
 class Gaussian:
-    """Real responses with errors of one variance."""
+    """Real responses with errors of equal variance."""
 
     name: FamilyName = "gaussian"
     link: Link = "identity"
 
     def predictors(self, responses: int) -> int:
-        """As many as responses."""
+        """Return the number of responses."""
         return responses
 
     def start(self, mean: Float) -> Float:
-        """The means."""
+        """Return the means."""
         return mean
 
     def saturated(self, Y: Float) -> Float:
-        """-|y|^2 / 2."""
-        least: Float = -0.5 * np.square(Y).sum(axis=1)
-        return least
+        """Return -|y|^2 / 2."""
+        smallest: Float = -0.5 * np.square(Y).sum(axis=1)
+        return smallest
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """|eta|^2 / 2 - y'eta, and the residual."""
+        """Return |eta|^2 / 2 - y'eta, and the residual."""
         return (eta * (0.5 * eta - Y)).sum(axis=1), Y - eta
 
     def hessian(self, eta: Float) -> Float:
-        """The identity."""
+        """Return the identity."""
         rows, Q = eta.shape
         return np.broadcast_to(np.eye(Q), (rows, Q, Q))
 
     def bend(self, eta: Float, direction: Float) -> Float:  # noqa: ARG002
-        """The second derivatives times a direction."""
+        """Return the second derivatives times a direction."""
         return direction
 
     def scores(self, eta: Float) -> Float:
-        """The predictors themselves."""
+        """Return the predictors."""
         return eta
 
     def mean(self, scores: Float) -> Float:
-        """The scores."""
+        """Return the scores."""
         return scores
 
 
 class Binomial:
-    """One response in [0, 1]: the second class, or a share of it."""
+    """One response in [0, 1]: the second class, or its share."""
 
     name: FamilyName = "binomial"
     link: Link = "logit"
 
     def predictors(self, responses: int) -> int:
-        """One."""
+        """Return 1."""
         return responses
 
     def start(self, mean: Float) -> Float:
-        """The log-odds of the second class."""
+        """Return the log-odds of the second class."""
         odds: Float = logit(mean)
         return odds
 
     def saturated(self, Y: Float) -> Float:
-        """-Sum of y log y + (1 - y) log(1 - y); 0 for classes."""
+        """Return -(y log y + (1 - y) log(1 - y)); 0 for classes."""
         safe = np.clip(Y, 1e-300, 1.0)
         other = np.clip(1.0 - Y, 1e-300, 1.0)
-        least: Float = -(Y * np.log(safe) + (1.0 - Y) * np.log(other)).sum(axis=1)
-        return least
+        smallest: Float = -(Y * np.log(safe) + (1.0 - Y) * np.log(other)).sum(axis=1)
+        return smallest
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """log(1 + exp eta) - y eta, and y - p."""
+        """Return log(1 + exp eta) - y eta, and y - p."""
         return (np.logaddexp(0.0, eta) - Y * eta).sum(axis=1), Y - expit(eta)
 
     def hessian(self, eta: Float) -> Float:
-        """P (1 - p), without the cancellation of 1 - p."""
+        """Return p (1 - p), without the cancellation in 1 - p."""
         weight: Float = expit(eta) * expit(-eta)
         return weight[:, :, np.newaxis]
 
     def bend(self, eta: Float, direction: Float) -> Float:
-        """The second derivatives times a direction."""
+        """Return the second derivatives times a direction."""
         curved: Float = expit(eta) * expit(-eta) * direction
         return curved
 
     def scores(self, eta: Float) -> Float:
-        """The predictor itself."""
+        """Return the predictor."""
         return eta
 
     def mean(self, scores: Float) -> Float:
-        """The probability of the second class."""
+        """Return the probability of the second class."""
         probability: Float = expit(scores)
         return probability
 
 
 @cache
 def _basis(classes: int) -> Float:
-    """(K - 1, K) rows of a Helmert matrix: orthonormal, each summing to 0."""
+    """Return the (K - 1, K) rows of a Helmert matrix: orthonormal, each with sum 0."""
     rows: Float = helmert(classes)
     return rows
 
@@ -140,21 +138,21 @@ class Multinomial:
     link: Link = "softmax"
 
     def predictors(self, responses: int) -> int:
-        """One less than classes."""
+        """Return the number of classes minus 1."""
         return responses - 1
 
     def start(self, mean: Float) -> Float:
-        """The logarithms of the shares, less what is common to them."""
+        """Return the logarithms of the shares in the basis B, which removes their common constant."""
         predictors: Float = _basis(len(mean)) @ np.log(mean)
         return predictors
 
     def saturated(self, Y: Float) -> Float:
-        """0 for classes; shares have their entropy."""
-        least: Float = -(Y * np.log(np.clip(Y, 1e-300, 1.0))).sum(axis=1)
-        return least
+        """Return 0 for classes, and the entropy for shares."""
+        smallest: Float = -(Y * np.log(np.clip(Y, 1e-300, 1.0))).sum(axis=1)
+        return smallest
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """Log sum exp s - y's, and B'(y - p)."""
+        """Return log sum exp s - y's, and B'(y - p)."""
         scores = self.scores(eta)
         scores -= scores.max(axis=1, keepdims=True)
         powers = np.exp(scores)
@@ -163,7 +161,7 @@ class Multinomial:
         return value, (Y - powers / total) @ _basis(Y.shape[1]).T
 
     def hessian(self, eta: Float) -> Float:
-        """B'(diag p - p p')B."""
+        """Return B'(diag p - p p')B."""
         rows, Q = eta.shape
         B = _basis(Q + 1)
         p = self.mean(self.scores(eta))
@@ -173,26 +171,26 @@ class Multinomial:
         return curvature
 
     def bend(self, eta: Float, direction: Float) -> Float:
-        """The second derivatives times a direction."""
+        """Return the second derivatives times a direction."""
         p = self.mean(self.scores(eta))
         s = self.scores(direction)
         curved: Float = (p * (s - np.einsum("ik,ik->i", p, s)[:, np.newaxis])) @ _basis(p.shape[1]).T
         return curved
 
     def scores(self, eta: Float) -> Float:
-        """B eta."""
+        """Return B eta."""
         scores: Float = eta @ _basis(eta.shape[1] + 1)
         return scores
 
     def mean(self, scores: Float) -> Float:
-        """The probabilities of the classes."""
+        """Return the probabilities of the classes."""
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities: Float = powers / powers.sum(axis=1, keepdims=True)
         return probabilities
 
 
-LARGEST = 500.0
-"""Largest score whose mean is told as it is; exp(500) is 1e217, and what is told must be finite."""
+MAX_SCORE = 500.0
+"""Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
 
 
 class Poisson:
@@ -202,74 +200,74 @@ class Poisson:
     link: Link = "log"
 
     def predictors(self, responses: int) -> int:
-        """One."""
+        """Return 1."""
         return responses
 
     def start(self, mean: Float) -> Float:
-        """The logarithm of the mean count."""
+        """Return the logarithm of the mean count."""
         return np.log(mean)
 
     def saturated(self, Y: Float) -> Float:
-        """The sum of y - y log y."""
-        least: Float = (Y - xlogy(Y, Y)).sum(axis=1)
-        return least
+        """Return y - y log y."""
+        smallest: Float = (Y - xlogy(Y, Y)).sum(axis=1)
+        return smallest
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """exp(eta) - y eta, and y - exp(eta)."""
+        """Return exp(eta) - y eta, and y - exp(eta)."""
         mean = np.exp(eta)
         return (mean - Y * eta).sum(axis=1), Y - mean
 
     def hessian(self, eta: Float) -> Float:
-        """exp(eta)."""
+        """Return exp(eta)."""
         weight: Float = np.exp(eta)
         return weight[:, :, np.newaxis]
 
     def bend(self, eta: Float, direction: Float) -> Float:
-        """The second derivatives times a direction."""
+        """Return the second derivatives times a direction."""
         curved: Float = np.exp(eta) * direction
         return curved
 
     def scores(self, eta: Float) -> Float:
-        """The predictor itself."""
+        """Return the predictor."""
         return eta
 
     def mean(self, scores: Float) -> Float:
-        """The expected count."""
-        return np.exp(np.minimum(scores, LARGEST))
+        """Return the expected count."""
+        return np.exp(np.minimum(scores, MAX_SCORE))
 
 
 class Family(Protocol):
     """phi with its derivatives.
 
-    A row has P responses y and Q free predictors eta; Q is P but for the multinomial, whose P predictors sum to 0.
+    A row has P responses y and Q free predictors eta. Q is P except for the multinomial, whose P predictors sum to 0.
     """
 
     name: FamilyName
     link: Link
 
     def predictors(self, responses: int) -> int:
-        """Q, for P responses."""
+        """Return Q for P responses."""
 
     def start(self, mean: Float) -> Float:
-        """Predictors (Q,) of the base rate: the link of the mean responses (P,)."""
+        """Return the predictors (Q,) of the base rate: the link of the mean responses (P,)."""
 
     def saturated(self, Y: Float) -> Float:
-        """The least loss (rows,) that responses Y (rows, P) allow: their own, when they are fitted perfectly."""
+        """Return the smallest possible loss (rows,) of responses Y (rows, P): that of a perfect fit."""
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """phi(eta) - y'eta (rows,), and its negative gradient in eta, y - grad phi (rows, Q)."""
+        """Return phi(eta) - y'eta (rows,), and its negative gradient in eta, y - grad phi (rows, Q)."""
 
     def hessian(self, eta: Float) -> Float:
-        """Second derivatives of phi, (rows, Q, Q), positive semi-definite."""
+        """Return the second derivatives of phi, (rows, Q, Q), positive semi-definite."""
 
     def bend(self, eta: Float, direction: Float) -> Float:
-        """The second derivatives times a direction (rows, Q), row by row."""
+        """Return the second derivatives times a direction (rows, Q), row by row."""
 
     def scores(self, eta: Float) -> Float:
-        """The predictors (rows, P) of the responses from the free ones (rows, Q); linear."""
+        """Return the predictors (rows, P) of the responses from the free ones (rows, Q); linear."""
 
     def mean(self, scores: Float) -> Float:
-        """E[y|x] (rows, P) of scores (rows, P): the inverse link."""
+        """Return E[y|x] (rows, P) from scores (rows, P): the inverse link."""
 
 
 FAMILIES: dict[FamilyName, Family] = {
@@ -278,13 +276,13 @@ FAMILIES: dict[FamilyName, Family] = {
     "multinomial": Multinomial(),
     "poisson": Poisson(),
 }
-"""Every family by its name."""
+"""Every family by name."""
 
 
 def deviances(family: Family, scores: Float, Y: Float) -> Float:
-    """The deviance 2 (loss - saturated loss) of each row, from scores and responses (rows, P)."""
+    """Return the deviance 2 (loss - saturated loss) of each row, from scores and responses (rows, P)."""
     basis = family.scores(np.eye(family.predictors(scores.shape[1])))
-    # The basis is orthonormal, so its transpose takes scores back to the free predictors.
+    # The basis is orthonormal, so its transpose maps scores to the free predictors.
     with np.errstate(over="ignore", invalid="ignore"):
         loss, _ = family.loss(scores @ basis.T, Y)
     found: Float = 2.0 * (loss - family.saturated(Y))

@@ -1,8 +1,8 @@
 """Newton's method, safeguarded: the optimum of a penalised likelihood on some columns.
 
-A step solves (H + R) step = -gradient, R being the penalty (none on the intercept). How far to go along it is found on
-the predictors of the rows, without a pass over the table. While the gradient falls fast the factor of H serves on, and
-a step costs two light passes. Where H, predictors times columns squared, would be large, the step comes from conjugate
+A step solves (H + R) step = -gradient, where R is the penalty (none on the intercept). The line search works on the
+predictors of the rows, without a pass over the table. While the gradient falls fast, the factor of H is reused and a
+step costs two light passes. Where H, of predictors times columns squared, would be large, the step comes from conjugate
 gradients on products with H, preconditioned by the factor of one weighted Gram matrix for all predictors.
 """
 
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 ITERATIONS = 200
-"""Newton steps after which there is no optimum; well-posed problems need 5 to 15."""
+"""Maximum number of Newton steps; well-posed problems need 5 to 15."""
 
 DENSE_ONE, DENSE_MANY = 6000, 1000
-"""Coefficients up to which H is formed, for one predictor and for several."""
+"""Maximum number of coefficients for which H is formed, for one predictor and for several."""
 
 ROUNDING = 1e-14
 """Share of the loss that is rounding."""
@@ -39,21 +39,21 @@ NOISE = 1e-15
 """Rounding of the mean loss, whose terms are of the size of the predictors."""
 
 FAR, DAMPING = 10.0, 1e-6
-"""A step to this many times the largest coefficient leaves the quadratic model; it is damped, from this ridge up."""
+"""Steps over this multiple of the largest coefficient leave the quadratic model and are damped, from this ridge up."""
 
 FAST = 0.1
-"""A step that leaves this share of the slope along it was well predicted: H serves on."""
+"""If a step leaves less than this share of the slope along it, the factor of H is reused."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When an optimum is reached.
+    """Stopping criterion of the optimisation.
 
     Attributes
     ----------
     gradient : largest component of the gradient, as a share of that of the base rate.
     step : largest component of the next Newton step, as a share of the largest coefficient or of 1.
-    decrement : the decrease of the loss that the next step promises, as a share of the loss, that alone is enough.
+    decrement : predicted decrease of the loss by the next step, as a share of the loss; sufficient by itself.
     """
 
     gradient: float = 1e-8
@@ -65,19 +65,19 @@ EXACT = Stop()
 
 
 class SeparatedError(TrainingError):
-    """The likelihood has no finite optimum: it grows for ever in some direction."""
+    """The likelihood has no finite optimum: it grows without bound in some direction."""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """What was found.
+    """Result of the optimisation.
 
     Attributes
     ----------
     theta : coefficients (d + 1, Q) in the units of the design.
     loss, objective : the mean loss there, without and with the penalty.
-    iterations : Newton steps that were taken.
-    near : the last evaluation with second derivatives, close to the optimum; None where there was none.
+    iterations : number of Newton steps.
+    near : the last evaluation with second derivatives, close to the optimum, or None.
     """
 
     theta: Float
@@ -97,20 +97,20 @@ def optimum(
     near: Evaluation | None = None,
     stop: Stop = EXACT,
 ) -> Optimum:
-    """Minimise mean loss + alpha/2 |theta|^2 (less the intercept's) over theta (d + 1, Q).
+    """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
 
     Parameters
     ----------
-    start : where to begin.  known : the evaluation there, if at hand.
-    near : an evaluation with second derivatives close to the start: the first steps are taken with those.
-    scale : a gradient to compare with, that of the base rate.
+    start : initial coefficients.  known : the evaluation there, if available.
+    near : an evaluation with second derivatives close to the start, used for the first steps.
+    scale : reference size of the gradient, that of the base rate.
 
     Raises
     ------
     SeparatedError
         At alpha 0 the coefficients grow without bound.
     TrainingError
-        No optimum was reached.
+        The optimisation did not converge.
     """
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
     theta = start.copy()
@@ -133,44 +133,44 @@ def optimum(
             now, solver = _solver(view, etas, now, ridge + damping)
             step = -solver.solve(gradient, _forcing(gradient, scale))
             damping *= 10.0
-        promised = -0.5 * float(np.sum(gradient * step))
+        predicted = -0.5 * float(np.sum(gradient * step))
         small = float(np.abs(step).max()) <= stop.step * max(1.0, float(np.abs(theta).max()))
-        done = (reached and small) or promised <= max(stop.decrement, ROUNDING) * abs(value)
+        done = (reached and small) or predicted <= max(stop.decrement, ROUNDING) * abs(value)
         if done and (alpha > 0 or small or not reached):
-            # The last step is taken without a pass: the loss there is what it promises, less the penalty there.
-            theta, objective = theta + step, value - promised
+            # The last step needs no pass: the loss there follows from the predicted decrease and the penalty.
+            theta, objective = theta + step, value - predicted
             return Optimum(theta, objective - 0.5 * float(np.sum(ridge * theta**2)), objective, iteration, curved)
         adrift += reached
         if alpha == 0 and adrift > 3:
             raise SeparatedError("the likelihood has no optimum at alpha 0")
-        found = _searched(view, theta, etas, step, ridge, value, promised)
+        found = _searched(view, theta, etas, step, ridge, value, predicted)
         if found is None:
-            if fresh and reached:  # what is left to gain is rounding
+            if fresh and reached:  # the remaining gain is rounding
                 return Optimum(theta, now.loss, value, iteration, curved)
             if fresh:
                 break
             solver = None
             continue
-        t, etas, left = found
+        t, etas, slope_share = found
         theta = theta + t * step
-        if not (solver.lasting and damping == DAMPING and t == 1.0 and left < FAST):
+        if not (solver.reusable and damping == DAMPING and t == 1.0 and slope_share < FAST):
             solver = None
         now = view.evaluate(etas, hessian=solver is None and _dense(theta))
-    if alpha == 0:  # separated by so little that rounding ended the steps
+    if alpha == 0:  # nearly separated: rounding ended the steps
         raise SeparatedError("the likelihood has no optimum at alpha 0")
     raise TrainingError(
-        "no optimum of the likelihood was reached; scale or drop features with extreme values, or give a larger alpha"
+        "the likelihood fit did not converge; scale or drop features with extreme values, or choose a larger alpha"
     )
 
 
 def _searched(
-    view: View, theta: Float, etas: Predictors, step: Float, ridge: Float, value: float, promised: float
+    view: View, theta: Float, etas: Predictors, step: Float, ridge: Float, value: float, predicted: float
 ) -> tuple[float, Predictors, float] | None:
-    """How far to go along a step, the predictors there, and the share of the slope that is left.
+    """Return the step length, the predictors there, and the remaining share of the slope; None if no length works.
 
-    The loss is convex along the line, so its slope rises from -2 `promised` through 0 at the best place. The whole step
-    is taken if that lowers the loss and leaves less than half of the slope; otherwise the zero is looked for by false
-    position, or further on.
+    The loss is convex along the line, so its slope rises from -2 `predicted` through 0 at the optimum. The full step is
+    accepted if it lowers the loss and leaves at most half of the slope. Otherwise the search continues by false
+    position, or further along the line.
     """
     directions = view.predictors(step)
     bend, pull = float(np.sum(ridge * step**2)), float(np.sum(ridge * theta * step))
@@ -180,7 +180,7 @@ def _searched(
         there = view.moved(etas, t, directions)
         loss, slope = view.slope(there, directions)
         penalty = t * pull + 0.5 * t * t * bend
-        return loss - rest + penalty, (slope + pull + t * bend) / (2 * promised), there
+        return loss - rest + penalty, (slope + pull + t * bend) / (2 * predicted), there
 
     low, high, slope_low, slope_high = 0.0, np.inf, -1.0, np.inf
     t = 1.0
@@ -195,14 +195,14 @@ def _searched(
             high, slope_high = t, slope
         else:
             low, slope_low = t, slope
-        t = _next(low, high, slope_low, slope_high)  # nearer by half at least, while all is beyond the zero
+        t = _next(low, high, slope_low, slope_high)  # halves the distance at least, while every trial overshoots
         if t > 16.0 or high - low < 1e-6 * high:
             break
     return best
 
 
 def _next(low: float, high: float, slope_low: float, slope_high: float) -> float:
-    """The next place to look for the zero of the slope: beyond, or between by false position kept from the ends."""
+    """Return the next position to test for the zero of the slope: further out, or between by guarded false position."""
     if not np.isfinite(high):
         return 2.0 * max(low, 0.5)
     if not np.isfinite(slope_high):
@@ -212,13 +212,13 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
 
 
 class _Solver(Protocol):
-    """Solves (H + R) x = g at one point."""
+    """Solver of (H + R) x = g at one point."""
 
-    lasting: bool
-    """Whether it may serve at other points, too."""
+    reusable: bool
+    """Whether it may be reused at other points."""
 
     def solve(self, g: Float, tolerance: float) -> Float:
-        """The solution (d + 1, Q), to a relative residual where it is not exact."""
+        """Return the solution (d + 1, Q), up to a relative residual of `tolerance` if iterative."""
 
 
 def _dense(theta: Float) -> bool:
@@ -226,7 +226,7 @@ def _dense(theta: Float) -> bool:
 
 
 def _solver(view: View, etas: Predictors, now: Evaluation, ridge: Float) -> tuple[Evaluation, _Solver]:
-    """A solver at a point, and the evaluation there with what it cost."""
+    """Return the evaluation at a point, with second derivatives if the solver needed them, and the solver there."""
     if not _dense(now.score):
         return now, _Conjugate(view, etas, ridge)
     if now.hessian is None:
@@ -235,9 +235,9 @@ def _solver(view: View, etas: Predictors, now: Evaluation, ridge: Float) -> tupl
 
 
 class _Dense:
-    """By Cholesky; columns that add nothing get no step."""
+    """Solver by Cholesky; columns that add nothing get a zero step."""
 
-    lasting = True
+    reusable = True
 
     def __init__(self, at: Evaluation, ridge: Float) -> None:
         assert at.hessian is not None  # noqa: S101
@@ -248,9 +248,9 @@ class _Dense:
 
 
 class _Conjugate:
-    """By conjugate gradients on products with H, a pass each."""
+    """Solver by conjugate gradients on products with H, one pass each."""
 
-    lasting = False
+    reusable = False
 
     def __init__(self, view: View, etas: Predictors, ridge: Float) -> None:
         self._product, self._ridge = view.products(etas), ridge
@@ -278,6 +278,6 @@ class _Conjugate:
 
 
 def _forcing(gradient: Float, scale: float) -> float:
-    """How exactly to solve for a step: loosely far from the optimum, so that Newton's convergence stays superlinear."""
+    """Return the tolerance of a step: loose far from the optimum, such that convergence stays superlinear."""
     share = float(np.abs(gradient).max()) / scale if scale > 0 else 1.0
     return float(np.clip(np.sqrt(share), 1e-4, 0.1))

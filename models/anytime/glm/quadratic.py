@@ -1,11 +1,11 @@
-"""The weighted moments of a likelihood at a fit: its second-order model, a least-squares problem of its own.
+"""Second-order models of a likelihood at a fit: its weighted moments, a least-squares problem of their own.
 
 At coefficients theta with score u (the negative gradient) and Hessian H of the mean loss,
 
     loss(theta + step) = loss(theta) - u'step + 1/2 step'H step + ...
 
-so that with r = H theta + u one Newton step to any set A of columns solves (H_AA + alpha I) x = r_A, the intercept
-among A and not penalised. H and r are the normal equations of iteratively reweighted least squares.
+With r = H theta + u, one Newton step to any set A of columns solves (H_AA + alpha I) x = r_A, where A includes the
+intercept, which is not penalised. H and r are the normal equations of iteratively reweighted least squares.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = [
     "on_all_columns",
 ]
 
-LARGEST = 2**22
-"""Numbers that the curvatures of one model may take: 32 MiB."""
+MAX_VALUES = 2**22
+"""Maximum number of values in the second-order models of one model: 32 MiB."""
 
 
 def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
-    """Coefficients (d + 1, Q) of some columns as those of all, (width + 1, Q), zero in the others."""
-    whole = np.zeros((width + 1, theta.shape[1]))
-    whole[0] = theta[0]
-    whole[columns + 1] = theta[1:]
-    return whole
+    """Return coefficients (d + 1, Q) of some columns as those of all, (width + 1, Q), zero in the others."""
+    padded = np.zeros((width + 1, theta.shape[1]))
+    padded[0] = theta[0]
+    padded[columns + 1] = theta[1:]
+    return padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,39 +54,39 @@ class QuadraticModel:
 
     @staticmethod
     def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
-        """Those of coefficients theta (D + 1, Q), zero in the columns that are not selected."""
+        """Return the model at coefficients theta (D + 1, Q), which are zero in unselected columns."""
         assert evaluation.hessian is not None  # noqa: S101
         flat = theta.ravel()
         return QuadraticModel(evaluation.hessian, evaluation.hessian @ flat + evaluation.score.ravel(), theta.shape[1])
 
     def places(self, columns: Index) -> Index:
-        """Rows of H of the intercepts and of some columns."""
+        """Return the rows of H of the intercepts and of some columns."""
         Q = self.predictors
         rows = (columns[:, np.newaxis] + 1) * Q + np.arange(Q)
         return np.concatenate([np.arange(Q), rows.ravel()])
 
     def restricted(self, columns: Index) -> QuadraticModel:
-        """The same problem of some of the columns; the fit must be zero in the others."""
+        """Return the same problem for some of the columns; the fit must be zero in the others."""
         at = self.places(columns)
         if len(at) == len(self.r):
             return self
         return QuadraticModel(self.H[np.ix_(at, at)], self.r[at], self.predictors)
 
     def evaluation(self, theta: Float, columns: Index, loss: float) -> Evaluation:
-        """The evaluation at theta (D + 1, Q), seen from some columns only."""
+        """Return the evaluation at theta (D + 1, Q), restricted to some columns."""
         at = self.places(columns)
         score = (self.r - self.H @ theta.ravel())[at]
         return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)])
 
     def newton(self, columns: Index, alpha: float) -> Float:
-        """One Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
+        """Return one Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
         at = self.places(columns)
         ridge = np.where(np.arange(len(at)) < self.predictors, 0.0, alpha)
         factor = factorise_penalised(self.H[np.ix_(at, at)], ridge)
         return factor.backward(factor.forward(self.r[at, np.newaxis])).reshape(-1, self.predictors)
 
     def gram(self, like: Gram) -> Gram:
-        """The same problem given the intercepts, as normal equations of D Q columns and one response."""
+        """Return the same problem given the intercepts, as normal equations of D Q columns and one response."""
         Q = self.predictors
         H00 = factorise(self.H[:Q, :Q], np.diagonal(self.H)[:Q])
         V = H00.forward(self.H[:Q, Q:])
@@ -105,7 +105,7 @@ class QuadraticModels:
 
     Attributes
     ----------
-    prefixes : (m,) at which prefixes, ascending.
+    prefixes : (m,) the prefixes, ascending.
     packed : (m, (D + 1)(D + 2)/2) lower triangles of H, row by row.
     r : (m, D + 1) right-hand sides.
     """
@@ -115,28 +115,28 @@ class QuadraticModels:
     r: Float
 
     @staticmethod
-    def all_kept(columns: int, prefixes: int) -> bool:
-        """Whether those of so many prefixes may all be kept."""
-        return prefixes * ((columns + 1) * (columns + 2) // 2) <= LARGEST
+    def all_fit(columns: int, prefixes: int) -> bool:
+        """Return whether the models of that many prefixes all fit the limit."""
+        return prefixes * ((columns + 1) * (columns + 2) // 2) <= MAX_VALUES
 
     @staticmethod
-    def prefixes_kept(ends: Index) -> Index:
-        """All prefixes, or where that would be too much the last and as many as fit, evenly spaced by their columns."""
+    def stored_prefixes(ends: Index) -> Index:
+        """Return all prefixes or, beyond the limit, the last and others evenly spaced by their numbers of columns."""
         width = int(ends[-1]) + 1
-        most = max(1, LARGEST // (width * (width + 1) // 2))
-        if most >= len(ends):
+        count = max(1, MAX_VALUES // (width * (width + 1) // 2))
+        if count >= len(ends):
             return np.arange(len(ends))
-        wanted = np.linspace(ends[-1], 0, most)
-        return np.unique([int(np.abs(ends - at).argmin()) for at in wanted]).astype(np.intp)
+        targets = np.linspace(ends[-1], 0, count)
+        return np.unique([int(np.abs(ends - at).argmin()) for at in targets]).astype(np.intp)
 
     @staticmethod
     def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
-        """Those found at some prefixes."""
+        """Return the packed models of some prefixes."""
         lower = np.tril_indices(len(found[0].r))
         return QuadraticModels(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
 
     def at(self, index: int, columns: Index | None = None) -> QuadraticModel:
-        """The model at the prefix of that index, of all columns or of some; d^2 numbers are read of the D^2."""
+        """Return the model at the prefix of that index, for all or some columns; reads d^2 of the D^2 numbers."""
         rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
         low, high = np.minimum.outer(rows, rows), np.maximum.outer(rows, rows)
         return QuadraticModel(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows], 1)

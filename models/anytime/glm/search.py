@@ -1,12 +1,12 @@
-"""The greedy sequence of a generalised linear model: Algorithm 3 of the paper (appendix B), and its forward regression.
+"""The greedy search of a generalised linear model: Algorithm 3 of the paper (appendix B), and its forward regression.
 
-After each step the prefix is fitted to its optimum. The gradients of the groups left come from one more pass; for "fr"
-the pass also brings the weighted moments at the fit, and the gain of a group g is that of its score test,
+After each step the prefix is fitted to its optimum. One more pass gives the gradients of the remaining groups. For "fr"
+the pass also gives the weighted moments at the fit, and the gain of a group g is that of its score test,
 
     1/2 b_g' H_{g|S}^-1 b_g,
 
 the growth of the likelihood's second-order model: a sweep over these moments, as in least squares. Where classes times
-columns are too many to keep H, Boehning's bound H <= 1/2 I (x) X'X/n stands in its place.
+columns are too many to store H, Boehning's bound H <= 1/2 I (x) X'X/n replaces it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 
 __all__ = [
-    "LARGEST_HESSIAN",
+    "MAX_HESSIAN",
     "LikelihoodSequence",
     "base_rate",
     "likelihood_sequence",
     "separated",
 ]
 
-LARGEST_HESSIAN = 3000
-"""Columns times predictors up to which second derivatives are kept: 72 MB."""
+MAX_HESSIAN = 3000
+"""Maximum of columns times predictors for which second derivatives are stored: 72 MB."""
 
 BOUND = 0.5
 """Boehning (1992): the Hessian of log sum exp is at most 1/2 of the identity on the vectors that sum to 0."""
@@ -52,15 +52,15 @@ class LikelihoodSequence(Sequence):
 
     Attributes
     ----------
-    optima : for each prefix the optimum at the penalty that ordered, theta (ends + 1, Q), intercept first.
-    curvatures : second-order models at these optima, by prefix, where the search needed them and they are small.
+    optima : the optimum of each prefix at the penalty that ordered the groups, theta (ends + 1, Q), intercept first.
+    curvatures : second-order models at these optima, by prefix, if the search needed them and they are small.
     """
 
     optima: tuple[Optimum, ...]
     curvatures: dict[int, QuadraticModel]
 
     def upto(self, steps: int) -> Self:
-        """The sequence of the first steps alone, with their optima."""
+        """Return the sequence of the first steps only, with their optima."""
         curvatures = {prefix: found for prefix, found in self.curvatures.items() if prefix <= steps}
         return replace(super().upto(steps), optima=self.optima[: steps + 1], curvatures=curvatures)
 
@@ -77,12 +77,12 @@ def likelihood_sequence(
 ) -> LikelihoodSequence:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
-    F of a prefix is by how much its penalised mean loss lies under that of the base rate.
+    F of a prefix is the reduction of its penalised mean loss below that of the base rate.
 
     Raises
     ------
     TrainingError
-        At alpha 0, no finite optimum: the groups separate the classes.
+        At alpha 0 there is no finite optimum: the groups separate the classes.
     """
     with single_blas_thread():
         search = _Fitted(design, groups, method, alpha, cost_blind)
@@ -99,7 +99,7 @@ def likelihood_sequence(
 
 
 def base_rate(design: Design) -> Optimum:
-    """The optimum of the empty prefix, (1, Q): the link of the mean responses."""
+    """Return the optimum of the empty prefix, (1, Q): the link of the mean responses."""
     theta = design.family.start(design.gram.y_mean)[np.newaxis]
     view = design.view(np.empty(0, dtype=np.intp))
     loss = view.loss(view.predictors(theta))
@@ -107,35 +107,37 @@ def base_rate(design: Design) -> Optimum:
 
 
 def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
-    """What to say where a prefix has no finite optimum."""
+    """Return the error for a prefix without a finite optimum."""
     name = groups.names[adds[-1]]
     return TrainingError(
-        f"at alpha 0 the groups up to {name!r} separate the responses, so that the coefficients grow without bound; "
-        "give an alpha above 0, or 'cv'"
+        f"at alpha 0 the groups up to {name!r} separate the responses, so the coefficients grow without bound; "
+        "choose an alpha above 0, or 'cv'"
     )
 
 
 class _Fitted:
-    """Groups taken one after another, each prefix fitted to its optimum."""
+    """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
     def __init__(self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool) -> None:
         self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, cost_blind
         self._criterion = CRITERIA[method](design.gram)
-        self._whole = design.view(np.arange(len(design.gram.x_mean)))
+        self._all_columns = design.view(np.arange(len(design.gram.x_mean)))
         self.columns: list[int] = []
         self.optima = [base_rate(design)]
         self._order: list[int] = []
-        exact = design.predictors * len(design.gram.x_mean) <= LARGEST_HESSIAN
+        exact = design.predictors * len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
-        self._kept = design.predictors == 1 and QuadraticModels.all_kept(len(design.gram.x_mean), len(groups) + 1)
+        self._store_curvatures = design.predictors == 1 and QuadraticModels.all_fit(
+            len(design.gram.x_mean), len(groups) + 1
+        )
         self._scale = 0.0
         self.candidates = self._candidates()
 
-    def take(self, adds: tuple[int, ...]) -> float:
-        """Fit the next prefix; returns its F."""
+    def select(self, adds: tuple[int, ...]) -> float:
+        """Fit the next prefix; return its F."""
         new = [j for g in adds for j in range(self._groups.slices[g].start, self._groups.slices[g].stop)]
         self._order += adds
         if new:
@@ -147,7 +149,7 @@ class _Fitted:
         return self.optima[0].objective - self.optima[-1].objective
 
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
-        """The optimum of the present columns, begun where the prefix before ended."""
+        """Return the optimum of the current columns, started from the previous prefix's optimum."""
         columns = np.array(self.columns, dtype=np.intp)
         last = self.optima[-1]
         start = np.zeros((len(columns) + 1, last.theta.shape[1]))
@@ -159,41 +161,41 @@ class _Fitted:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        return replace(found, near=None)  # a prefix each would fill the memory
+        return replace(found, near=None)  # one evaluation per prefix would fill the memory
 
     def _padded(self) -> Float:
-        """The last optimum on all columns, (D + 1, Q)."""
-        return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._whole.width - 1)
+        """Return the last optimum on all columns, (D + 1, Q)."""
+        return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._all_columns.width - 1)
 
     def _fitted_columns(self) -> Index:
-        """The columns of the last optimum."""
+        """Return the columns of the last optimum."""
         return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
 
     def _predictors(self) -> Predictors:
-        """The predictors of all rows at the last optimum."""
+        """Return the predictors of all rows at the last optimum."""
         return self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
 
     def _candidates(self) -> Candidates:
-        return Candidates(self._groups, self._left(), self._criterion, self._cost_blind)
+        return Candidates(self._groups, self._state(), self._criterion, self._cost_blind)
 
-    def _left(self) -> SelectionState:
-        """The groups left, with their gradients at the last optimum."""
+    def _state(self) -> SelectionState:
+        """Return the remaining groups, with their gradients at the last optimum."""
         theta = self._padded()
-        at = self._whole.evaluate(self._predictors(), hessian=self._curved)
+        at = self._all_columns.evaluate(self._predictors(), hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
-            if self._kept:
+            if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
         b = at.score[1:].copy()
         b[np.array(self.columns, dtype=np.intp)] = 0.0
-        left = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
-        left.taken[self._order] = True
-        left.stack()
-        return left
+        state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
+        state.selected[self._order] = True
+        state.stack()
+        return state
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         Q = curvature.predictors
@@ -205,21 +207,21 @@ class _Fitted:
 
     def _under_bound(self, sweep: Sweep, score: Float) -> Sweep:
         for group in self._order:
-            if not sweep.taken[group]:
+            if not sweep.selected[group]:
                 sweep.select(group)
-        for group in np.flatnonzero(~sweep.taken).tolist():
+        for group in np.flatnonzero(~sweep.selected).tolist():
             rows = sweep.rows(group)
             sweep.b[rows] = score[sweep.columns[rows]]
         return sweep
 
     def _exhausted(self) -> Candidates:
-        left = SelectionState(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
-        left.taken[:] = True
-        return Candidates(self._groups, left, self._criterion, self._cost_blind)
+        state = SelectionState(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
+        state.selected[:] = True
+        return Candidates(self._groups, state, self._criterion, self._cost_blind)
 
 
 def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:
-    """A sweep over Boehning's bound of the Hessian; its gradients are set from outside."""
+    """Return a sweep over Boehning's bound of the Hessian; the caller sets its gradients."""
     gram = design.gram
     q = np.zeros((len(gram.S), design.predictors))
     return Sweep(replace(gram, S=BOUND * gram.S, q=q), groups.slices, alpha, blocks=True)

@@ -1,1 +1,1 @@
-"""Predictions from the groups that have arrived, by a deadline."""
+"""Predictions from the groups received before a deadline."""

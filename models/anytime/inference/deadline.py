@@ -1,9 +1,9 @@
-"""How late answers are, and how much earlier to wake so that they are not.
+"""Lateness of answers, and the margin by which to wake earlier.
 
-A wait ends some tens of microseconds after the time asked for, more on a busy machine. The margin follows it as a
-running quantile (Robbins and Monro, 1951): it grows by `step * share` when an answer was late and shrinks by `step * (1
-- share)` when it was not, and so settles where `share` of the answers are in time. One stall of the machine moves it by
-one step only.
+A wait ends some tens of microseconds after the requested time, more on a busy machine. The margin is a running quantile
+of that delay (Robbins and Monro, 1951): it grows by `step * share` after a late answer and shrinks by `step * (1 -
+share)` after any other answer, so it settles where `share` of the answers are on time. A single stall of the machine
+changes it by only one step.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from threading import Lock
 import numpy as np
 
 __all__ = [
-    "KEPT",
+    "WINDOW",
     "Lateness",
     "LatenessRecord",
 ]
 
-KEPT = 4096
-"""Answers that the percentiles are taken over: the last ones."""
+WINDOW = 4096
+"""Number of most recent answers that the percentiles cover."""
 
 MARGIN_MS = 0.1
 LARGEST_MARGIN_MS = 1.0
@@ -31,12 +31,12 @@ SHARE_IN_TIME = 0.98
 
 @dataclass(frozen=True)
 class Lateness:
-    """Answer ready minus deadline, in milliseconds; negative is early.
+    """Time of the answer minus the deadline, in milliseconds; negative is early.
 
     Attributes
     ----------
-    count : answers measured.
-    p50, p99, max : over the last 4096 of them; 0 when there are none.
+    count : number of answers measured.
+    p50, p99, max : over the last 4096 of them; 0 if there are no answers yet.
     """
 
     count: int
@@ -46,27 +46,27 @@ class Lateness:
 
 
 class LatenessRecord:
-    """Lateness of the answers of one runner and the margin learned from it; bounded, and safe to use from threads."""
+    """Lateness of one runner's answers, and the margin learned from it; bounded and thread-safe."""
 
     def __init__(self) -> None:
         self.margin_ms = MARGIN_MS
         self._count = 0
-        self._kept: deque[float] = deque(maxlen=KEPT)
+        self._latest: deque[float] = deque(maxlen=WINDOW)
         self._lock = Lock()
 
     def add(self, late_ms: float) -> None:
-        """Take the lateness of one answer."""
+        """Add the lateness of one answer and update the margin."""
         step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
         with self._lock:
             self._count += 1
-            self._kept.append(late_ms)
+            self._latest.append(late_ms)
             self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
 
     def summary(self) -> Lateness:
-        """Count and percentiles."""
+        """Return the count and the percentiles."""
         with self._lock:
-            count, kept = self._count, list(self._kept)
-        if not kept:
+            count, latest = self._count, list(self._latest)
+        if not latest:
             return Lateness(0, 0.0, 0.0, 0.0)
-        p50, p99 = np.percentile(kept, (50, 99)).tolist()
-        return Lateness(count, p50, p99, max(kept))
+        p50, p99 = np.percentile(latest, (50, 99)).tolist()
+        return Lateness(count, p50, p99, max(latest))

@@ -1,4 +1,4 @@
-"""Extractors: for each group that has features, a callable that computes them; named on the command line."""
+"""Extractors: for each group with features, a callable that computes them; named on the command line."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ __all__ = [
 
 
 def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Iterable[str]) -> None:
-    """Check that there is an extractor for each group that has features, and no other.
+    """Check that every group with features has an extractor, and no other group has one.
 
     Parameters
     ----------
-    names : of all groups.  featured : of those that have features.  extractors : for which groups there are some.
+    names : all groups.  featured : groups with features.  extractors : groups that have an extractor.
 
     Raises
     ------
     ExtractorError
-        It is not so.
+        A group with features has no extractor, or an extractor belongs to no group with features.
     """
     given = tuple(extractors)
     for name in given:
         if name not in names:
             raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
         if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features, so nothing to extract; remove its extractor")
+            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
     missing = [name for name in featured if name not in given]
     if missing:
         raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
 
 
 def imported(reference: str) -> Any:
-    """What `MODULE:NAME` names; the module is looked for in the working directory, too.
+    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
 
     Raises
     ------
     ExtractorError
-        It is not of that form, the module cannot be imported, or has nothing of that name.
+        The reference does not have that form, the module fails to import, or it does not define the name.
     """
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
-        raise ExtractorError(f"{reference!r} names nothing in a module; expected MODULE:NAME, like vision:EXTRACTORS")
+        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
         found = import_module(module)
-    except Exception as error:  # whatever importing somebody's module raises
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ExtractorError(f"cannot import {module!r} ({said}); run this where python finds it") from error
+    except Exception as error:  # the module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
     try:
         return reduce(getattr, name.split("."), found)
     except AttributeError as error:
@@ -68,18 +68,18 @@ def imported(reference: str) -> Any:
 
 
 def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
-    """The extractors that `MODULE:NAME` names: a mapping from groups to callables, or a function that returns one.
+    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
 
     Raises
     ------
     ExtractorError
-        As `imported`; or it is no such mapping.
+        As `imported`; or the object is not such a mapping.
     """
     found = imported(reference)
     if callable(found) and not isinstance(found, Mapping):
         found = found()
     if not isinstance(found, Mapping) or not found:
-        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict of a callable for each group")
+        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
     for name, extractor in found.items():
         if not callable(extractor):
             raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")

@@ -1,10 +1,10 @@
-"""A prediction in the making: what has arrived so far, and the best answer from it.
+"""A prediction: the groups received so far, and the best answer from them.
 
-No clock and no I/O here: a `Prediction` is told what arrived and asked for answers, by an embedding program, by the
-runner or by the service. A refused group changes nothing.
+A `Prediction` has no clock and does no I/O. Its caller (an embedding program, the runner or the service) adds groups
+and requests answers. A rejected group leaves the prediction unchanged.
 
-Values are kept less their training means, column after column in the order of the sequence, so that a prefix is one
-product with the first columns, whatever the order of arrival. Only the columns that have come take memory.
+Values are stored minus their training means, column by column in the order of the sequence. A prefix is therefore one
+product with the first columns, whatever the order of arrival. Only received columns use memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, suggestion
 from anytime.inference.answer import Answer
-from anytime.inference.conformal import class_members, covering_intervals, label_sets, told_of
+from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.inference.values import LARGEST, checked_values
 from anytime.model.model import Model, checked_budget
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Solve = Callable[[Model, frozenset[str]], ArrivedModel | None]
-"""Finds the optimum of a set of groups; None is "not yet"."""
+"""Return the optimum of a set of groups, or None if it is not solved yet."""
 
 
 class Prediction:
@@ -40,8 +40,8 @@ class Prediction:
     Parameters
     ----------
     model : the model that answers.
-    rows : number of rows that share this prediction (the documents of a query), at least 1; None counts them in the
-        first values that come.
+    rows : number of rows that share this prediction (the documents of a query), at least 1; None takes the number of
+        rows of the first values.
     """
 
     def __init__(self, model: Model, rows: int | None = 1) -> None:
@@ -51,13 +51,13 @@ class Prediction:
         self.prefix = 0
         """Longest complete prefix, whatever the budget."""
         self.replaced: dict[str, None] = {}
-        """Groups that came more than once."""
+        """Groups received more than once."""
         self.replacements = 0
-        """How often a group came again."""
+        """Number of times that a received group was replaced."""
         self.nbytes = 0
-        """Bytes of the values that have come."""
+        """Bytes of the received values."""
         self._rows = None if rows is None else int(rows)
-        self._lacking = list(model.lacking)
+        self._unreceived = list(model.groups_added)
         self._nulls: dict[str, Bool | None] = {}
         self._X: Float | None = None
         self._ready: tuple[int, Float] | None = None
@@ -65,12 +65,12 @@ class Prediction:
 
     @property
     def rows(self) -> int:
-        """Number of rows: 1 for as long as it is not known."""
+        """Number of rows; 1 while it is unknown."""
         return self._rows or 1
 
     @property
     def rows_known(self) -> bool:
-        """Whether the number of rows was told, or counted."""
+        """Whether the number of rows was given, or counted from values."""
         return self._rows is not None
 
     @property
@@ -79,83 +79,88 @@ class Prediction:
         return tuple(self.model.order(self._nulls))
 
     def expect_rows(self, rows: int) -> None:
-        """Tell the number of rows, where it was not told before.
+        """Set the number of rows, if it is not known yet.
 
         Raises
         ------
         ValuesError
-            It is known to be another.
+            The number of rows is known and different.
         """
         if self._rows not in (None, rows):
             raise ValuesError(f"rows is {rows}; expected {self._rows}, as before")
         self._know_rows(rows)
 
     def has(self, group: str) -> bool:
-        """Tell whether a group has been received."""
+        """Return whether a group has been received."""
         return group in self._nulls
 
     def add(self, group: str, values: Any) -> None:
-        """Take the values of one group; the last values of a group count.
+        """Add the values of one group; the last values of a group count.
 
         Parameters
         ----------
         group : name of a group that has features.
         values : (rows, features) in raw units, columns in the order of the groups file; a flat list when `rows` is 1.
-            None and NaN stand for a value that is missing: the training mean takes its place, and the answer says so.
+            None and NaN are missing values: the training mean replaces them, and the answer lists the feature.
 
         Raises
         ------
         ValuesError
-            Unknown group, group without features, wrong shape, text or infinity; nothing has changed.
+            Unknown group, group without features, wrong shape, text or infinity; the prediction is unchanged.
         """
         self.take(group, self.checked(group, values))
 
     def checked(self, group: str, values: Any) -> Float:
-        """Values as `take` takes them: (rows, features), NaN where missing; raises as `add` does."""
+        """Return values in the form that `take` accepts: (rows, features), NaN if missing; raises as `add` does."""
         place = self.model.places.get(group) if isinstance(group, str) else None
         if place is None:
-            raise ValuesError(self._not_taken(group))
+            raise ValuesError(self._refusal(group))
         return checked_values(group, place.features, self._rows, values)
 
     def take(self, group: str, array: Float) -> None:
-        """Take values that `checked` let through."""
+        """Add values that `checked` returned."""
         place = self.model.places[group]
         if self._X is None:
             self._know_rows(len(array))
-            # Columns are contiguous, so pages of those that never come are never touched.
+            # Columns are contiguous, so pages of columns that never arrive are never touched.
             self._X = np.empty((len(array), len(self.model.prefixes.mean)), order="F")
-        kept = self._X[:, place.start : place.stop]
-        np.subtract(array, place.mean, out=kept)
+        stored = self._X[:, place.start : place.stop]
+        np.subtract(array, place.mean, out=stored)
         nulls = None
-        if math.isnan(dasum(kept.ravel(order="K"))):
+        if math.isnan(dasum(stored.ravel(order="K"))):
             missing = np.isnan(array)
-            kept[missing] = 0.0
+            stored[missing] = 0.0
             nulls = np.asarray(missing.any(axis=0))
         if group in self._nulls:
             self.replaced[group] = None
             self.replacements += 1
             self._ready = None
         else:
-            self.nbytes += kept.nbytes
-            self._lacking[place.step] -= 1
+            self.nbytes += stored.nbytes
+            self._unreceived[place.step] -= 1
             self._advance()
         self._nulls[group] = nulls
 
     def prepare(self, budget: float | None = None) -> None:
         """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
 
-        The base rate is not computed: it needs no product, and memory for each row of a prediction without values.
+        The base rate is not computed: it needs no product, and it would use memory for each row of a prediction without
+        values.
         """
         prefix = min(self.prefix, self.model.affordable(budget))
         if self.model.prefixes.ends[prefix]:
             self._prefix_scores(prefix)
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
-        """Groups that the policy "arrived" uses: all; with a budget, in sequence order while the joint cost fits."""
+        """Return the groups that the policy "arrived" uses.
+
+        Without a budget these are all received groups; with a budget, groups in sequence order while the joint cost
+        fits.
+        """
         groups = self.model.groups
         if budget is None:
             return frozenset(self._nulls)
-        taken: set[str] = set()
+        selected: set[str] = set()
         paid: set[int] = set()
         for name in self.received:
             index = groups.position(name)
@@ -163,8 +168,8 @@ class Prediction:
             if groups.costs[list(with_this)].sum() > budget * (1 + 1e-9):
                 break
             paid = with_this
-            taken.add(name)
-        return frozenset(taken)
+            selected.add(name)
+        return frozenset(selected)
 
     def answer(
         self,
@@ -177,21 +182,22 @@ class Prediction:
         late_groups: Iterable[str] = (),
         solve: Solve = arrived_model,
     ) -> Answer:
-        """The best prediction from what has arrived.
+        """Return the best prediction from the groups received so far.
 
         Parameters
         ----------
-        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
-        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for whatever
-            set has arrived (with a budget: in sequence order, while the joint cost fits).
-        ranking : also give the order of the rows, by descending score.
-        reason, elapsed_ms, late_groups : told by whoever keeps the clock, and passed on.
-        solve : finds the optimum of a set; where it has none yet, the prefix answers and `note` says so.
+        budget : maximum joint cost of the groups used, in the model's cost unit; None is no limit.
+        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for the set of
+            groups received (with a budget: in sequence order, while the joint cost fits).
+        ranking : whether to return the order of the rows, by descending score.
+        reason, elapsed_ms, late_groups : copied into the answer; the caller measures time.
+        solve : finds the optimum of a set; where it returns None, the prefix answers and `note` states it.
 
         Raises
         ------
         ValuesError
-            The budget is negative or not a number, the policy is unknown, or rows cannot be ranked.
+            The budget is negative or not a number, the policy is unknown, or the model has several scores per row to
+            rank.
         """
         if policy not in ("prefix", "arrived"):
             raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
@@ -208,9 +214,9 @@ class Prediction:
         else:
             used, cost, expected = tuple(model.order(arrived.groups)), arrived.cost, arrived.expected
             scores = self._arrived_scores(arrived)
-        told = told_of(model, scores)
-        prediction, probabilities = self._prediction(told)
-        interval, prediction_set = self._covering(told, prefix if arrived is None else arrived.prefix)
+        outputs = model_outputs(model, scores)
+        prediction, probabilities = self._prediction(outputs)
+        interval, prediction_set = self._covering(outputs, prefix if arrived is None else arrived.prefix)
         return Answer(
             model=model.name,
             version=model.version,
@@ -238,29 +244,29 @@ class Prediction:
         )
 
     def _advance(self) -> None:
-        """Go on over the steps that lack nothing; those that add no features never do."""
-        while self.prefix < self.model.steps and not self._lacking[self.prefix + 1]:
+        """Advance over the steps whose features have all been received; steps that add no features are complete."""
+        while self.prefix < self.model.steps and not self._unreceived[self.prefix + 1]:
             self.prefix += 1
 
     def _know_rows(self, rows: int) -> None:
         if self._rows != rows:
-            self._rows, self._ready = rows, None  # what was answered before was of one row
+            self._rows, self._ready = rows, None  # earlier answers had one row
 
-    def _not_taken(self, group: object) -> str:
+    def _refusal(self, group: object) -> str:
         groups = self.model.groups
         if not isinstance(group, str) or group not in groups.positions:
             return f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
-        return f"group {group!r} has no features, so it has no values; do not send it"
+        return f"group {group!r} has no features and therefore no values; do not send it"
 
     def _arrived(self, budget: float | None, solve: Solve) -> tuple[ArrivedModel | None, str | None]:
-        """Optimum of what has arrived, or why there is none."""
-        if not self.model.arrives:
-            return None, self.model.falls_back
+        """Return the optimum of the received groups, or the reason why it is unavailable."""
+        if not self.model.supports_arrived:
+            return None, self.model.fallback_reason
         arrived = solve(self.model, self.usable(budget))
         return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
     def _prefix_scores(self, prefix: int) -> Float:
-        """Linear predictor (rows, P) of a prefix that is complete."""
+        """Return the linear predictor (rows, P) of a complete prefix."""
         if self._ready is None or self._ready[0] != prefix:
             models = self.model.prefixes
             end = models.ends[prefix]
@@ -277,38 +283,38 @@ class Prediction:
         return self._product(arrived.columns, arrived.coef, arrived.intercept)
 
     def _product(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
-        """Scores (rows, P) from some of the values; absurd coefficients overflow, and whoever sends answers looks."""
-        assert self._X is not None  # noqa: S101  (these columns have come)
+        """Return scores (rows, P) from some of the values; extreme coefficients overflow, and callers check."""
+        assert self._X is not None  # noqa: S101  (these columns were received)
         with np.errstate(over="ignore", invalid="ignore"):
             scores: Float = intercept + self._X[:, columns] @ coef
         return scores
 
-    def _prediction(self, told: Float) -> tuple[Any, Any]:
-        """Prediction and probabilities in the form that an answer has."""
+    def _prediction(self, outputs: Float) -> tuple[Any, Any]:
+        """Return prediction and probabilities in the form of an answer."""
         classes = self.model.manifest.classes
         if classes is None:
-            numbers = told[:, 0] if told.shape[1] == 1 else told
+            numbers = outputs[:, 0] if outputs.shape[1] == 1 else outputs
             return (numbers.tolist() if self.rows > 1 else numbers[0].tolist()), None
-        chosen = [classes[i] for i in told.argmax(axis=1)]
-        return (chosen, told.tolist()) if self.rows > 1 else (chosen[0], told[0].tolist())
+        chosen = [classes[i] for i in outputs.argmax(axis=1)]
+        return (chosen, outputs.tolist()) if self.rows > 1 else (chosen[0], outputs[0].tolist())
 
-    def _covering(self, told: Float, prefix: int | None) -> tuple[list[Any] | None, list[Any] | None]:
-        """Interval and prediction set in the form that an answer has; a set of groups that is no prefix has neither."""
+    def _covering(self, outputs: Float, prefix: int | None) -> tuple[list[Any] | None, list[Any] | None]:
+        """Return interval and prediction set in the form of an answer; both are None if the groups are not a prefix."""
         manifest = self.model.manifest
         if manifest.calibration is None or prefix is None:
             return None, None
         threshold = manifest.calibration.thresholds[prefix]
         if manifest.classes is not None:
-            sets = list(map(list, label_sets(class_members(told, threshold), manifest.classes)))
+            sets = list(map(list, label_sets(class_members(outputs, threshold), manifest.classes)))
             return None, sets if self.rows > 1 else sets[0]
-        ends = covering_intervals(self.model, told, threshold)
+        ends = covering_intervals(self.model, outputs, threshold)
         each: list[Any] = (ends[:, 0] if ends.shape[1] == 1 else ends).tolist()
         return each if self.rows > 1 else each[0], None
 
     def _ranked(self, scores: Float) -> list[int]:
         if scores.shape[1] > 1:
             raise ValuesError(
-                f"rows cannot be ranked: model {self.model.name!r} has {scores.shape[1]} scores for each; rank them"
+                f"ranking requires one score per row; model {self.model.name!r} has {scores.shape[1]}; rank the rows"
                 " by one of its predictions"
             )
         ranked: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()

@@ -1,13 +1,12 @@
-"""Arrivals into an answer: a new one is made after each arrival, so that one is at hand when the deadline expires.
+"""Feature extractors under a deadline: compute groups in sequence order, and answer when the deadline expires.
 
-A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" can use nothing
-behind such a hole, so a model that has its moments goes on and answers for what has arrived, and one without answers at
-once.
+A worker computes the groups. The calling thread collects them, makes a new answer after each arrival, and returns the
+latest one when the deadline expires, whatever the running extractor does. There is always an answer on time: at least
+the base rate.
 
-Feature extractors under a deadline: compute groups in sequence order, and answer when the clock strikes.
-
-A worker computes; the calling thread collects and has the best answer at hand when the deadline strikes, whatever the
-extractor at work is doing. An answer comes always, and on time: the base rate at the least.
+A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" cannot use the
+groups after the failed one. A model that stores its moments therefore continues and answers from the groups received;
+a model without moments answers at once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from anytime.model.model import Model
 from anytime.types import Reason
 
 __all__ = [
-    "KEPT_FAILURES",
+    "MAX_FAILURES",
     "Failure",
     "FailureRecord",
     "Runner",
@@ -41,14 +40,14 @@ __all__ = [
     "solve_seconds",
 ]
 
-KEPT_FAILURES = 256
+MAX_FAILURES = 256
 
-_log = logging.getLogger("anytime.inference.runner")
+_log = logging.getLogger("anytime.runner")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A group that did not arrive, and why in one line."""
+    """A group that did not arrive, and the reason in one line."""
 
     group: str
     error: str
@@ -58,14 +57,14 @@ class Failure:
 
 
 class FailureRecord:
-    """Failures of one runner, the last 256; a group that goes on failing is logged once, until it has worked again."""
+    """The last 256 failures of one runner; a repeatedly failing group is logged once, until it has worked again."""
 
     def __init__(self) -> None:
-        self.kept: deque[Failure] = deque(maxlen=KEPT_FAILURES)
+        self.latest: deque[Failure] = deque(maxlen=MAX_FAILURES)
         self._failing: set[str] = set()
 
-    def take(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
-        """Add the group to the prediction; where that cannot be, keep, log and return the failure."""
+    def add(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
+        """Add the group to the prediction; if the prediction rejects it, record, log and return the failure."""
         error = arrival.error
         if error is None:
             try:
@@ -76,7 +75,7 @@ class FailureRecord:
                 self._failing.discard(arrival.group)
                 return None
         failure = Failure(arrival.group, error)
-        self.kept.append(failure)
+        self.latest.append(failure)
         if arrival.group not in self._failing:
             self._failing.add(arrival.group)
             _log.warning("%s", failure)
@@ -97,30 +96,30 @@ def collect(
 
     Parameters
     ----------
-    extraction : where the groups come from.
-    prediction : receives them; begun by the caller.
+    extraction : source of the groups.
+    prediction : receives the groups; created by the caller.
     budget : as in `Prediction.answer`.
     deadline : by `time.perf_counter`, in seconds.
-    margin : how long before the deadline to stop waiting, in seconds.
+    margin : seconds before the deadline at which to stop waiting.
     solve : seconds that an answer of the policy "arrived" takes, see `solve_seconds`.
     failures : where failures are recorded.
 
     Returns
     -------
-    answer : the caller, who keeps the clock, fills in its reason and times.
-    interrupted : whether more groups were to come.
+    answer : the caller, which measures time, sets its reason and times.
+    interrupted : whether more groups were expected.
     """
     until = deadline - margin
     answer, fresh = prediction.answer(budget), True
     late: list[str] = []
     for arrival in extraction.arrivals(until):
-        failure = failures.take(prediction, arrival)
+        failure = failures.add(prediction, arrival)
         if failure is not None:
             return _collect_around(failure, extraction, prediction, budget, deadline, until - solve, late, failures)
         now = time.perf_counter()
         if now > deadline:
             late.append(arrival.group)
-        fresh = now < until and not extraction.ready  # one answer serves all groups that are at hand
+        fresh = now < until and not extraction.ready  # one answer covers all groups that are ready
         if fresh:
             answer = prediction.answer(budget)
     return (answer if fresh else prediction.answer(budget, late_groups=late)), not extraction.finished
@@ -136,31 +135,31 @@ def _collect_around(
     late: list[str],
     failures: FailureRecord,
 ) -> tuple[Answer, bool]:
-    """Continue after a failure, until the last moment at which an answer around it can still be solved."""
-    holes = [failure]
+    """Continue after a failure, until the last moment for solving an answer without the failed groups."""
+    missing = [failure]
     if until <= time.perf_counter():
-        return _with_note(prediction.answer(budget, late_groups=late), holes), False
+        return _with_note(prediction.answer(budget, late_groups=late), missing), False
     for arrival in extraction.arrivals(until):
-        another = failures.take(prediction, arrival)
-        if another is not None:
-            holes.append(another)
+        next_failure = failures.add(prediction, arrival)
+        if next_failure is not None:
+            missing.append(next_failure)
         elif time.perf_counter() > deadline:
             late.append(arrival.group)
     interrupted = not extraction.finished
-    return _with_note(prediction.answer(budget, "arrived", late_groups=late), holes), interrupted
+    return _with_note(prediction.answer(budget, "arrived", late_groups=late), missing), interrupted
 
 
-def _with_note(answer: Answer, holes: list[Failure]) -> Answer:
-    told = "; ".join(map(str, holes))
-    return replace(answer, note=told if answer.note is None else f"{told}; {answer.note}")
+def _with_note(answer: Answer, missing: list[Failure]) -> Answer:
+    failed = "; ".join(map(str, missing))
+    return replace(answer, note=failed if answer.note is None else f"{failed}; {answer.note}")
 
 
 def solve_seconds(model: Model) -> float:
-    """Measure an answer for a set that is no prefix, D^3 / 3 operations; infinite where the prefix stands in."""
-    if not model.arrives:
+    """Measure the time to answer for a set that is not a prefix, D^3 / 3 operations; infinite if the prefix answers."""
+    if not model.supports_arrived:
         return math.inf
     prediction = Prediction(model)
-    prediction.answer(policy="arrived")  # the first such answer of a model prepares what it is solved from, once
+    prediction.answer(policy="arrived")  # the first such answer prepares the Gram matrix, once per model
     for name in model.computed[-1][1:]:
         prediction.add(name, model.prefixes.mean[model.groups.slices[model.groups.positions[name]]])
     begin = time.perf_counter()
@@ -169,35 +168,34 @@ def solve_seconds(model: Model) -> float:
 
 
 class Runner:
-    """Runs extractors on workers and answers at the deadline; a context manager, safe to use from several threads.
+    """Extractors on workers, and an answer at the deadline; a context manager, thread-safe.
 
     Parameters
     ----------
     model : the model that answers.
-    extractors : for every group that has features, a callable that takes the input and returns the group's values for
-        one row. It must not change the input.
+    extractors : for every group that has features, a callable that receives the input and returns the group's values
+        for one row. It must not change the input.
     worker : "thread", or "process" for extractors that hold the interpreter (loops in Python, C code that keeps the
-        GIL), crash or hang: from a thread they delay the answer itself, which needs the interpreter too, and cannot be
-        killed. Extractors and inputs of processes must be picklable; the processes are started, with the extractors
-        imported, when the constructor returns.
-    max_workers : threads or processes there may be. After the answer the extractor at work is abandoned and nothing
-        that it returns is used; a run that finds all workers still busy with such work waits for one until its own
-        deadline.
-    patience_ms : how long after the deadline a process may go on before it is killed and, in the background, replaced.
+        GIL), crash or hang. In a thread such extractors delay the answer itself, which needs the interpreter too, and
+        nothing can kill them. Extractors and inputs of processes must be picklable. When the constructor returns, the
+        processes are started and have imported the extractors.
+    max_workers : maximum number of threads or processes. After the answer the running extractor is abandoned and its
+        result is discarded. A run that finds all workers busy with abandoned work waits for one until its own deadline.
+    patience_ms : milliseconds after the deadline before a busy process is killed and, in the background, replaced.
 
     Raises
     ------
     ExtractorError
-        Extractors are missing or have no group, cannot be sent to a process, or the processes do not start.
+        A group has no extractor, an extractor has no group or is not picklable, or the processes do not start.
 
     Notes
     -----
-    The docstring of `anytime.inference.runner` says what happens when a group fails. For a model that can follow the
-    policy "arrived" the constructor measures the time of an answer without a failed group: it solves once for nearly
-    all features.
+    The docstring of `anytime.inference.runner` states what happens when a group fails. If the model supports the policy
+    "arrived", the constructor measures the time of an answer without a failed group: it solves once for nearly all
+    features.
 
-    A child that is forked off may go on with a runner: its first run, or `warm_up`, starts workers there. Processes are
-    not ready at once, so answers are the base rate until they are.
+    A forked child process may use a runner of its parent: its first run, or `warm_up`, starts workers there. Processes
+    take time to start, so answers are the base rate until they are ready.
     """
 
     def __init__(
@@ -227,65 +225,65 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the workers. Safe to call twice; a runner that is dropped is closed as well."""
+        """Stop the workers. Idempotent; a garbage-collected runner is closed as well."""
         self._closing()
 
     @property
     def lateness(self) -> Lateness:
-        """How late the answers were that a deadline interrupted; deadlines of 0 are not counted."""
+        """Lateness of the answers that a deadline interrupted; deadlines of 0 do not count."""
         return self._late.summary()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Groups that failed, the last 256."""
-        return tuple(self._failures.kept)
+        """The last 256 groups that failed."""
+        return tuple(self._failures.latest)
 
     @property
     def last_failure(self) -> str | None:
-        """The last group that failed and why, in one line; None when none has."""
+        """The last group that failed and the reason, in one line; None without failures."""
         failures = self.failures
         return str(failures[-1]) if failures else None
 
     def warm_up(self, x: Any) -> None:
-        """Compute every group of `x` once on each worker there is, without a deadline, so that first runs are quick."""
+        """Compute every group of `x` once per worker, without a deadline, so that first runs are quick."""
         extractions = [self._workers.start(self._orders[-1], x) for _ in range(max(self._workers.count, 1))]
         for extraction in extractions:
             for arrival in extraction.arrivals(math.inf):
                 prediction = Prediction(self.model)
-                self._failures.take(prediction, arrival)
+                self._failures.add(prediction, arrival)
                 prediction.answer()
 
     def run(self, x: Any, deadline_ms: float, budget: float | None = None) -> Answer:
-        """Compute groups of `x` in sequence order until the deadline, or the budget's prefix is complete, and answer.
+        """Compute groups of `x` in sequence order until the deadline or the end of the budget's prefix, and answer.
 
         Parameters
         ----------
-        x : what the extractors are called with.
-        deadline_ms : milliseconds from the call to the answer; 0 gives the base rate at once.
-        budget : cost that the groups may have, in the model's cost unit; None is no limit.
+        x : input of the extractors.
+        deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
+        budget : maximum joint cost of the groups, in the model's cost unit; None is no limit.
 
         Returns
         -------
         Answer
-            Its `reason` is "deadline"; "budget" or "complete" when all that the budget or the model has was computed;
-            "end" when a failure, reported in `note`, left nothing to wait for. Groups that were complete when the
-            deadline expired are used, also where a stall of the process delayed the answer. `late_groups` names those
-            read after the deadline, `unused_groups` those that were computed and came too late to be used.
+            Its `reason` is "deadline"; "budget" or "complete" if everything within the budget or the model was
+            computed; "end" if a failure, reported in `note`, ended the run early. Groups that were complete when the
+            deadline expired are used, even if the process stalled and the answer is late. `late_groups` names the
+            groups read after the deadline, `unused_groups` the groups that were computed too late to be used.
 
         Raises
         ------
         ValuesError
             The deadline or the budget is negative or not a number.
         ExtractorError
-            The runner is closed, or `x` cannot be sent to a process.
+            The runner is closed, or `x` is not picklable for a process.
         """
         begin = time.perf_counter()
         deadline = begin + _seconds(deadline_ms)
         order = self._orders[self.model.affordable(budget)]
         prediction = Prediction(self.model)
         if not order or deadline == begin:
-            return _told(prediction.answer(budget), begin, interrupted=True)
-        # A deadline so short that the margin would take most of it keeps half.
+            return _timed(prediction.answer(budget), begin, interrupted=True)
+        # The margin uses at most half of a short deadline.
         margin = min(self._late.margin_ms / 1e3, (deadline - begin) / 2)
         extraction = self._workers.start(order, x)
         try:
@@ -294,14 +292,14 @@ class Runner:
             )
         finally:
             unread = extraction.cancel()
-        answer = _told(answer, begin, interrupted=interrupted, unused_groups=unread)
+        answer = _timed(answer, begin, interrupted=interrupted, unused_groups=unread)
         if answer.reason == "deadline":
             self._late.add((time.perf_counter() - deadline) * 1e3)
         return answer
 
 
-def _told(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
-    """Fill in why and when the answer was given."""
+def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
+    """Set the reason and the times of an answer."""
     if answer.complete:
         reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
     else:

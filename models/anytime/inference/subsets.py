@@ -1,11 +1,11 @@
-"""The optimum for whatever set of groups has arrived, solved from the moments and kept.
+"""The optimum for any set of received groups, solved from the moments and cached.
 
-A failed sensor or groups out of order leave a set that is no prefix. Its best linear model is one Cholesky of its
-columns: w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set that is a prefix gets
-that prefix's own coefficients, so that the two policies agree there.
+A failed sensor or groups out of order leave a set that is not a prefix. Its best linear model takes one Cholesky
+factorisation of its columns: w = C_A^-1 q_A, with the alpha of the prefix whose number of columns is nearest. A set
+that is a prefix gets that prefix's own coefficients, so that the two policies agree there.
 
-A likelihood has no such moments. There the optimum is approximate: one Newton step from the nearest prefix (the one
-that shares most columns, less those it has beyond) on the second-order model that is kept of it, at its alpha.
+A likelihood has no such moments. There the optimum is approximate: one Newton step on the stored second-order model of
+the nearest prefix, at its alpha. The nearest prefix is the one with the most shared columns minus other columns.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from anytime.moments.gram import Gram
 from anytime.types import Float, Index
 
 __all__ = [
-    "KEPT_SETS",
+    "MAX_SETS",
     "ArrivedModel",
-    "arrived_at_hand",
     "arrived_model",
+    "cached_arrived_model",
 ]
 
-KEPT_SETS = 256
-"""Solved sets kept for each model; the least recently used goes first."""
+MAX_SETS = 256
+"""Maximum number of solved sets cached per model; the least recently used is evicted first."""
 
 
 @dataclass(frozen=True)
 class ArrivedModel:
-    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, and what it cost and explains.
+    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality.
 
-    `approximate` tells that it is not the optimum itself; `prefix` is which prefix the set is, where it is one.
+    `approximate` is true if the model is not the exact optimum; `prefix` is the number of the prefix that the set
+    equals, or None.
 
-    `columns` count in the order of the sequence, as those of a `Prediction` do.
+    `columns` are numbered in the order of the sequence, as in a `Prediction`.
     """
 
     groups: frozenset[str]
@@ -54,11 +55,11 @@ class ArrivedModel:
 
 
 class _Solved:
-    """What has been solved for one model; bounded, and safe to use from several threads."""
+    """Cache of solved sets for one model; bounded and thread-safe."""
 
     def __init__(self, model: Model) -> None:
-        if not model.arrives:
-            raise ValuesError(f"model {model.name!r} cannot follow policy 'arrived': {model.falls_back}")
+        if not model.supports_arrived:
+            raise ValuesError(f"model {model.name!r} does not support policy 'arrived': {model.fallback_reason}")
         self.gram = None if model.moments is None else Gram.of(model.moments)
         self.prefixes: dict[frozenset[str], int] = {}
         for prefix, names in enumerate(model.needed):
@@ -72,10 +73,10 @@ class _Solved:
                 self.sets.move_to_end(groups)
             return self.sets.get(groups)
 
-    def keep(self, found: ArrivedModel) -> ArrivedModel:
+    def store(self, found: ArrivedModel) -> ArrivedModel:
         with self.lock:
             self.sets[found.groups] = found
-            if len(self.sets) > KEPT_SETS:
+            if len(self.sets) > MAX_SETS:
                 self.sets.popitem(last=False)
         return found
 
@@ -85,27 +86,29 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
-    """Best linear model of a set of groups that have features, from what `model` keeps: D_A^3 / 3 operations.
+    """Return the best linear model of a set of groups that have features, from the data stored in `model`.
+
+    It costs D_A^3 / 3 operations.
 
     Raises
     ------
     ValuesError
-        The model knows no optimum of other sets than prefixes, see `Model.falls_back`.
+        The model only supports prefixes, see `Model.fallback_reason`.
     """
-    at_hand = arrived_at_hand(model, groups)
-    # Not under the lock: whoever asks for a set that is at hand need not wait for one that is being solved.
-    if at_hand is not None:
-        return at_hand
+    cached = cached_arrived_model(model, groups)
+    # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
+    if cached is not None:
+        return cached
     gram = _solved(model).gram
-    return _solved(model).keep(_stepped(model, groups) if gram is None else _solve(model, gram, groups))
+    return _solved(model).store(_stepped(model, groups) if gram is None else _solve(model, gram, groups))
 
 
-def arrived_at_hand(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
-    """As `arrived_model`, for a set that needs no solving: one solved before, or a prefix."""
+def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
+    """Return the model as `arrived_model` does if it is cached or a prefix, else None."""
     solved = _solved(model)
     found = solved.get(groups)
     if found is None and groups in solved.prefixes:
-        found = solved.keep(_prefix(model, groups, solved.prefixes[groups]))
+        found = solved.store(_prefix(model, groups, solved.prefixes[groups]))
     return found
 
 
@@ -139,35 +142,35 @@ def _solve(model: Model, gram: Gram, names: frozenset[str]) -> ArrivedModel:
 
 
 def _stepped(model: Model, names: frozenset[str]) -> ArrivedModel:
-    """One Newton step of a likelihood from the nearest of the prefixes whose curvature is kept."""
+    """Return one Newton step of a likelihood from the nearest prefix with stored curvature."""
     assert model.curvatures is not None  # noqa: S101
-    models, kept = model.prefixes, model.curvatures
+    models, curvatures = model.prefixes, model.curvatures
     here, columns = _columns(model, names)
-    ends = models.ends[kept.prefixes]
+    ends = models.ends[curvatures.prefixes]
     shared = np.searchsorted(here, ends)
     nearest = int((2 * shared - ends).argmax())
     alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
-    theta = kept.at(nearest, columns).newton(np.arange(len(columns)), alphas[int(kept.prefixes[nearest])])
+    theta = curvatures.at(nearest, columns).newton(np.arange(len(columns)), alphas[int(curvatures.prefixes[nearest])])
     coef = theta[1:] / models.scale[columns, np.newaxis]
-    # What a set explains is not known; the longest prefix within it is the least that it does.
+    # The quality of the set is unknown; the longest prefix within it is a lower bound.
     expected = replace(model.expected(_largest_within(model, names)), cv_error=None)
     return ArrivedModel(names, here, coef, _cost(model, names), expected, theta[0], approximate=True)
 
 
 def _largest_within(model: Model, names: frozenset[str]) -> int:
-    """The longest prefix that some groups complete."""
+    """Return the longest prefix that some groups complete."""
     return max(prefix for prefix, needed in enumerate(model.needed) if needed <= names)
 
 
 def _columns(model: Model, names: frozenset[str]) -> tuple[Index, Index]:
-    """Columns of some groups, in the order of the sequence: their places in it, and in the groups file."""
+    """Return the columns of some groups in sequence order: their positions in the sequence and in the groups file."""
     order = model.order(names)
     here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
     return here, model.prefixes.columns[here]
 
 
 def _cost(model: Model, names: frozenset[str]) -> float:
-    """Joint cost of groups and of what they require."""
+    """Return the joint cost of groups and their prerequisites."""
     groups = model.groups
     indices = [groups.positions[name] for name in names]
     paid = {p for i in indices for p in (i, *groups.prerequisites[i])}

@@ -1,4 +1,4 @@
-"""Values of one group as they come, of any kind, as numbers: (rows, features), NaN where one is missing."""
+"""Validation of the values of one group: any array-like becomes numbers (rows, features), NaN if missing."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ __all__ = [
 ]
 
 LARGEST = 1e100
-"""Largest value taken: a sum of products with coefficients stays finite, so that there is always an answer."""
+"""Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
 
 
 def checked_values(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> Float:
-    """Values of `group` as an array (rows, features); None and NaN are missing, and NaN in the result.
+    """Return the values of `group` as an array (rows, features); None and NaN are missing and become NaN.
 
     Parameters
     ----------
-    rows : how many there have to be; None takes as many as come, of which a flat list is one.
+    rows : expected number of rows; None accepts any number, and a flat list is one row.
 
     Raises
     ------
     ValuesError
-        No array, wrong shape, text, or numbers that are infinite or too large.
+        Not an array, wrong shape, text, or numbers that are infinite or too large.
     """
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of unequal lengths
         raise ValuesError(f"values of group {group!r} are ragged; {_expected(rows or 1, features)}") from error
-    except Exception as error:  # whatever the making of an array of somebody's object raises
+    except Exception as error:  # a foreign object may raise anything when converted
         raise ValuesError(
-            f"values of group {group!r} cannot be read as an array ({summary(error)}); {_expected(rows or 1, features)}"
+            f"values of group {group!r} are not an array ({summary(error)}); {_expected(rows or 1, features)}"
         ) from error
     if array.ndim == 1 and rows in (1, None):
         array = array[np.newaxis, :]
@@ -56,14 +56,14 @@ def checked_values(group: str, features: tuple[str, ...], rows: int | None, valu
             with np.errstate(over="ignore", invalid="ignore"):
                 array = array.astype(np.float64)
         except OverflowError as error:
-            raise ValuesError(f"values of group {group!r} hold a number too large for a float") from error
+            raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
         except (TypeError, ValueError) as error:
             raise ValuesError(
                 f"values of group {group!r} are not all numbers ({summary(error)}); {_expected(expected, features)}"
             ) from error
-    # True of nearly all values, and false where one is missing or too large. BLAS itself warns of no overflow.
+    # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
     if not dasum(array.ravel(order="K")) <= LARGEST:
-        # Signalling NaNs, which bytes may hold, become quiet ones.
+        # Signalling NaNs, which raw bytes may contain, become quiet NaNs.
         array = np.where(np.isnan(array), np.nan, array)
         absurd = np.abs(array) > LARGEST
         if absurd.any():

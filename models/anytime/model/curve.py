@@ -1,4 +1,4 @@
-"""Explained variance against cost: the anytime curve, and the numbers that sum it up (section 5.2 of the paper)."""
+"""The anytime curve, explained variance against cost, and its summary statistics (section 5.2 of the paper)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Shape = Literal["trapezoid", "step"]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """What the prefixes of a sequence cost and explain; element 0 is the empty prefix, the base rate.
+    """Cost and explained variance of the prefixes of a sequence; element 0 is the empty prefix, the base rate.
 
     Attributes
     ----------
     costs : (steps + 1,) cumulative cost.
     explained_variance : (steps + 1,) F on the standardised training data, at most half the number of responses.
-    cv_error : (steps + 1,) cross-validated mean squared error in target units, or None where nothing was held out.
+    cv_error : (steps + 1,) cross-validated mean squared error in target units, or None without cross-validation.
     """
 
     costs: Float
@@ -44,11 +44,11 @@ PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)
 
 
 def stopping_cost(costs: Float, explained: Float, level: float) -> float:
-    """Cost of the first prefix that reaches `level` of the final value: the alpha-stopping cost, at alpha = level.
+    """Return the cost of the first prefix that reaches `level` of the final F: the alpha-stopping cost, alpha = level.
 
     Parameters
     ----------
-    costs, explained : (steps + 1,) cumulative cost and F of each prefix, element 0 being the empty one.
+    costs, explained : (steps + 1,) cumulative cost and F of each prefix; element 0 is the empty prefix.
     level : share of the final F, in [0, 1].
     """
     reached = np.flatnonzero(explained >= level * explained[-1] * (1 - 1e-12))
@@ -56,9 +56,9 @@ def stopping_cost(costs: Float, explained: Float, level: float) -> float:
 
 
 def plateau_level(costs: Float, explained: Float) -> float:
-    """The level at which the curve reaches its final plateau, 1 where it has none.
+    """Return the level at which the curve reaches its final plateau, 1 if it has none.
 
-    From a plateau on, the next 1 % of the final F costs more than 20 % of all features, and at least 95 % is achieved.
+    On a plateau, the next 1 % of the final F costs more than 20 % of all features, and at least 95 % is achieved.
     """
     for level in PLATEAU_LEVELS:
         next_percent = stopping_cost(costs, explained, level + 0.01) - stopping_cost(costs, explained, level)
@@ -73,16 +73,16 @@ def reordered(values: Float, steps: Index | Sequence[int]) -> Float:
 
 
 def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: Shape = "trapezoid") -> float:
-    """Area under F against cost up to the cost `stop`, divided by `stop` times the risk of the empty prefix.
+    """Return the area under F against cost up to the cost `stop`, divided by `stop` times the empty prefix's risk.
 
     Parameters
     ----------
-    costs, explained : (steps + 1,) cumulative cost and F of each prefix, element 0 being the empty one.
-    stop : where the curve is cut: the `stopping_cost` of CS-G-OMP on the training data, for every method compared.
+    costs, explained : (steps + 1,) cumulative cost and F of each prefix; element 0 is the empty prefix.
+    stop : cost at which the curve ends: for every method compared, the `stopping_cost` of CS-G-OMP on the training
+        data.
     risk : R(empty) on the same table, half the responses' variance.
-    shape : "trapezoid" joins the prefixes and interpolates the last interval, as the paper does; "step" holds each
-    value
-        until the next prefix is complete, as an interrupted client lives it.
+    shape : "trapezoid" joins the prefixes linearly and interpolates the last interval, as the paper does; "step" keeps
+        each value until the next prefix is complete, as an interrupted client observes it.
     """
     if stop <= 0 or risk <= 0:
         return 0.0
@@ -91,7 +91,7 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
     if shape == "step":
         area = float(np.diff(edges) @ explained[before])
     else:
-        # The curve rises straight up at a free step; just before the stop it has the value of the first prefix there.
+        # The curve is vertical at a free step; just before the stop it has the value of the first prefix at that cost.
         k = int(before.sum())
         if k < len(costs):
             end = explained[k - 1] + (explained[k] - explained[k - 1]) * (stop - costs[k - 1]) / (

@@ -1,8 +1,7 @@
-"""Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. Data, never code.
+"""Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. They contain no code.
 
-Reading believes nothing: the container, the format number, the manifest, the shapes and the content hash are checked,
-in this order, and the first that is wrong is named. `FORMAT.md` beside this file describes the format and how to change
-it.
+The reader trusts nothing. It checks the container, the format number, the manifest, the shapes and the content hash, in
+this order, and reports the first error. `models/anytime/FORMAT.md` describes the format and how to change it.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from anytime._files import Kind, read, write
+from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError, TrainingError
 from anytime.glm.quadratic import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
-from anytime.moments.files import sound_counts
+from anytime.moments.files import valid_counts
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
@@ -29,21 +28,21 @@ __all__ = [
     "write_model",
 ]
 
-MODEL = Kind("anytime", "model", "anytime train", "train or copy it again")
+MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
 
-WHOLE = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
-"""Arrays of whole numbers; the others are floats."""
+INTEGER_ARRAYS = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
+"""Integer arrays; the others are floats."""
 
 
 def write_model(
     path: Path, manifest: Manifest, prefixes: PrefixModels, moments: Moments | None, curvatures: QuadraticModels | None
 ) -> Manifest:
-    """Write a model file; return the manifest with the version that the content has.
+    """Write a model file; return the manifest with the version of its content.
 
     Raises
     ------
     ArtifactError
-        The file cannot be written, or a number is not finite.
+        The file is not writable, or a number is not finite.
     """
     arrays = _arrays(prefixes, moments, curvatures)
     versioned = manifest.model_copy(update={"version": _version(manifest, arrays)})
@@ -73,7 +72,7 @@ def _manifest(text: str) -> Manifest:
         raw = json.loads(text)
         number = raw["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError("has a manifest that is not one of this library; train it again") from error
+        raise ArtifactError("has a manifest that this library did not write; train it again") from error
     if type(number) is not int or number < 1:
         raise ArtifactError(f"has format {number!r}; expected {FORMAT}: train it again")
     if number > FORMAT:
@@ -114,7 +113,7 @@ def _arrays(p: PrefixModels, m: Moments | None, c: QuadraticModels | None) -> di
 
 
 def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
-    """Hash of all content but the version itself and the time of creation, so that equal models have equal versions."""
+    """Return the hash of the content except the version and the creation time, so equal models have equal versions."""
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
     plain = manifest.model_copy(update={"version": "", "provenance": blank})
@@ -168,13 +167,13 @@ def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Mom
         fill=arrays["moments.fill"],
         missing=tuple(arrays["moments.missing"].tolist()),
     )
-    if not sound_counts(found) or found.weight == 0:
-        raise ArtifactError("has moments of counts that cannot be; train or copy it again")
+    if not valid_counts(found) or found.weight == 0:
+        raise ArtifactError("has moments with invalid counts; train or copy it again")
     return found
 
 
 def _check_calibration(manifest: Manifest) -> None:
-    """A threshold for every prefix, and a reliability where there are probabilities."""
+    """Raise unless every prefix has a threshold, and a reliability exactly where the model has classes."""
     found, prefixes = manifest.calibration, len(manifest.steps) + 1
     if found is None:
         return
@@ -184,36 +183,36 @@ def _check_calibration(manifest: Manifest) -> None:
         )
     if (found.reliability is None) != (manifest.classes is None):
         kind = "regression or counts" if manifest.classes is None else "classes"
-        raise ArtifactError(f"has a calibration that is not one of {kind}; train or copy it again")
+        raise ArtifactError(f"has a calibration that does not fit {kind}; train or copy it again")
 
 
 def _check_certificate(manifest: Manifest) -> None:
-    """A bound for every prefix, each said to be exact or not."""
+    """Raise unless every prefix has a bound and an `exact` flag."""
     found, prefixes = manifest.certificate, len(manifest.steps) + 1
     if found is not None and not len(found.bounds) == len(found.exact) == prefixes:
         raise ArtifactError(
-            f"has a certificate of {len(found.bounds)} bounds, {len(found.exact)} of them said to be exact or not, for "
-            f"{prefixes} prefixes; train or certify it again"
+            f"has a certificate of {len(found.bounds)} bounds and {len(found.exact)} flags; expected {prefixes} of "
+            "each, one per prefix: train or certify it again"
         )
 
 
 def _check_target(manifest: Manifest) -> None:
-    """The classes of the task, a response for each that is fitted, and a family of that task."""
+    """Raise unless classes, responses and family fit the task."""
     target = Target(manifest.task, manifest.target, manifest.classes)
-    if not target.sound or len(target.responses) != len(manifest.responses):
+    if not target.is_consistent or len(target.responses) != len(manifest.responses):
         raise ArtifactError(
-            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which is no target of "
+            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which do not fit "
             f"task {manifest.task!r}; train or copy it again"
         )
     try:
         check_family(manifest.family, target)
     except TrainingError as error:
-        what = f"family {manifest.family!r}, which is none of task {manifest.task!r}"
+        what = f"family {manifest.family!r}, which does not fit task {manifest.task!r}"
         raise ArtifactError(f"has {what}; train or copy it again") from error
 
 
 def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Every array there, of the shape that the manifest asks for, and finite; no group unknown."""
+    """Raise unless exactly the expected arrays are present, finite and of the shapes that the manifest implies."""
     D, P, steps = len(manifest.groups.features), len(manifest.responses), len(manifest.steps)
     known = set(manifest.groups.names)
     added = [name for step in manifest.steps for name in step.adds]
@@ -237,22 +236,20 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
     if manifest.family != "gaussian":
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
-        kept = arrays.get("curvature.prefixes", np.empty(0)).size
-        shapes |= {"curvature.prefixes": (kept,), "curvature.r": (kept, D + 1)}
-        shapes["curvature.h"] = (kept, (D + 1) * (D + 2) // 2)
+        stored = arrays.get("curvature.prefixes", np.empty(0)).size
+        shapes |= {"curvature.prefixes": (stored,), "curvature.r": (stored, D + 1)}
+        shapes["curvature.h"] = (stored, (D + 1) * (D + 2) // 2)
     for name, shape in shapes.items():
         if name not in arrays:
             raise ArtifactError(f"lacks array {name!r}; train or copy it again")
-        found, kind = arrays[name], np.int64 if name in WHOLE else np.float64
+        found, kind = arrays[name], np.int64 if name in INTEGER_ARRAYS else np.float64
         if found.shape != shape or found.dtype != kind:
-            said = f"{found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}"
-            raise ArtifactError(f"has array {name!r} as {said}; train or copy it again")
+            description = f"{found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}"
+            raise ArtifactError(f"has array {name!r} as {description}; train or copy it again")
     extra = set(arrays) - set(shapes)
     wrong = [name for name in shapes if not np.isfinite(arrays[name]).all()]
     if extra or wrong:
-        what = (
-            f"an array {min(extra)!r} it should not have" if extra else f"numbers in {wrong[0]!r} that are not finite"
-        )
+        what = f"an unexpected array {min(extra)!r}" if extra else f"numbers in {wrong[0]!r} that are not finite"
         raise ArtifactError(f"has {what}; train or copy it again")
     _check_columns(manifest, arrays, ends)
 
@@ -262,7 +259,7 @@ def _size(manifest: Manifest, group: str) -> int:
 
 
 def _slices(manifest: Manifest) -> list[slice]:
-    """Columns of the groups in the order in which the steps add them."""
+    """Return the columns of the groups in the order in which the steps add them."""
     return [manifest.groups.slices[manifest.groups.positions[name]] for step in manifest.steps for name in step.adds]
 
 
@@ -270,6 +267,8 @@ def _check_columns(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]], 
     columns = [np.arange(s.start, s.stop) for s in _slices(manifest)]
     if not np.array_equal(arrays["columns"], np.concatenate(columns)) or not np.array_equal(arrays["ends"], ends):
         raise ArtifactError("has columns or ends that do not fit its steps; train or copy it again")
-    kept = arrays.get("curvature.prefixes")
-    if kept is not None and not (len(kept) and (np.diff(kept) > 0).all() and kept[0] >= 0 and kept[-1] < len(ends)):
-        raise ArtifactError("has curvatures of prefixes that it does not have; train or copy it again")
+    stored = arrays.get("curvature.prefixes")
+    if stored is not None and not (
+        len(stored) and (np.diff(stored) > 0).all() and stored[0] >= 0 and stored[-1] < len(ends)
+    ):
+        raise ArtifactError("has curvatures for prefixes that do not exist; train or copy it again")

@@ -1,6 +1,6 @@
-"""What a model file says about its arrays: the manifest, checked when a file is read and when one is written.
+"""The manifest of a model file: a description of its arrays, checked when a file is read and when it is written.
 
-The document of the format is `models/anytime/FORMAT.md`.
+`models/anytime/FORMAT.md` documents the format.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ __all__ = [
 
 
 class Calibration(BaseModel):
-    """What calibration found; element 0 of the tuples (steps + 1,) is the empty prefix.
+    """Result of a calibration; element 0 of the tuples (steps + 1,) is the empty prefix.
 
-    `coverage` is as asked and `level` as the finite sample gives it: `rows` rows of the table `data`. On these rows,
-    `sizes` are mean widths of the intervals, over rows and responses and in target units, or mean numbers of classes in
-    the sets; `reliability` is the expected calibration error of the probabilities, None where there are none.
+    `coverage` is the requested coverage and `level` its finite-sample value for the `rows` rows of the table `data`. On
+    these rows, `sizes` are mean widths of the intervals, over rows and responses and in target units, or mean numbers
+    of classes in the sets. `reliability` is the expected calibration error of the probabilities, None without
+    probabilities.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -54,7 +55,7 @@ class Calibration(BaseModel):
 
 
 FORMAT = 1
-"""Number of the format that this library writes and reads."""
+"""Format number that this library writes and reads."""
 
 
 class _Record(BaseModel):
@@ -62,11 +63,11 @@ class _Record(BaseModel):
 
 
 class StepRecord(_Record):
-    """One step of the sequence: what it adds, what it costs, how good the prefix that it completes is.
+    """One step of the sequence: the groups that it adds, its cost, and the quality of the prefix that it completes.
 
     `explained_variance` is F, at the penalty that ordered the groups, and includes the penalty. `r2` is the R² of the
-    prefix's own coefficients on the training rows, without penalty: the mean over the responses of 1 - SSE/SST, or of a
-    likelihood 1 - deviance/null deviance. It is None where a response is constant.
+    prefix's own coefficients on the training rows, without penalty: the mean over the responses of 1 - SSE/SST, or 1 -
+    deviance/null deviance for a likelihood. It is None where a response is constant.
     """
 
     group: str
@@ -81,11 +82,11 @@ class StepRecord(_Record):
 
 
 class Guarantee(_Record):
-    """What the theory promises about the sequence; the fields are None where it promises nothing, and `why` says why.
+    """Theoretical guarantees of the sequence; a field is None where there is no guarantee, and `why` gives the reason.
 
     `gamma` is the constant of Theorem 3.2: F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K), at every B that a step
-    completes. `doubling_gamma` is the ratio of Eq. 9 for Theorem 4.3 and `doubling_until` the number of steps up to
-    which the set was doubling-capable, that is, up to which the 4B bound holds.
+    completes. `doubling_gamma` is the ratio of Eq. 9 for Theorem 4.3. `doubling_until` is the number of steps up to
+    which the set was doubling-capable, that is, up to which the 4B bound is valid.
     """
 
     gamma: float | None = None
@@ -95,11 +96,12 @@ class Guarantee(_Record):
 
 
 class Certificate(_Record):
-    """How much of the best possible the prefixes reach on the training data; the base rate first, (steps + 1,) each.
+    """Bounds on the best possible F at the cost of each prefix, on the training data: (steps + 1,), base rate first.
 
-    No set of the model's groups that costs what a prefix does, or less, has an F above its `bounds`, at the penalty
-    that ordered the groups (`Manifest.alpha`); F of the prefix itself is `StepRecord.explained_variance`. Where a bound
-    is `exact`, some set reaches it. `nodes`, for each prefix, and `seconds`, for all together, were the limits.
+    At the penalty that ordered the groups (`Manifest.alpha`), every set of the model's groups that costs at most what a
+    prefix costs has an F of at most its bound in `bounds`. `StepRecord.explained_variance` is the F of the prefix
+    itself. A bound is `exact` where some set reaches it. `nodes` (per prefix) and `seconds` (in total) were the search
+    limits.
     """
 
     bounds: tuple[float, ...] = Field(min_length=1)
@@ -109,7 +111,7 @@ class Certificate(_Record):
 
 
 class Redundant(_Record):
-    """Columns that add nothing: constant in training, or linear combinations of columns that come earlier."""
+    """Columns that add nothing: constant in training, or linear combinations of earlier columns."""
 
     constant: tuple[str, ...] = ()
     collinear: tuple[str, ...] = ()
@@ -118,11 +120,11 @@ class Redundant(_Record):
 class Stopped(_Record):
     """The record of a stopping rule, and of the groups that the model leaves out.
 
-    `rule` is what ended the sequence after `steps` steps; None where no rule did. `epsilon` is the requested precision,
-    and `longest` the length of the longest remaining projection. `validation` names the table whose `errors` (of every
-    prefix up to where `epsilon` stopped, the base rate first; None where not finite) chose the number of steps.
-    `left_out` names the groups that the model leaves out, whether a rule excluded them or the user did (`--without`).
-    A re-sequenced model keeps `left_out` alone, because no rule has seen its order.
+    `rule` is the rule that ended the sequence after `steps` steps, or None. `epsilon` is the requested precision, and
+    `longest` the length of the longest remaining projection. `validation` names the table whose `errors` chose the
+    number of steps: one for every prefix up to where `epsilon` stopped, the base rate first, None where not finite.
+    `left_out` names the groups that the model leaves out, whether a rule excluded them or the user did (`--without`). A
+    re-sequenced model keeps `left_out` only, because no rule has evaluated its order.
     """
 
     rule: Literal["epsilon", "validation"] | None
@@ -135,7 +137,7 @@ class Stopped(_Record):
 
 
 class Provenance(_Record):
-    """Where a model comes from."""
+    """Origin of a model: creation time, library version, data and options."""
 
     created: str
     library: str
@@ -149,15 +151,15 @@ class Provenance(_Record):
 
 
 class Manifest(_Record):
-    """Everything about a model that is not an array.
+    """Everything about a model except its arrays.
 
-    `target` and `query` are the columns that it learned from; `responses` are what it fits: the targets themselves, or
-    an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated error of the base
-    rate (prefix 0), as `StepRecord.cv_error` is of the others: mean squares by least squares, mean deviances in other
-    families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the training rows. `calibration` has a
-    threshold for each prefix, the base rate first, where the model is calibrated. `groups` are those of the steps;
-    where a rule stopped the sequence, `guarantee` is for sets of all groups that it chose from. `first` names the
-    groups that the user placed before all others.
+    `target` and `query` are the columns that it learned from. `responses` are the fitted responses: the targets
+    themselves, or an indicator for each class (for two classes, of the second). `prior_error` is the cross-validated
+    error of the base rate (prefix 0), as `StepRecord.cv_error` is of the other prefixes: mean squares for least
+    squares, mean deviances in other families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the
+    training rows. `calibration` has a threshold for each prefix, the base rate first, if the model is calibrated.
+    `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
+    chose from. `first` names the groups that the user placed before all others.
     """
 
     format: int = FORMAT

@@ -1,4 +1,4 @@
-"""A trained anytime model: the manifest, the prefix models and, where kept, the moments they were learned from."""
+"""A trained anytime model: the manifest, the prefix models and, if stored, the training moments."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
 
-__all__ = ["Expected", "Model", "Place", "affordable", "checked_budget"]
+__all__ = ["Expected", "GroupPosition", "Model", "affordable", "checked_budget"]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How good a prefix was in training.
+    """Quality of a prefix in training.
 
     Attributes
     ----------
-    cv_error : cross-validated mean squared error in target units, averaged over responses; mean deviance of a
+    cv_error : cross-validated mean squared error in target units, averaged over responses; the mean deviance for a
         likelihood; None where not measured.
-    explained_variance : F on the standardised training data, at most half the number of responses; of a likelihood, by
-        how much the penalised mean loss lies under that of the base rate.
-    r2 : R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; of a likelihood,
+    explained_variance : F on the standardised training data, at most half the number of responses; for a likelihood,
+        the reduction of the penalised mean loss below that of the base rate.
+    r2 : R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; for a likelihood,
         1 - deviance/null deviance. None where a response is constant in training.
-    deviance : mean deviance of a likelihood on the training rows; None by least squares.
+    deviance : mean deviance of a likelihood on the training rows; None for least squares.
     """
 
     cv_error: float | None
@@ -45,16 +45,16 @@ class Expected:
 
 
 UNLIMITED = 1e300
-"""A budget beyond this is no limit."""
+"""Budgets of at least this size mean no limit."""
 
 
 def checked_budget(budget: Any, cost_unit: str) -> float | None:
-    """A budget as a number, None where it is no limit.
+    """Return a budget as a number, or None if it is no limit.
 
     Raises
     ------
     ValuesError
-        It is negative or not a number.
+        The budget is negative or not a number.
     """
     if budget is None:
         return None
@@ -67,22 +67,22 @@ def checked_budget(budget: Any, cost_unit: str) -> float | None:
 
 
 def affordable(costs: Float, budget: float | None) -> int:
-    """Longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
+    """Return the longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
 
-    Costs are sums, so a budget may fall short of one by rounding (relative 1e-9) and still pay for it.
+    Costs are sums, so a budget that is below a cost by rounding (relative 1e-9) still pays for it.
     """
     return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
 
 
-class Place(NamedTuple):
-    """Where a group with features stands in the sequence.
+class GroupPosition(NamedTuple):
+    """Position of a group with features in the sequence.
 
     Attributes
     ----------
     start, stop : its columns, in the order of the sequence.
-    mean : (features,) their training means.
-    step : number of the step that adds it, which is the first prefix that has it.
-    features : their names.
+    mean : (features,) training means of its features.
+    step : number of the step that adds it, which is the first prefix that contains it.
+    features : names of its features.
     """
 
     start: int
@@ -100,8 +100,8 @@ class Model:
     ----------
     manifest : names, groups, steps, costs and errors of every prefix.
     prefixes : coefficients of every prefix.
-    moments : sums over the training rows, or None; what re-sequencing and `policy="arrived"` work on by least squares.
-    curvatures : second-order models of a likelihood at its prefixes, or None; what `policy="arrived"` works on there.
+    moments : sums over the training rows, or None. Re-sequencing, and `policy="arrived"` with least squares, need them.
+    curvatures : second-order models of a likelihood at its prefixes, or None. `policy="arrived"` needs them there.
     """
 
     manifest: Manifest
@@ -114,57 +114,57 @@ class Model:
 
     @property
     def name(self) -> str:
-        """Name of the model, by which a service knows it."""
+        """Return the name of the model, which identifies it to a service."""
         return self.manifest.name
 
     @property
     def version(self) -> str:
-        """Hash of the content; empty until the model is saved."""
+        """Return the hash of the content; empty until the model is saved."""
         return self.manifest.version
 
     @property
     def groups(self) -> FeatureGroups:
-        """The feature groups and their costs."""
+        """Return the feature groups and their costs."""
         return self.manifest.groups
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps; a prefix is counted from 0, the base rate, to this."""
+        """Return the number of steps; prefixes are numbered from 0, the base rate, to this number."""
         return len(self.manifest.steps)
 
     @cached_property
     def costs(self) -> Float:
-        """Cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
+        """Return the cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
 
     @cached_property
-    def places(self) -> dict[str, Place]:
-        """Where each group with features stands in the sequence."""
-        found: dict[str, Place] = {}
+    def places(self) -> dict[str, GroupPosition]:
+        """Return the position of each group with features in the sequence."""
+        found: dict[str, GroupPosition] = {}
         start = 0
         for number, step in enumerate(self.manifest.steps, start=1):
             for name in step.adds:
                 group = self.groups.groups[self.groups.positions[name]]
                 if group.features:
                     mean = self.prefixes.mean[self.groups.slices[self.groups.positions[name]]]
-                    found[name] = Place(start, start + len(mean), mean, number, group.features)
+                    found[name] = GroupPosition(start, start + len(mean), mean, number, group.features)
                     start += len(mean)
         return found
 
     @cached_property
-    def lacking(self) -> tuple[int, ...]:
-        """For each prefix, how many groups with features its last step adds, (steps + 1,)."""
+    def groups_added(self) -> tuple[int, ...]:
+        """Return, for each prefix, the number of groups with features that its last step adds, (steps + 1,)."""
         steps = [place.step for place in self.places.values()]
         return tuple(np.bincount(steps, minlength=self.steps + 1).tolist())
 
     @cached_property
     def computed(self) -> tuple[tuple[str, ...], ...]:
-        """For each prefix, the groups of `needed` in the order in which the sequence computes them, (steps + 1,)."""
+        """Return, for each prefix, the groups of `needed` in the order of the sequence, (steps + 1,)."""
         return tuple(tuple(self.order(names)) for names in self.needed)
 
     @cached_property
     def needed(self) -> tuple[frozenset[str], ...]:
-        """For each prefix, the groups with features that it is computed from, (steps + 1,)."""
+        """Return, for each prefix, the groups with features that it is computed from, (steps + 1,)."""
         sets: list[frozenset[str]] = [frozenset()]
         featured = {group.name for group in self.groups.groups if group.features}
         for step in self.manifest.steps:
@@ -172,7 +172,7 @@ class Model:
         return tuple(sets)
 
     def affordable(self, budget: float | None) -> int:
-        """Longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
+        """Return the longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
 
         Raises
         ------
@@ -183,10 +183,10 @@ class Model:
 
     @cached_property
     def certified_shares(self) -> tuple[float, ...] | None:
-        """For each prefix, (steps + 1,), which share of the best possible F it reaches at the least; None if unknown.
+        """Return, for each prefix, (steps + 1,), a lower bound on its share of the best possible F; None if unknown.
 
-        Of any set of the model's groups that costs as much, on the training data. Where nothing can be explained it is
-        all of it, and rounding is not more than that.
+        The best possible F is that of any set of the model's groups with the same cost, on the training data. The share
+        is 1 where nothing can be explained. Shares above 1 by rounding are clipped to 1.
         """
         found = self.manifest.certificate
         if found is None:
@@ -196,7 +196,7 @@ class Model:
         return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
 
     def expected(self, prefix: int) -> Expected:
-        """How good a prefix was in training."""
+        """Return the quality of a prefix in training."""
         if prefix == 0:
             r2 = None if self.manifest.steps[0].r2 is None else 0.0
             return Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
@@ -204,33 +204,33 @@ class Model:
         return Expected(step.cv_error, step.explained_variance, step.r2, step.deviance)
 
     @property
-    def arrives(self) -> bool:
-        """Whether the policy "arrived" can be followed."""
+    def supports_arrived(self) -> bool:
+        """Return whether the model supports the policy "arrived"."""
         return self.moments is not None or self.curvatures is not None
 
     @property
-    def falls_back(self) -> str:
-        """Why the policy "arrived" cannot be followed, where it cannot."""
+    def fallback_reason(self) -> str:
+        """Return why the model does not support the policy "arrived", if it does not."""
         if self.manifest.family == "multinomial":
-            return "multinomial models know no optimum of other sets than the prefixes; the prefix policy answered"
+            return "multinomial models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
     def order(self, groups: Iterable[str]) -> list[str]:
-        """Groups in the order in which the sequence computes them."""
+        """Return groups in the order in which the sequence computes them."""
         return sorted(groups, key=self._places.__getitem__)
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """Place of each group in the sequence."""
+        """Return the position of each group in the sequence."""
         return {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
 
     def save(self, path: str | Path) -> Self:
-        """Write the model file atomically; return the model with the version that its content has.
+        """Write the model file atomically; return the model with the version of its content.
 
         Raises
         ------
         ArtifactError
-            The file cannot be written, or a number of the model is not finite.
+            The file is not writable, or a number of the model is not finite.
         """
         manifest = write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
         return replace(self, manifest=manifest)

@@ -2,11 +2,12 @@
 
 A prefix of k steps has the scores
 
-    intercept + (x - mean)[columns[:ends[k]]] @ coef(k),
+    intercept + (x - mean)[columns[:ends[k]]] @ coef(k).
 
-prefix 0 being the base rate, the intercept. By least squares, scores are predictions and all prefixes share the
-intercept, the mean response; in other families each prefix has its own, and the inverse link makes predictions of
-scores. Only the columns that a prefix has are kept, so J prefixes of D columns take about J D P / 2 numbers.
+Prefix 0 is the base rate, the intercept alone. For least squares, scores are predictions and all prefixes share the
+intercept, the mean response. In other families each prefix has its own intercept, and the inverse link turns scores
+into predictions. Each prefix stores coefficients of its own columns only, so J prefixes of D columns take about
+J D P / 2 numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from scipy.linalg.blas import dtrsm
 
 from anytime._linalg import Factor
-from anytime.moments.gram import Gram, Held
+from anytime.moments.gram import Gram, HeldOutMoments
 from anytime.types import Float, Index
 
 __all__ = [
@@ -40,10 +41,10 @@ class PrefixModels:
     ----------
     mean : (D,) training means of the features, in the order of the groups file.
     scale : (D,) training deviations, 1 where a column is constant.
-    intercept : (P,) scores of the base rate: the training means of the responses by least squares.
+    intercept : (P,) scores of the base rate: the training means of the responses for least squares.
     response_scale : (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
     columns : the features in the order in which the sequence computes them, all D or those of its steps.
-    ends : (steps + 1,) how many of `columns` each prefix has; `ends[0]` is 0.
+    ends : (steps + 1,) number of `columns` that each prefix uses; `ends[0]` is 0.
     packed : (sum of ends, P) the coefficients, prefix after prefix.
     own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
     """
@@ -59,34 +60,34 @@ class PrefixModels:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the sequence."""
+        """Return the number of steps of the sequence."""
         return len(self.ends) - 1
 
     @property
     def scores(self) -> int:
-        """How many numbers the scores of all prefixes are for one row."""
+        """Return the number of scores of all prefixes for one row."""
         return (self.steps + 1) * len(self.intercept)
 
     @cached_property
     def offsets(self) -> Index:
-        """Row of `packed` where each prefix begins, (steps + 2,)."""
+        """Return the row of `packed` where each prefix begins, (steps + 2,)."""
         return np.concatenate([[0], np.cumsum(self.ends)]).astype(np.intp)
 
     def coef(self, prefix: int) -> Float:
-        """Coefficients of a prefix, (ends[prefix], P), for `columns[:ends[prefix]]` less their means."""
+        """Return the coefficients of a prefix, (ends[prefix], P), for `columns[:ends[prefix]]` less their means."""
         return self.packed[self.offsets[prefix] : self.offsets[prefix + 1]]
 
     def intercept_of(self, prefix: int) -> Float:
-        """The intercept (P,) of a prefix."""
+        """Return the intercept (P,) of a prefix."""
         return self.intercept if self.own_intercepts is None else self.own_intercepts[prefix]
 
     def predict(self, X: Float, prefix: int) -> Float:
-        """Scores (rows, P) of one prefix for X (rows, D) in raw units, columns in the order of the groups file."""
+        """Return the scores (rows, P) of one prefix for X (rows, D) in raw units, columns as in the groups file."""
         used = self.columns[: self.ends[prefix]]
         return self.intercept_of(prefix) + (X[:, used] - self.mean[used]) @ self.coef(prefix)
 
     def predict_all(self, X: Float) -> Float:
-        """Scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
+        """Return the scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
         P = len(self.intercept)
         W = np.zeros((len(self.columns), self.steps + 1, P))
         for prefix, end in enumerate(self.ends):
@@ -96,7 +97,7 @@ class PrefixModels:
         return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
 
     def upto(self, steps: int) -> PrefixModels:
-        """The models of the first steps alone."""
+        """Return the models of the first steps only."""
         own = None if self.own_intercepts is None else self.own_intercepts[: steps + 1]
         return replace(
             self,
@@ -107,7 +108,7 @@ class PrefixModels:
         )
 
     def restricted(self, columns: Index) -> PrefixModels:
-        """The same models in a table of some of the columns, ascending, which hold all that the sequence computes."""
+        """Return the same models for a table of some columns (ascending), including all that the sequence uses."""
         if len(columns) == len(self.mean):
             return self
         mean, scale = self.mean[columns], self.scale[columns]
@@ -115,10 +116,10 @@ class PrefixModels:
 
 
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:
-    """Coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero beyond each prefix.
+    """Return the coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero-padded.
 
-    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z cut off at each prefix's
-    end. The factor is upper triangular from the right-hand side's view, so what is cut off stays zero.
+    w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z truncated at the end of each
+    prefix. L^T is upper triangular, so the truncated entries stay zero.
     """
     D, P = z.shape
     W = np.zeros((len(ends), P, D))  # a right-hand side is a row, as BLAS wants it
@@ -137,7 +138,7 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
 
 
 def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
-    """Prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
+    """Return prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
     unit = gram.y_scale / gram.x_scale[columns, np.newaxis]
     packed = np.empty((int(ends.sum()), W.shape[2]))
     stop = 0
@@ -155,11 +156,11 @@ def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixMo
     )
 
 
-def explained_variances(models: PrefixModels, held: Held) -> Float:
+def explained_variances(models: PrefixModels, held: HeldOutMoments) -> Float:
     """Return the explained variance of every prefix and response on a table, without penalty.
 
-    It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of what the prefix takes off the mean
-    squared error of the base rate.
+    It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of the reduction of the mean squared
+    error below that of the base rate.
 
     Parameters
     ----------

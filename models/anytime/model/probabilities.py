@@ -1,4 +1,4 @@
-"""From scores to what is told: probabilities of classes, expected responses; and from indicators to classes."""
+"""Conversion of scores to class probabilities and expected responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["class_probabilities", "expected_responses"]
 
 
 def class_probabilities(scores: Float, family: FamilyName = "gaussian") -> Float:
-    """Probabilities (rows, classes) from scores (rows, P); one response stands for the second of two classes.
+    """Return class probabilities (rows, classes) from scores (rows, P); a single score is that of the second of two.
 
     Least-squares estimates of one-hot classes are clipped at 0 and scaled to sum to 1.
     """
@@ -19,17 +19,17 @@ def class_probabilities(scores: Float, family: FamilyName = "gaussian") -> Float
         second = np.clip(scores, 0.0, 1.0) if family == "gaussian" else FAMILIES[family].mean(scores)
         return np.hstack([1.0 - second, second])
     if family != "gaussian":
-        # Scores that overflowed leave no differences; whoever sends answers looks.
+        # Overflowed scores give NaN; the code that sends answers checks for it.
         with np.errstate(invalid="ignore"):
             return FAMILIES[family].mean(scores)
     positive = np.clip(scores, 0.0, None)
     total = positive.sum(axis=1, keepdims=True)
-    # One-hot estimates sum to 1, so some are positive; only rounding of absurdly large values can leave none.
+    # One-hot estimates sum to 1, so at least one is positive unless rounding of extremely large values removes it.
     even = np.full_like(positive, 1.0 / scores.shape[1])
     shares: Float = np.divide(positive, total, out=even, where=total > 0)
     return shares
 
 
 def expected_responses(scores: Float, family: FamilyName = "gaussian") -> Float:
-    """E[y|x] (rows, P) from scores (rows, P): the inverse link."""
+    """Return E[y|x] (rows, P) from scores (rows, P): the inverse link."""
     return scores if family == "gaussian" else FAMILIES[family].mean(scores)

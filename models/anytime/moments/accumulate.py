@@ -1,8 +1,9 @@
-"""From rows to moments: one pass, in float64 whatever comes in, by threads over parts of the table.
+"""Accumulation of moments from rows: one pass in float64, whatever the dtype, with threads over parts of the table.
 
-A part is read in chunks that fit the cache. Each chunk is copied into a buffer less a shift (the mean of the part's
-first chunk, so that a column with mean 1e8 and deviation 1 keeps its digits), and one symmetric product adds it up.
-Missing values are stored as `fill` and marked in indicator columns (see `anytime.moments.moments`).
+A part is read in chunks that fit the cache. Each chunk is copied into a buffer after subtraction of a shift, and one
+symmetric product accumulates it. The shift is the mean of the part's first rows, so that a column with mean 1e8 and
+deviation 1 keeps its digits. Missing values are stored as `fill` and marked in indicator columns (see
+`anytime.moments.moments`).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ __all__ = [
 ]
 
 Reached: TypeAlias = Callable[[int, list[Moments]], None]
-"""Told behind which row of the table a pass is, and the moments of each fold until there."""
+"""Callback that receives the row of the table that a pass has reached and the moments of each fold up to it."""
 
 MAX_PART_ROWS = 65_536
-"""Rows that one task adds up in memory before its moments are merged; longer sums would lose digits to their shift."""
+"""Rows that one task accumulates in memory before merging; longer sums would lose digits to their shift."""
 
 
 class UnusableColumnError(TableError):
-    """A column of a block that cannot be summed; `column` counts features, then responses, and `why` says why."""
+    """A column of a block with an invalid sum; `column` counts features, then responses, and `why` is the reason."""
 
     def __init__(self, column: int, features: int, why: str) -> None:
         named = f"feature number {column}" if column < features else f"target number {column - features}"
@@ -50,7 +51,7 @@ class UnusableColumnError(TableError):
 
 
 CENTRE_ROWS = 512
-"""Rows looked at to find the shift, or more where they do not have every column."""
+"""Rows examined to find the shift, or more where a column is missing in all of them."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Block:
     X : (rows, D) features of any numeric dtype, or scipy sparse; NaN where missing.
     Y : (rows, P) responses, none missing.
     weights : (rows,) or None for weight 1.
-    folds : (rows,) fold of each row, or None when there is one.
-    end : the row of the table behind its last, where there is a table.
+    folds : (rows,) fold of each row, or None with one fold.
+    end : number of the table's row after the last of these, where there is a table.
     """
 
     X: Any
@@ -76,7 +77,7 @@ class Block:
 def moments_of(
     X: Any, Y: Any, weights: Any = None, *, n_jobs: int | None = None, chunk_rows: int | None = None
 ) -> Moments:
-    """Moments of a table in memory, which is not changed.
+    """Return the moments of a table in memory, which is not changed.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def moments_of(
     Raises
     ------
     TableError
-        An infinite value, or one too large to square.
+        A value is infinite, or too large to square.
     """
     return fold_moments_of(X, Y, weights, n_jobs=n_jobs, chunk_rows=chunk_rows)[0]
 
@@ -104,7 +105,7 @@ def fold_moments_of(
     n_jobs: int | None = None,
     chunk_rows: int | None = None,
 ) -> list[Moments]:
-    """Moments of each of `count` folds; `folds` (n,) tells each row's. Otherwise as `moments_of`."""
+    """Return the moments of each of `count` folds; `folds` (n,) is the fold of each row. Otherwise as `moments_of`."""
     X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
     Y = np.asarray(Y)
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
@@ -129,13 +130,13 @@ def accumulate(
     before: list[Moments] | None = None,
     reached: Reached | None = None,
 ) -> list[Moments]:
-    """Moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
+    """Return the moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
 
-    Blocks are asked for while those before are summed, a few ahead at most.
+    The next blocks are read while earlier ones are summed, a few ahead at most.
 
     Parameters
     ----------
-    before : moments of each fold of rows that go before; without them there must be a block.
+    before : moments of each fold of earlier rows; without them there must be at least one block.
     reached : called with the `end` of each block and the moments so far.
     """
     total = before
@@ -151,7 +152,7 @@ def accumulate(
 def _parts(
     blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
 ) -> Iterator[tuple[int, list[Moments]]]:
-    """End and moments of each block, in their order."""
+    """Yield end and moments of each block, in order."""
     jobs = effective_n_jobs(n_jobs)
     if jobs == 1:
         yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
@@ -160,7 +161,7 @@ def _parts(
         ahead: deque[Future[tuple[int, list[Moments]]]] = deque()
         for block in blocks:
             ahead.append(threads.submit(_part, block, count, chunk_rows))
-            del block  # it is gone when it is summed
+            del block  # frees its memory once it is summed
             if len(ahead) > jobs:
                 yield ahead.popleft().result()
         while ahead:
@@ -172,13 +173,13 @@ def _dense(X: Any) -> NDArray[Any]:
 
 
 def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[int, list[Moments]]:
-    """End and moments of each fold of one block."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told once, in words
+    """Return end and moments of each fold of one block."""
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
         return block.end, [_fold(block, fold, count, chunk_rows) for fold in range(count)]
 
 
 def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:
-    """Moments of one fold of a block."""
+    """Return the moments of one fold of a block."""
     rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
     size = block.Y.shape[0] if rows is None else len(rows)
     features, responses = block.X.shape[1], block.Y.shape[1]
@@ -193,14 +194,14 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
-    """The rows (all `size` of a block where None), at most `step` at a time."""
+    """Yield the rows (all `size` rows of a block if None), at most `step` at a time."""
     for start in range(0, size, step):
         span = slice(start, min(start + step, size))
         yield span if rows is None else rows[span]
 
 
 def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
-    """(D + P,) means over the first few rows that tell a column, 0 where none does: near enough to centre by."""
+    """Return the means (D + P,) over the first rows where a column is present, 0 if none: close enough to centre by."""
     means = np.full(block.X.shape[1] + block.Y.shape[1], np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
@@ -230,7 +231,7 @@ class _Sums:
         self._widen(len(shift))
 
     def _widen(self, more: int) -> None:
-        """Room for more columns; sums so far keep their place."""
+        """Append columns; the sums so far keep their positions."""
         width = len(self.total) + more
         self.buffer, self.product = np.empty((self.chunk_rows, width)), np.empty((width, width))
         self.total = np.pad(self.total, (0, more))
@@ -252,7 +253,7 @@ class _Sums:
             B *= root[:, np.newaxis]
             self.total += root @ B
             self.weight += float(block.weights[rows].sum())
-        # numpy sees B'B and calls the symmetric product, and lets other threads run meanwhile; scipy's dsyrk does not.
+        # numpy recognises B'B, calls the symmetric product and releases the GIL; scipy's dsyrk keeps the GIL.
         np.matmul(B.T, B, out=self.product)
         self.scatter += self.product
         self.rows += len(B)
@@ -266,12 +267,12 @@ class _Sums:
         return B
 
     def _with_missing(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
-        """The chunk with the shift where a feature is NaN, marked in its indicator column."""
+        """Return the chunk with the shift where a feature is NaN, marked in its indicator column."""
         X = np.asarray(X, dtype=np.float64)
         infinite = np.isinf(X)
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
-            why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite ones"
+            why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite numbers"
             raise UnusableColumnError(j, self.features, why)
         gaps = np.isnan(X)
         new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
@@ -285,13 +286,13 @@ class _Sums:
         return B
 
     def moments(self) -> Moments:
-        """What has been added, centred."""
+        """Return the centred moments of all rows added."""
         mean = self.total / self.weight if self.weight > 0 else self.total
         scatter = self.scatter - np.outer(self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
             raise UnusableColumnError(
-                j, self.features, "holds values that are infinite or too large to square; rescale or mend it"
+                j, self.features, "holds values that are infinite or too large to square; rescale or fix it"
             )
         width = self.features + self.responses
         place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]

@@ -1,6 +1,7 @@
-"""Where a long pass over a table is: the moments so far, in a file that the next run goes on from.
+"""Checkpoints of a long pass over a table: the moments so far, in a file from which the next run resumes.
 
-The same rows come in the same order and into the same folds, so what comes of two runs is what would have come of one.
+The same rows arrive in the same order and in the same folds, so an interrupted and resumed pass gives the same result
+as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anytime._files import Kind, read, write
+from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError
 from anytime.moments.files import packed, unpacked
 from anytime.moments.moments import Moments
@@ -19,31 +20,31 @@ from anytime.moments.moments import Moments
 __all__ = [
     "EVERY_S",
     "Checkpoint",
-    "Place",
+    "CheckpointState",
 ]
 
 EVERY_S = 30.0
-"""Seconds between two savings; what has to be read again after a stop."""
+"""Seconds between two writes; at most this much reading is repeated after an interruption."""
 
 FORMAT = 1
 
-KIND = Kind("anytime.moments.checkpoint", "checkpoint", "anytime train --checkpoint", "remove it to begin anew")
+KIND = FileKind("anytime.checkpoint", "checkpoint", "anytime train --checkpoint", "remove it to start again")
 
 
-class Place(NamedTuple):
-    """How far a pass came: behind which row of the table, and the moments of each fold until there."""
+class CheckpointState(NamedTuple):
+    """State of a pass: the row of the table that it has reached, and the moments of each fold up to it."""
 
     row: int
     parts: list[Moments]
 
 
 class Checkpoint:
-    """A file that remembers a pass.
+    """A file that records the state of a pass.
 
     Parameters
     ----------
-    path : the file; it need not be there.
-    every_s : how often it is written.
+    path : the file; it need not exist.
+    every_s : seconds between two writes.
     """
 
     def __init__(self, path: Path, every_s: float = EVERY_S) -> None:
@@ -51,17 +52,17 @@ class Checkpoint:
         self._identity: Mapping[str, Any] = {}
         self._saved = time.monotonic()
 
-    def begin(self, identity: Mapping[str, Any], features: int, responses: int) -> Place | None:
-        """Say what the pass is of; where an earlier one of the same came to.
+    def begin(self, identity: Mapping[str, Any], features: int, responses: int) -> CheckpointState | None:
+        """Start a pass; return the state of an earlier identical pass, or None.
 
         Parameters
         ----------
-        identity : all that its result depends on, by names, as JSON has it; `folds` among it.
+        identity : everything that determines the result, by name, as JSON values; includes `folds`.
 
         Raises
         ------
         ArtifactError
-            The file is of another pass, or damaged.
+            The file belongs to another pass, or is damaged.
         """
         self._identity = json.loads(json.dumps(identity))
         self._saved = time.monotonic()
@@ -80,27 +81,29 @@ class Checkpoint:
         other = [name for name, value in self._identity.items() if known.get(name) != value]
         if other:
             what = " and ".join(other)
-            raise ArtifactError(f"{str(self.path)!r} is of a pass with another {what}; {KIND.remedy}, or name another")
+            raise ArtifactError(
+                f"{str(self.path)!r} belongs to a pass with another {what}; {KIND.remedy}, or choose another file"
+            )
         try:
             parts = unpacked(arrays, int(self._identity["folds"]), features, responses)
         except ArtifactError as error:
             raise ArtifactError(f"{str(self.path)!r} {error}; {KIND.remedy}") from None
-        return Place(row, list(parts))
+        return CheckpointState(row, list(parts))
 
     def _damaged(self) -> ArtifactError:
         return ArtifactError(f"{str(self.path)!r} has a damaged record; {KIND.remedy}")
 
     def reached(self, row: int, parts: list[Moments]) -> None:
-        """Take note, and now and then write it down."""
+        """Record the state; write it at most every `every_s` seconds."""
         if time.monotonic() - self._saved >= self._every_s:
             self.save(row, parts)
 
     def save(self, row: int, parts: list[Moments]) -> None:
-        """Write it down."""
+        """Write the state."""
         record = json.dumps({"format": FORMAT, "identity": self._identity, "row": row})
         write(self.path, KIND, record, packed(parts))
         self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Forget the pass: what it was for is done."""
+        """Delete the file once the pass is complete."""
         self.path.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Moments of folds as named arrays, for files: `0.mean`, `0.scatter` ... of the first fold, and so on.
+"""Moments files: what a site has learned from its rows, without the rows.
 
-Moments as files: what a site has learned from its rows, without the rows.
+Moments are additive, so sites that may not share rows share moments files instead. The merged moments are those of all
+rows, and the model is the one that all rows together would give. Moments are sums over rows, but exact ones: anyone
+with the moments of n rows and of n - 1 of them can compute the remaining row, and moments of few rows may reveal all of
+them. Do not send moments of fewer rows than features, and send them only to a trusted party.
 
-Moments add up, so sites that may not share rows share these: merged, they are the moments of all rows, and the model is
-the one that all rows together would have given. They are sums over rows, not rows; yet they are exact. Whoever holds
-the moments of n rows and of n - 1 of them holds the row between, and moments of few rows may tell all of them: send
-none of fewer rows than features, and let whoever merges them be trusted.
+A file stores the moments of each fold as named arrays: `0.mean`, `0.scatter` ... of the first fold, and so on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anytime._files import Kind, holds, read, write
+from anytime._files import FileKind, has_kind, read, write
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Moments
@@ -35,29 +35,29 @@ __all__ = [
     "StoredMoments",
     "are_moments",
     "packed",
-    "sound_counts",
     "unpacked",
+    "valid_counts",
 ]
 
 
 def packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
-    """Arrays of the moments of each fold."""
+    """Return the arrays of the moments of each fold."""
     return {f"{fold}.{name}": array for fold, part in enumerate(parts) for name, array in _arrays(part).items()}
 
 
 def unpacked(arrays: Mapping[str, NDArray[Any]], folds: int, features: int, responses: int) -> tuple[Moments, ...]:
-    """Moments of each fold.
+    """Return the moments of each fold.
 
     Raises
     ------
     ArtifactError
-        Arrays are missing or not of the shapes that so many features and responses ask for.
+        Arrays are missing, or their shapes do not fit the numbers of features and responses.
     """
     return tuple(_part(arrays, fold, features, responses) for fold in range(folds))
 
 
-def sound_counts(part: Moments) -> bool:
-    """Whether rows and weight are 0 or more, and the features that have an indicator are some of all, ascending."""
+def valid_counts(part: Moments) -> bool:
+    """Return whether rows and weight are not negative, and `missing` is an ascending subset of the features."""
     gaps = part.missing
     ascending = list(gaps) == sorted(set(gaps)) and all(0 <= j < part.features for j in gaps)
     return ascending and part.rows >= 0 and part.weight >= 0
@@ -89,7 +89,7 @@ def _part(arrays: Mapping[str, NDArray[Any]], fold: int, D: int, P: int) -> Mome
     for name, (shape, kind) in shapes.items():
         array = found[name]
         if array is None or array.shape != tuple(shape) or array.dtype != kind or not np.isfinite(array).all():
-            raise ArtifactError(f"has no sound array '{fold}.{name}'")
+            raise ArtifactError(f"has no valid array '{fold}.{name}'")
     given = {name: array for name, array in found.items() if array is not None}
     part = Moments(
         features=D,
@@ -101,22 +101,22 @@ def _part(arrays: Mapping[str, NDArray[Any]], fold: int, D: int, P: int) -> Mome
         fill=given["fill"],
         missing=tuple(given["missing"].tolist()),
     )
-    if not sound_counts(part):
-        raise ArtifactError(f"has counts in fold {fold} that cannot be")
+    if not valid_counts(part):
+        raise ArtifactError(f"has invalid counts in fold {fold}")
     return part
 
 
 FORMAT = 1
-"""Number of the format that this library writes."""
+"""Format number that this library writes."""
 
-KIND = Kind("anytime.moments.moments", "moments", "anytime moments", "make or copy it again")
+KIND = FileKind("anytime.moments", "moments", "anytime moments", "make or copy it again")
 
 
 class MomentsRecord(BaseModel):
-    """What moments are of.
+    """Description of moments: their tables, columns and folds.
 
-    `data` names the tables, in the order in which they were added; `folds` is the number of parts, each of which holds
-    the rows of one fold. `weights` is the column of the row weights, or None.
+    `data` names the tables, in the order in which they were added. `folds` is the number of parts, each with the rows
+    of one fold. `weights` is the column of the row weights, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -136,28 +136,28 @@ class MomentsRecord(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class StoredMoments:
-    """Moments of each fold of some rows, with what their columns mean."""
+    """Moments of each fold of some rows, with the description of their columns."""
 
     record: MomentsRecord
     parts: tuple[Moments, ...]
 
     @property
     def target(self) -> Target:
-        """What is predicted."""
+        """Return the target."""
         return Target(self.record.task, self.record.target, self.record.classes)
 
     @cached_property
     def total(self) -> Moments:
-        """Moments of all rows."""
+        """Return the moments of all rows."""
         return Moments.merged(self.parts)
 
     def merge(self, other: StoredMoments) -> StoredMoments:
-        """Moments of the rows of both, fold by fold.
+        """Return the moments of the rows of both, fold by fold.
 
         Raises
         ------
         TableError
-            The columns of the other mean something else.
+            The columns of `other` have another meaning.
         """
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
@@ -165,15 +165,15 @@ class StoredMoments:
         return StoredMoments(self.record.model_copy(update={"data": data}), parts)
 
     def without(self, other: StoredMoments) -> StoredMoments:
-        """Moments of the rows that are not among those of the other.
+        """Return the moments of the rows that are not among those of `other`.
 
-        Fold by fold, which undoes `merge`, where the tables of the other are among ours. Else its rows may be in any
-        fold: what is left is one.
+        If the tables of `other` are among ours, this undoes `merge`, fold by fold. Otherwise its rows may be in any
+        fold, and the result has one fold.
 
         Raises
         ------
         TableError
-            The columns of the other mean something else, or its rows are not all here.
+            The columns of `other` have another meaning, or its rows are not all among ours.
         """
         added = not Counter(other.record.data) - Counter(self.record.data)
         if added and len(self.parts) > 1:
@@ -184,16 +184,16 @@ class StoredMoments:
             ours, theirs = (self.total,), (other.total,)
         parts = tuple(a.without(b) for a, b in zip(ours, theirs, strict=True))
         if not any(part.weight > 0 for part in parts):
-            raise TableError(f"nothing is left of {self.total.rows} rows when {other.total.rows} are taken away")
-        left = list(self.record.data)
+            raise TableError(f"no rows remain of {self.total.rows} after removing {other.total.rows}")
+        data = list(self.record.data)
         for name in other.record.data:
-            if name in left:
-                left.remove(name)
-        told = {"data": tuple(left) or self.record.data, "folds": len(parts)}
-        return StoredMoments(self.record.model_copy(update=told), parts)
+            if name in data:
+                data.remove(name)
+        update = {"data": tuple(data) or self.record.data, "folds": len(parts)}
+        return StoredMoments(self.record.model_copy(update=update), parts)
 
     def decayed(self, factor: float) -> StoredMoments:
-        """The same rows, each counting `factor` times as much."""
+        """Return the moments with every row's weight multiplied by `factor`."""
         return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
 
     def save(self, path: str | Path) -> None:
@@ -202,7 +202,7 @@ class StoredMoments:
         Raises
         ------
         ArtifactError
-            It cannot be written.
+            The file is not writable.
         """
         write(Path(path), KIND, self.record.model_dump_json(), packed(self.parts))
 
@@ -213,7 +213,7 @@ class StoredMoments:
         Raises
         ------
         ArtifactError
-            It is not there, holds something else, is of a newer format, or is not whole.
+            The file does not exist, is of another kind or a newer format, or is truncated.
         """
         text, arrays = read(Path(path), KIND)
         try:
@@ -225,7 +225,7 @@ class StoredMoments:
         return cls(record, parts)
 
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
-        """Refuse moments of other columns, or in other folds."""
+        """Raise for moments of other columns, or in other folds."""
         ours, theirs = self.record, other.record
         for what, a, b in (
             ("features", ours.groups.features, theirs.groups.features),
@@ -237,14 +237,14 @@ class StoredMoments:
         ):
             if a != b and (folds or what != "folds"):
                 raise TableError(
-                    f"moments of {theirs.data[0]} do not go with those of {ours.data[0]}: their {what} are "
-                    f"{_shown(b)}, expected {_shown(a)}; make them by the same groups file and options"
+                    f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
+                    f"{_shown(b)}, expected {_shown(a)}; make both with the same groups file and options"
                 )
 
 
 def are_moments(path: Path) -> bool:
-    """Whether a file says that it holds moments."""
-    return holds(path, KIND)
+    """Return whether the header of a file marks it as a moments file."""
+    return has_kind(path, KIND)
 
 
 def _shown(value: Any) -> str:
@@ -256,7 +256,7 @@ def _record(text: str) -> MomentsRecord:
     try:
         number = json.loads(text)["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError("has a record that is not one of this library") from error
+        raise ArtifactError("has a record that this library did not write") from error
     if type(number) is int and number > FORMAT:
         raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
     try:
@@ -265,6 +265,6 @@ def _record(text: str) -> MomentsRecord:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error
-    if not Target(record.task, record.target, record.classes).sound:
-        raise ArtifactError("has classes that are not those of its task")
+    if not Target(record.task, record.target, record.classes).is_consistent:
+        raise ArtifactError("has classes that do not fit its task")
     return record

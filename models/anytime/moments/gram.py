@@ -11,15 +11,15 @@ from anytime.types import Bool, Float, Index
 
 __all__ = [
     "Gram",
-    "Held",
+    "HeldOutMoments",
 ]
 
 CONSTANT = 1e-14
-"""A deviation under this share of the column's mean is rounding of a constant."""
+"""A deviation below this share of the column's mean is the rounding of a constant."""
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldOutMoments:
     """Second moments of a table about the training means, in the training scales.
 
     Attributes
@@ -36,9 +36,9 @@ class Held:
     weight: float
 
     @staticmethod
-    def of(moments: Moments, x_mean: Float, x_scale: Float, y_mean: Float, y_scale: Float) -> Held:
-        """Values missing in the held-out table are imputed by the training means."""
-        # A missing value stored as the training mean stays there: the indicators are simply left out.
+    def of(moments: Moments, x_mean: Float, x_scale: Float, y_mean: Float, y_scale: Float) -> HeldOutMoments:
+        """Return the second moments of a table; the training means replace its missing values."""
+        # A missing value stored as the training mean keeps it, so the indicators are not needed.
         D, width = len(x_mean), len(x_mean) + len(y_mean)
         other = moments.refilled(x_mean)
         scale = np.concatenate([x_scale, y_scale])
@@ -46,10 +46,13 @@ class Held:
         second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
         flat, variance = _spread(other)
         own = np.where(flat, 0.0, variance)[D:width] / np.square(y_scale)
-        return Held(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), own, other.weight)
+        return HeldOutMoments(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), own, other.weight)
 
     def explained(self, columns: Index, w: Float) -> Float:
-        """Explained variance (P,) of coefficients w (d, P) of some columns, without penalty: q'w - 1/2 w'S w."""
+        """Return the explained variance (P,), without penalty, of coefficients w (d, P) of some columns.
+
+        It is q'w - 1/2 w'S w.
+        """
         fitted: Float = np.sum(w * (self.q[columns] - 0.5 * self.S[np.ix_(columns, columns)] @ w), axis=0)
         return fitted
 
@@ -82,7 +85,7 @@ class Gram:
     yy : (P,) variances of the scaled responses: 1, or 0 for a constant response.
     x_mean, x_scale : (D,) means and deviations of the features; the scale of a constant is 1.
     y_mean, y_scale : (P,) the same of the responses.
-    constant : (D,) which features are constant.
+    constant : (D,) marks constant features.
     weight : the sum of the row weights, n.
     """
 
@@ -98,7 +101,7 @@ class Gram:
 
     @staticmethod
     def of(moments: Moments) -> Gram:
-        """Standardise; missing values are imputed by the means. Cost D^2."""
+        """Standardise moments; the means replace missing values. Cost D^2."""
         full = moments.imputed()
         D = full.features
         flat, variance = _spread(full)
@@ -124,13 +127,13 @@ class Gram:
         )
 
     def penalised(self, alpha: float, columns: Index | None = None) -> tuple[Float, Float]:
-        """C = S + alpha I and q of some columns (all by default), in Fortran order, free to be overwritten.
+        """Return C = S + alpha I and q of some columns (all by default), in Fortran order, as copies.
 
-        The diagonal of a constant column is 1 + alpha, so that it is positive definite at alpha 0 too; its q is 0, and
-        so is its coefficient.
+        The diagonal of a constant column is 1 + alpha, so that it is positive definite also at alpha 0; its q and its
+        coefficient are 0.
         """
         if columns is None:
-            # S is symmetric to the last digit: its transpose is copied as it lies.
+            # S is exactly symmetric, so its transpose is copied in memory order.
             C, q, constant = self.S.T.copy(order="F"), self.q.copy(), self.constant
         else:
             C, q = np.asfortranarray(self.S[np.ix_(columns, columns)]), self.q[columns]
@@ -140,7 +143,7 @@ class Gram:
         return C, q
 
     def restricted(self, columns: Index) -> Gram:
-        """The problem of some columns, in that order."""
+        """Return the problem of some columns, in the given order."""
         return replace(
             self,
             S=self.S[np.ix_(columns, columns)],
@@ -150,14 +153,14 @@ class Gram:
             constant=self.constant[columns],
         )
 
-    def beside(self, moments: Moments) -> Held:
-        """Another table as seen from this one."""
-        return Held.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
+    def held_out_moments(self, moments: Moments) -> HeldOutMoments:
+        """Return the second moments of another table in the training units."""
+        return HeldOutMoments.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
 
     @property
-    def own(self) -> Held:
-        """The training table itself, as a table to measure on."""
-        return Held(self.S, self.q, self.yy, self.yy, self.weight)
+    def own(self) -> HeldOutMoments:
+        """Return the second moments of the training table itself."""
+        return HeldOutMoments(self.S, self.q, self.yy, self.yy, self.weight)
 
 
 def _spread(moments: Moments) -> tuple[Bool, Float]:

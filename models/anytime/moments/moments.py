@@ -1,4 +1,4 @@
-"""Moments: all that a linear model needs to know of a table, learned in one pass and added up exactly.
+"""Moments: all that a linear model needs to know of a table, computed in one pass and exactly additive.
 
 For features X and responses Y with row weights w, the joint table Z = [X, Y, U] has
 
@@ -6,9 +6,9 @@ For features X and responses Y with row weights w, the joint table Z = [X, Y, U]
     mean    = sum_i w_i z_i / weight
     scatter = sum_i w_i (z_i - mean)(z_i - mean)'
 
-U has a 0/1 indicator column for each feature that is missing somewhere. A missing value is stored as `fill`, and
-imputing it by the training mean m afterwards is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and
-scatter: exact in one pass, on the whole table, on any fold and after any merge.
+U has a 0/1 indicator column for each feature that is missing in some row. A missing value is stored as `fill`. Imputing
+it later by the training mean m is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and scatter. This
+is exact in one pass, on the complete table, on any fold and after any merge.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ __all__ = [
 ]
 
 ROUNDING = 1e-13
-"""Variances under this share of what was cancelled to get them are zero."""
+"""Variances below this share of the cancelled amount are zero."""
 
 CANCELLED = 1e-9
-"""Negative variances above this share of what was cancelled are rounding."""
+"""Negative variances above minus this share of the cancelled amount are rounding."""
 
 ALL = 1.0 - 1e-12
-"""Shares of the rows from here on are all of them, but for rounding."""
+"""Shares of the rows from here on mean all rows, up to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Moments of D features, P responses and the indicators of the features that are missing somewhere.
+    """Moments of D features, P responses and the indicators of the features with missing values.
 
     Attributes
     ----------
     features, responses : D and P.
-    rows : rows counted, whatever their weight.
+    rows : number of rows, whatever their weight.
     weight : sum of the row weights, the n of the papers.
     mean : (D + P + M,) weighted means of [X, Y, U].
     scatter : (D + P + M, same) centred cross-products, not divided by `weight`.
-    fill : (D,) the value that stands where a feature is missing.
-    missing : which features have an indicator, ascending (M of them).
+    fill : (D,) the value stored where a feature is missing.
+    missing : indices of the M features that have an indicator, ascending.
     """
 
     features: int
@@ -62,24 +62,24 @@ class Moments:
 
     @staticmethod
     def empty(features: int, responses: int, fill: Float) -> Moments:
-        """Moments of no rows."""
+        """Return the moments of no rows."""
         width = features + responses
         return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
 
     @staticmethod
     def merged(parts: Iterable[Moments]) -> Moments:
-        """Moments of all rows of the parts (at least one part), merged in the order given."""
+        """Return the moments of all rows of the parts (at least one), merged in the given order."""
         return reduce(Moments.merge, parts)
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
+        """Return the moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
 
         With delta = mean_2 - mean_1,
 
             mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
-        # Never far from the values, for digits are lost to the distance.
+        # Close to the values, because a distant fill loses digits.
         fill = np.where(self._unseen, other.fill, self.fill)
         a = self.refilled(fill).with_indicators(both)
         b = other.refilled(fill).with_indicators(both)
@@ -93,18 +93,18 @@ class Moments:
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
     def without(self, other: Moments) -> Moments:
-        """Moments of the rows that are not among those of `other`, all of which must be here: what `merge` added.
+        """Return the moments of the rows that are not among those of `other`, the inverse of `merge`.
 
-        With delta = mean_2 - mean,  n_1 = n - n_2,
+        All rows of `other` must be among these. With delta = mean_2 - mean,  n_1 = n - n_2,
 
             mean_1 = mean - (n_2/n_1) delta,  scatter_1 = scatter - scatter_2 - (n n_2/n_1) delta delta'.
 
-        Digits are lost where few rows are left of many: what is within rounding of zero is zero.
+        Digits are lost where few of many rows remain: values within rounding of zero become zero.
 
         Raises
         ------
         TableError
-            There are more rows, or more spread, in `other` than here.
+            `other` has more rows, or more spread, than these moments.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
         a = self.with_indicators(both)
@@ -114,37 +114,37 @@ class Moments:
             return replace(a, rows=rows)
         if rows < 0 or weight < -ROUNDING * a.weight:
             raise TableError(
-                f"{b.rows} rows of weight {b.weight:g} cannot be taken away from {a.rows} of weight {a.weight:g}"
+                f"cannot remove {b.rows} rows of weight {b.weight:g} from {a.rows} rows of weight {a.weight:g}"
             )
         if rows == 0 or weight <= ROUNDING * a.weight:
             return replace(Moments.empty(self.features, self.responses, self.fill), rows=rows)
-        delta, gone = b.mean - a.mean, b.weight / weight
-        change = np.outer(delta * (a.weight * gone), delta)
+        delta, removed = b.mean - a.mean, b.weight / weight
+        change = np.outer(delta * (a.weight * removed), delta)
         scatter = a.scatter - b.scatter - change
         cancelled = np.diagonal(a.scatter) + np.diagonal(b.scatter) + np.diagonal(change)
         spread = np.diagonal(scatter)
-        # The spread of a constant column is that of the rounding of its means, and of the fills that moved them.
+        # The spread of a constant column comes from the rounding of its means and of the fills that shifted them.
         size = np.abs(a.mean) + np.abs(b.mean)
         size[: self.features] += np.abs(self.fill - other.fill)
 
         def rounding(share: float) -> Float:
-            return share * cancelled + a.weight * gone * share * size * (2 * np.abs(delta) + share * size)
+            return share * cancelled + a.weight * removed * share * size * (2 * np.abs(delta) + share * size)
 
         if (spread < -rounding(CANCELLED)).any():
-            raise TableError("rows that are not among those counted cannot be taken away")
+            raise TableError("cannot remove rows that are not among those counted")
         zero = spread <= rounding(ROUNDING)
         scatter[zero] = scatter[:, zero] = 0.0
-        mean = a.mean - delta * gone
-        mean[np.abs(mean) <= ROUNDING * size * (1 + gone)] = 0.0
-        left = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
-        return left._with_gaps_only()
+        mean = a.mean - delta * removed
+        mean[np.abs(mean) <= ROUNDING * size * (1 + removed)] = 0.0
+        remaining = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
+        return remaining._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:
-        """The same rows, each counting `factor` (0 to 1) times as much: how a stream forgets."""
+        """Return the moments with every row's weight multiplied by `factor` (0 to 1), so that a stream forgets."""
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
 
     def with_indicators(self, missing: tuple[int, ...]) -> Moments:
-        """The same moments with (zero) indicators for more features; `missing` holds at least the present ones."""
+        """Return the same moments with (zero) indicators for more features; `missing` includes the present ones."""
         if missing == self.missing:
             return self
         width = self.features + self.responses
@@ -156,7 +156,7 @@ class Moments:
         return replace(self, mean=mean, scatter=scatter, missing=missing)
 
     def refilled(self, fill: Float) -> Moments:
-        """The same table with another value where features are missing."""
+        """Return the moments of the same table with another value where features are missing."""
         if not self.missing:
             return replace(self, fill=fill)
         width = self.features + self.responses
@@ -172,7 +172,7 @@ class Moments:
         return replace(self, mean=mean, scatter=scatter, fill=fill)
 
     def _with_gaps_only(self) -> Moments:
-        """Without the indicators of features that no row lacks any more."""
+        """Return the moments without the indicators of features that are no longer missing in any row."""
         width = self.features + self.responses
         gaps = np.flatnonzero(np.abs(self.mean[width:]) > ROUNDING)
         if len(gaps) == len(self.missing):
@@ -183,7 +183,7 @@ class Moments:
 
     @property
     def _unseen(self) -> Bool:
-        """(D,) the features that no row of weight has."""
+        """Return the features (D,) that are missing in every row of positive weight."""
         unseen = np.full(self.features, self.weight == 0)
         for column, j in enumerate(self.missing, start=self.features + self.responses):
             unseen[j] |= self.mean[column] >= ALL
@@ -191,7 +191,7 @@ class Moments:
 
     @property
     def observed_mean(self) -> Float:
-        """(D,) weighted means of the features over the rows that have them; `fill` where none has."""
+        """Return the weighted means (D,) of the features over the rows that have them; `fill` if none has."""
         mean = self.mean[: self.features].copy()
         for column, j in enumerate(self.missing, start=self.features + self.responses):
             share = self.mean[column]
@@ -199,24 +199,24 @@ class Moments:
         return mean
 
     def restricted(self, columns: Index) -> Moments:
-        """Moments of the table that has these columns (ascending) as its only features, to the bit."""
+        """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
         if len(columns) == self.features:
             return self
         width = self.features + self.responses
         place = {j: new for new, j in enumerate(columns.tolist())}
-        kept = [k for k, j in enumerate(self.missing) if j in place]
-        at = np.concatenate([columns, np.arange(self.features, width), width + np.array(kept, dtype=np.intp)])
+        retained = [k for k, j in enumerate(self.missing) if j in place]
+        at = np.concatenate([columns, np.arange(self.features, width), width + np.array(retained, dtype=np.intp)])
         return replace(
             self,
             features=len(columns),
             mean=self.mean[at],
             scatter=self.scatter[np.ix_(at, at)],
             fill=self.fill[columns],
-            missing=tuple(place[self.missing[k]] for k in kept),
+            missing=tuple(place[self.missing[k]] for k in retained),
         )
 
     def imputed(self) -> Moments:
-        """Moments of the table with each missing value replaced by its feature's mean; no indicators are left."""
+        """Return the moments after replacing each missing value by its feature's mean, without indicators."""
         if not self.missing:
             return self
         filled = self.refilled(self.observed_mean)

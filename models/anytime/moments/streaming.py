@@ -1,4 +1,4 @@
-"""Learning from a stream: moments by fold, to which batches of rows are added while older ones fade."""
+"""Learning from a stream: moments by fold, to which batches of rows are added while older rows decay."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class MomentStream:
 
     Parameters
     ----------
-    folds : into how many parts rows are dealt out, 1 for no cross-validation.
-    seed : of the folds.
+    folds : number of folds, 1 without cross-validation.
+    seed : seed of the fold assignment.
     """
 
     def __init__(self, folds: int, seed: int) -> None:
         self._folds = folds
-        self._deal = FoldAssigner(folds, seed, stratified=False)
+        self._assigner = FoldAssigner(folds, seed, stratified=False)
         self.parts: list[Moments] = []
 
     def add(
@@ -38,20 +38,20 @@ class MomentStream:
         Parameters
         ----------
         X : (n, D) features, NaN where missing.  Y : (n, P) responses.  weights : (n,) or None.
-        decay : what the rows before count from now on beside these, 0 to 1.
+        decay : factor for the weight of all earlier rows, 0 to 1.
 
         Raises
         ------
         TrainingError
             The decay is not between 0 and 1.
         TableError
-            A value that cannot be summed; nothing has changed.
+            A value is infinite or too large; nothing changes.
         """
         if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        deal = self._deal.copy()  # of which rows that are refused take nothing
-        folds = deal.take(Y, None)
+        assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds
+        folds = assigner.take(Y, None)
         new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
         if self.parts:
             new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
-        self._deal, self.parts = deal, new
+        self._assigner, self.parts = assigner, new

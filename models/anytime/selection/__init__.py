@@ -1,4 +1,4 @@
-"""Sequencing: in which order the groups are computed."""
+"""Sequencing: the order in which the groups are computed."""
 
 from __future__ import annotations
 

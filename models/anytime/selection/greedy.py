@@ -1,6 +1,6 @@
-"""Doubling: no step costs more than all before it together (Algorithm 2, for Theorem 4.3's bound at all budgets).
+"""The greedy search: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction.
 
-The greedy search: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction.
+With doubling, no step costs more than all steps before it together, which gives Theorem 4.3's bound at all budgets.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from anytime.selection.sequence import Step
 from anytime.types import Bool, Float, Index
 
 __all__ = [
-    "Found",
+    "GreedyResult",
     "Search",
     "greedy",
     "within_doubling",
 ]
 
 SLACK = 1 + 1e-9
-"""Costs are sums; one may fall short of another by rounding and still be equal."""
+"""Tolerance for comparing costs: costs are sums, and equal ones may differ by rounding."""
 
 
-def within_doubling(costs: Float, left: Index, spent: float) -> tuple[Bool, bool]:
-    """Which steps may be taken, and whether the set is doubling-capable here (Definition 4.2).
+def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool, bool]:
+    """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 
-    While nothing is spent the limit is c_min, the smallest positive cost of a step. Where nothing is within the limit
-    the cheapest step is taken (the first of them in the groups file), and the guarantee ends.
+    While nothing is spent the limit is c_min, the smallest positive cost of a step. If no step is within the limit,
+    only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends.
 
     Parameters
     ----------
     costs : (groups,) cost of each group's step.
-    left : groups not taken yet, at least one.
+    remaining : groups not yet selected, at least one.
     spent : cost of the sequence so far.
     """
-    paid = costs[left]
+    paid = costs[remaining]
     limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
-    within = left[paid <= limit * SLACK]
+    within = remaining[paid <= limit * SLACK]
     allowed = np.zeros(len(costs), dtype=np.bool_)
-    allowed[within if len(within) else left[[np.argmin(paid)]]] = True
+    allowed[within if len(within) else remaining[[np.argmin(paid)]]] = True
     return allowed, len(within) > 0
 
 
 class Search(Protocol):
-    """A problem from which groups are taken step by step."""
+    """A problem whose groups are selected step by step."""
 
     @property
     def candidates(self) -> Candidates:
-        """What can be taken next."""
+        """Return the candidates for the next step."""
 
-    def take(self, adds: tuple[int, ...]) -> float:
-        """Take the groups of a step; returns the explained variance F of all that is taken."""
+    def select(self, adds: tuple[int, ...]) -> float:
+        """Select the groups of a step; return the explained variance F of all selected groups."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found: steps, where each prefix ends, how far doubling reached, and the longest projection left."""
+class GreedyResult:
+    """Result of a search: steps, prefix ends, number of doubling-capable steps, and longest remaining projection."""
 
     steps: tuple[Step, ...]
     ends: Index
@@ -76,47 +76,49 @@ def greedy(
     doubling: bool = False,
     epsilon: float | None = None,
     first: Many[int] = (),
-) -> Found:
-    """Take the best step for its cost until all groups are taken, or none left is worth it.
+) -> GreedyResult:
+    """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
     Parameters
     ----------
-    doubling : take no step that costs more than all before it together (Algorithm 2).
-    epsilon : stop before the step at which no group left has a projection of the residual longer than this (Group-OMP,
-        Figure 1). Costs have no part in it; while one group is longer, whichever is densest goes first.
-    first : groups taken before all others, in this order, each after what it requires; no rule holds for their steps.
+    doubling : select no step that costs more than all before it together (Algorithm 2).
+    epsilon : stop before the step at which no remaining group has a projection of the residual longer than this
+        (Group-OMP, Figure 1). Costs do not affect this rule; while one group's projection is longer, the densest group
+        goes first.
+    first : groups selected before all others, in this order, each after its requirements; no rule applies to their
+        steps.
     """
     steps: list[Step] = []
     ends = [0]
     spent = 0.0
     doubling_until: int | None = 0 if doubling and first else None
     longest: float | None = None
-    forced = deque(first)
+    forced_groups = deque(first)
     while len(search.candidates.remaining()):
         candidates = search.candidates
         costs = candidates.step_costs()
-        left = ~candidates.left.taken
-        if forced:
-            group = forced.popleft()
-            if not left[group]:
+        remaining = ~candidates.state.selected
+        if forced_groups:
+            group = forced_groups.popleft()
+            if not remaining[group]:
                 continue
             adds = candidates.adds(group)
         else:
-            allowed = left
+            allowed = remaining
             if doubling:
                 allowed, capable = within_doubling(costs, candidates.remaining(), spent)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
-            scores = candidates.scores(allowed if epsilon is None else left)
+            scores = candidates.scores(allowed if epsilon is None else remaining)
             if epsilon is not None and candidates.longest(scores) <= epsilon:
                 longest = candidates.longest(scores)
                 break
             adds = candidates.choose(allowed, costs, scores)
-        explained = search.take(adds)
+        explained = search.select(adds)
         cost = float(groups.costs[list(adds)].sum())
         spent += cost
         steps.append(Step(adds, cost, explained))
         ends.append(ends[-1] + sum(len(groups.groups[g].features) for g in adds))
     if doubling and doubling_until is None:
         doubling_until = len(steps)
-    return Found(tuple(steps), np.array(ends, dtype=np.intp), doubling_until, longest)
+    return GreedyResult(tuple(steps), np.array(ends, dtype=np.intp), doubling_until, longest)

@@ -1,52 +1,49 @@
-"""The Group Lasso of the penalised groups alone, and how far from its optimum coefficients are.
+"""The Group Lasso at one penalty: its penalised groups, duality gap, exact block updates and Newton steps.
 
-The residual is r = y - X w; rows are divided by the root of n, so that S = X'X, q = X'y and b = X'r = q - S w. With
-k_g = mu c_g,
+*Objective.* The residual is r = y - X w; rows are divided by the root of n, so that S = X'X, q = X'y and b = X'r =
+q - S w. With k_g = mu c_g,
 
     P(w) = 1/2 |r|^2 + sum_g k_g |w_g|_F.
 
-*Groups of weight 0* may be chosen freely once the others are: w_0 = S_00^+ (q_0 - S_0. w). Put in, they leave the same
+*Groups of weight 0* are optimal, given the others, at w_0 = S_00^+ (q_0 - S_0. w). Substituted, they leave the same
 problem on what they do not explain,
 
     S - S_.0 S_00^+ S_0.,   q - S_.0 S_00^+ q_0,   yy - q_0' S_00^+ q_0,
 
-so they are taken out beforehand, exactly. Their dual constraint, the equality X_0'theta = 0, holds for every residual
-of what is left.
+so they are eliminated beforehand, exactly. Their dual constraint, the equality X_0'theta = 0, is satisfied by every
+residual of the reduced problem.
 
 *Dual.* maximise D(theta) = 1/2 |y|^2 - 1/2 |y - theta|^2 over |X_g'theta|_F <= k_g. With theta = s r, feasible for
 s = min(1, min_g k_g/|b_g|), and by <r, y> = |r|^2 + <b, w>,
 
     P(w) - D(s r) = 1/2 (1 - s)^2 |r|^2 + sum_g (k_g |w_g| - s <b_g, w_g>).
 
-No term is negative, so nothing cancels: the gap is told to its last digits, from moments alone. It bounds P(w) - min P.
+No term is negative, so nothing cancels: the gap is accurate to its last digits, from moments only. It bounds
+P(w) - min P.
 
-One group's exact optimum given the others.
+*Block update.* One group's exact optimum given the others,
 
-    minimise  1/2 tr(w'S w) - tr(z'w) + k |w|_F
+    minimise  1/2 tr(w'S w) - tr(z'w) + k |w|_F,
 
-is 0 where |z|_F <= k. Otherwise, with rho = |w|_F, w = (S + k/rho I)^-1 z; in the eigenvectors of S, with s_i the
+is 0 where |z|_F <= k. Otherwise, with rho = |w|_F, w = (S + k/rho I)^-1 z. In the eigenvectors of S, with s_i the
 eigenvalues and a_i the squared norms of the rows of V'z, rho is the root of the *secular equation*
 
     h(rho) = sum_i a_i/(s_i rho + k)^2 = 1.
 
-h^-1/2 - 1 is concave and increasing: Newton's steps from below stay below and rise to the root, and a step from above
-lands below. It is nearly straight, and quite so where all s_i are equal: three or four steps reach the last digit.
+h^-1/2 - 1 is concave and increasing: Newton steps from below stay below and rise to the root, and a step from above
+lands below. It is nearly straight, and exactly so where all s_i are equal: three or four steps give full precision.
 
-How far to go along a line on which the Group Lasso is convex, and has kinks where groups pass through zero.
-
-Newton's direction where no group is zero, and there the Group Lasso is smooth.
-
-With r the gradient of the descent and u_g = vec(w_g)/|w_g|, solve H d = r for
+*Newton step.* Where no group is zero the objective is smooth. With r the negative gradient and u_g = vec(w_g)/|w_g|,
+solve H d = r for
 
     H = I_P (x) S_AA + blockdiag(kappa_g (I - u_g u_g')),   kappa_g = k_g/|w_g|.
 
-Descent to the optimum at one penalty: exact block updates, and Newton's steps on the groups that are not zero.
+An exact line search follows: along a line the objective is convex, with kinks where groups pass through zero.
 
-Block coordinate descent finds out which groups are zero; where columns are nearly collinear it then takes thousands of
-cycles for the last digits. But where no group is zero the objective is smooth, and its second derivatives are at hand.
-So cycles and Newton's steps, each with an exact line search, take turns: a handful of either from the last penalty's
-optimum. Moments make the gradient b of *all* groups cheap, so that no rule has to guess which may be left out: a cycle
-goes over the groups that are not zero or violate |b_g| <= k_g, and every duality gap is taken over all groups.
+*Descent.* Block coordinate descent finds the groups that are zero, but where columns are nearly collinear it needs
+thousands of cycles for the last digits. Therefore cycles and Newton steps alternate: a handful of each suffices from
+the last penalty's optimum. Moments make the gradient b of *all* groups cheap, so no screening rule is needed: a cycle
+visits the groups that are not zero or violate |b_g| <= k_g, and every duality gap covers all groups.
 """
 
 from __future__ import annotations
@@ -73,15 +70,15 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The groups that are penalised and have columns, after the free ones are taken out.
+    """The penalised groups that have columns, after elimination of the free groups.
 
     Attributes
     ----------
-    S, q, yy : moments of what the free groups leave; S (d, d), q (d, P), yy the sum over responses.
+    S, q, yy : moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
     weights : (k,) weight of each group's norm, positive.
     starts, sizes : (k,) first column and number of columns of each group.
-    members : (k,) which groups of the whole they are.
-    columns : (d,) which columns of the whole.
+    members : (k,) indices of these groups among all groups.
+    columns : (d,) indices of these columns among all columns.
     """
 
     S: Float
@@ -92,11 +89,11 @@ class Problem:
     sizes: Index
     members: Index
     columns: Index
-    _whole: tuple[int, Index, Factor, Float, Float]
+    _elimination: tuple[int, Index, Factor, Float, Float]
 
     @staticmethod
     def of(gram: Gram, slices: Sequence[slice], weights: Float) -> Problem:
-        """Take the groups of weight 0 out. Cost d_0 D^2 for d_0 columns of theirs."""
+        """Eliminate the groups of weight 0. Cost d_0 D^2 for their d_0 columns."""
         size = np.array([s.stop - s.start for s in slices], dtype=np.intp)
         members = np.flatnonzero((weights > 0) & (size > 0))
         owner = np.repeat(np.arange(len(slices)), size)
@@ -108,9 +105,9 @@ class Problem:
         before = np.diagonal(S).copy()
         if len(free):
             S, q = S - V.T @ V, q - V.T @ z
-        # What the free groups span is theirs; what is left of it is rounding.
-        spent = np.diagonal(S) <= RANK_TOLERANCE * before
-        S[spent], S[:, spent], q[spent] = 0.0, 0.0, 0.0
+        # The remainder of columns in the span of the free groups is rounding.
+        spanned = np.diagonal(S) <= RANK_TOLERANCE * before
+        S[spanned], S[:, spanned], q[spanned] = 0.0, 0.0, 0.0
         sizes = size[members]
         return Problem(
             S=np.asfortranarray(S),
@@ -121,27 +118,27 @@ class Problem:
             sizes=sizes,
             members=members,
             columns=columns,
-            _whole=(len(gram.q), free, factor, z, V),
+            _elimination=(len(gram.q), free, factor, z, V),
         )
 
-    def whole(self, w: Float) -> Float:
-        """Coefficients (D, P) of all columns, those of the free groups at their optimum."""
-        D, free, factor, z, V = self._whole
+    def all_columns(self, w: Float) -> Float:
+        """Return the coefficients (D, P) of all columns, those of the free groups at their optimum."""
+        D, free, factor, z, V = self._elimination
         full = np.zeros((D, w.shape[1]))
         full[self.columns] = w
         full[free] = factor.backward(z - np.where(factor.dropped[:, np.newaxis], 0.0, V @ w))
         return full
 
     def norms(self, w: Float) -> Float:
-        """Frobenius norm of each group's rows, (k,)."""
+        """Return the Frobenius norm of each group's rows, (k,)."""
         return np.sqrt(self.sums(np.square(w)))
 
     def largest(self) -> float:
-        """The smallest mu at which all penalised groups are zero."""
+        """Return the smallest mu at which all penalised groups are zero."""
         return float((self.norms(self.q) / self.weights).max(initial=0.0))
 
     def gap(self, w: Float, b: Float, mu: float) -> float:
-        """By how much P(w) lies above the dual at the scaled residual, at least by how much above the optimum."""
+        """Return P(w) minus the dual at the scaled residual, an upper bound of P(w) minus the optimum."""
         k, gradients = mu * self.weights, self.norms(b)
         s = min(1.0, float((k / np.where(gradients > 0, gradients, np.inf)).min(initial=np.inf, where=gradients > k)))
         squares = max(self.yy - float(np.sum(self.q * w)) - float(np.sum(b * w)), 0.0)
@@ -149,19 +146,19 @@ class Problem:
         return 0.5 * (1.0 - s) ** 2 * squares + float(np.maximum(terms, 0.0).sum())
 
     def sums(self, values: Float) -> Float:
-        """Sum of values (d, P) over the rows of each group and over responses, (k,)."""
+        """Return the sum of values (d, P) over the rows of each group and over responses, (k,)."""
         sums: Float = np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
         return sums
 
 
 STEPS = 100
-"""More than Newton's monotone steps ever need from the lower bound."""
+"""Maximum number of Newton's monotone steps, more than they ever need from the lower bound."""
 
 
 class Block:
     """The eigenvectors of one group's covariance S (d, d).
 
-    None is left out, however small its eigenvalue: the penalty holds it, and Newton's steps know it, too.
+    All are included, however small the eigenvalue: the penalty bounds them, and the Newton steps include them, too.
     """
 
     def __init__(self, S: Float) -> None:
@@ -170,7 +167,7 @@ class Block:
         self.values, self.vectors = np.maximum(values, 0.0), vectors
 
     def optimum(self, z: Float, k: float, rho: float) -> Float:
-        """The optimum (d, P), for k > 0; `rho`, a guess of its norm, spares steps."""
+        """Return the optimum (d, P), for k > 0; `rho`, a guess of its norm, saves steps."""
         if len(z) == 1:
             length = math.sqrt(float(np.vdot(z, z)))
             return z * ((length - k) / (length * float(self.S[0, 0]))) if length > k else np.zeros_like(z)
@@ -184,7 +181,7 @@ class Block:
         return w
 
     def _norm(self, a: Float, k: float, rho: float) -> float:
-        """Root of the secular equation. Once Newton's step no longer rises it is rounding."""
+        """Return the root of the secular equation; the iteration ends when a Newton step no longer rises."""
         s = self.values
         floor = (math.sqrt(float(a.sum())) - k) / float(s[-1])
         for step in range(STEPS):
@@ -201,26 +198,26 @@ class Block:
 
 
 STRAIGHT = 1e-14
-"""A group that passes 0 at less than the root of this share of its norm passes through it."""
+"""A group that passes 0 at less than the root of this share of its norm passes exactly through 0."""
 
 FALLEN = 0.5
-"""The whole step is taken where it leaves the slope no steeper, up or down, than this share of what it was."""
+"""The full step is accepted if the slope there is, in size, at most this share of the initial slope."""
 
 FARTHEST = 2.0**20
-"""Longest step, where the slope still falls: the objective is bounded, but rounding may not know it."""
+"""Longest step, where the slope still falls: the objective is bounded, but rounding may hide it."""
 
 BISECTIONS = 40
-"""Halvings of the step; what is left of it, 1e-12, the next step mends."""
+"""Halvings of the step; the next step corrects the remaining 1e-12."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """The objective's slope at t, with |w_g + t d_g|^2 = f (t - t_g)^2 + c: nothing cancels; where c = 0 it jumps.
+    """The objective's slope at t, with |w_g + t d_g|^2 = f (t - t_g)^2 + c, without cancellation; it jumps where c = 0.
 
     Attributes
     ----------
     linear, curvature : <b, d> and <d, S d>.
-    pull, nearest, f, c : (groups,) k_g f, t_g, f and c of the groups that move from a place other than 0; else 0.
+    pull, nearest, f, c : (groups,) k_g f, t_g, f and c of the moving groups that are not zero; else 0.
     """
 
     linear: float
@@ -232,7 +229,7 @@ class Line:
 
     @staticmethod
     def of(linear: float, curvature: float, k: Float, ww: Float, wd: Float, dd: Float) -> Line:
-        """From the groups' penalties k and inner products |w_g|^2, <w_g, d_g>, |d_g|^2."""
+        """Return the line from the groups' penalties k and inner products |w_g|^2, <w_g, d_g>, |d_g|^2."""
         moving = (dd > 0) & (ww > 0)
         nearest = np.where(moving, -wd / np.where(moving, dd, 1.0), 0.0)
         c = np.where(moving, ww + nearest * wd, 0.0)
@@ -241,15 +238,15 @@ class Line:
         return Line(linear, curvature, k * f, nearest, f, c)
 
     def slope(self, t: float) -> float:
-        """Derivative at t; at a kink the middle of its jump."""
+        """Return the derivative at t; at a kink the middle of its jump."""
         past = t - self.nearest
         norms = np.sqrt(self.f * past * past + self.c)
         return self.curvature * t - self.linear + float(np.sum(self.pull * past / np.where(norms > 0, norms, 1.0)))
 
     def step(self) -> tuple[float, Bool]:
-        """A step that lowers the objective, and which groups (groups,) it takes to their kink, if any.
+        """Return a step that lowers the objective, and the groups (groups,) that it takes to their kink, if any.
 
-        It is 1 where the slope has fallen enough there, else where the slope is zero, or jumps over zero.
+        The step is 1 if the slope has fallen enough there, else the point where the slope is zero or jumps over zero.
         """
         nowhere, before = np.zeros(len(self.f), dtype=np.bool_), self.slope(0.0)
         if before >= 0:
@@ -267,18 +264,20 @@ class Line:
 
 
 DIRECT = 1000
-"""Unknowns up to which H is factored whole."""
+"""Maximum number of unknowns for which H is factorised."""
 
 RIDGES = (1e-13, 1e-9)
-"""Shares of H's diagonal added to it, the second where rounding makes the first too small: duplicate columns leave
-directions without curvature."""
+"""Shares of H's diagonal added to it; the second is for cases where rounding makes the first too small: duplicate
+columns have directions without curvature.
+"""
 
 SOLVED = 1e-12
 """Share of the first residual (squared, in the preconditioner's norm) at which conjugate gradients end: a direction
-that is right to six digits gives Newton's step all its speed."""
+accurate to six digits suffices for the full speed of Newton's method.
+"""
 
-MOST = 200
-"""Conjugate gradients at most; cut short they still give a direction of descent."""
+MAX_CONJUGATE_STEPS = 200
+"""Maximum number of conjugate-gradient steps; truncated, they still give a direction of descent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,16 +298,16 @@ class Curved:
     kappa: Float
 
     def direction(self, gradient: Float) -> Float | None:
-        """H^-1 gradient, (d, P), or None where rounding forbids it."""
+        """Return H^-1 gradient, (d, P), or None if rounding prevents it."""
         return self._factored(gradient) if gradient.size <= DIRECT else self._conjugate(gradient)
 
     def _factored(self, gradient: Float) -> Float | None:
-        """By the Cholesky factor of H, (d P)^3/3 operations."""
+        """Solve by the Cholesky factor of H, (d P)^3/3 operations."""
         d, P = self.unit.shape
         u, kappa, owner = self.unit.ravel(), np.repeat(self.kappa, P), np.repeat(self.owner, P)
-        across = np.eye(d * P) - np.outer(u, u)  # for a group of one coefficient exactly 0
+        across = np.eye(d * P) - np.outer(u, u)  # exactly 0 for a group of one coefficient
         H = np.kron(self.S, np.eye(P)) + np.where(owner[:, np.newaxis] == owner, across * kappa, 0.0)
-        # Groups of any norm are solved for in one unit.
+        # The scaling makes groups of any norm comparable.
         diagonal = np.diagonal(H)
         scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         H /= scale[:, np.newaxis] * scale
@@ -323,7 +322,7 @@ class Curved:
         return None
 
     def _conjugate(self, gradient: Float) -> Float:
-        """By conjugate gradients preconditioned by S + diag(kappa), d x d and shared by the responses."""
+        """Solve by conjugate gradients, preconditioned by S + diag(kappa), d x d and shared by the responses."""
         M = self.S + np.diag(self.kappa)
         M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
         factor = cho_factor(M, lower=True, check_finite=False)
@@ -331,7 +330,7 @@ class Curved:
         z = cho_solve(factor, r, check_finite=False)
         p, rz = z, float(np.sum(r * z))
         enough = SOLVED * rz
-        for _ in range(MOST):
+        for _ in range(MAX_CONJUGATE_STEPS):
             Hp = self._times(p)
             curvature = float(np.sum(p * Hp))
             if rz <= enough or curvature <= 0:
@@ -343,7 +342,7 @@ class Curved:
         return x
 
     def _times(self, x: Float) -> Float:
-        """H x."""
+        """Return H x."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         radial = np.add.reduceat(np.sum(self.unit * x, axis=1), starts)
         along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * self.unit
@@ -352,15 +351,17 @@ class Curved:
 
 
 SHARP = 1e-6
-"""Share of its penalty up to which a group's gradient may be off."""
+"""Maximum error of a group's gradient, as a share of its penalty."""
 
 POLISH = 10
-"""Rounds spent, once the gap is reached, on groups that are off: where the penalty is small, a group may be there that
-should be zero, and the gap hardly tell. More than rounding allows is not asked for."""
+"""Maximum number of extra rounds, once the gap is reached, for groups that violate their optimality conditions.
+
+Where the penalty is small, a group that should be zero may remain with hardly any effect on the gap.
+"""
 
 
 class Descent:
-    """Coefficients w (d, P) of one problem and their gradient b = q - S w, kept from one penalty to the next."""
+    """Coefficients w (d, P) of one problem and their gradient b = q - S w, reused from one penalty to the next."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -372,12 +373,12 @@ class Descent:
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
     def start(self, w: Float) -> None:
-        """Begin at some coefficients."""
+        """Start from some coefficients."""
         self.w = w.copy()
         self._refresh()
 
     def solve(self, mu: float, target: float, rounds: int) -> float:
-        """Descend until the gap is at most `target`, or for so many rounds; returns the gap reached."""
+        """Descend until the gap is at most `target`, or for `rounds` rounds; return the gap."""
         k = mu * self.problem.weights
         gap = self.problem.gap(self.w, self.b, mu)
         polishing = 0
@@ -394,19 +395,19 @@ class Descent:
         return gap
 
     def _is_sharp(self, k: Float) -> bool:
-        """Whether each group by itself fulfils the conditions of an optimum: b_g = k_g u_g, or |b_g| <= k_g at 0."""
+        """Return whether each group satisfies its optimality condition: b_g = k_g u_g, or |b_g| <= k_g at 0."""
         norms = self.problem.norms(self.w)
         unit = self.w / np.where(norms > 0, norms, 1.0)[self._owner, np.newaxis]
         off = self.problem.norms(self.b - k[self._owner, np.newaxis] * unit)
         return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
 
     def _refresh(self) -> None:
-        """The gradient from the coefficients: what updates have left of rounding goes."""
+        """Recompute the gradient from the coefficients, which removes the rounding errors of updates."""
         nonzero = np.flatnonzero(self.w.any(axis=1))
         self.b = self.problem.q - self.problem.S[:, nonzero] @ self.w[nonzero]
 
     def _cycle(self, groups: Index, k: Float, norms: Float) -> None:
-        """Each of some groups to its optimum given the others, once."""
+        """Move each of some groups once to its optimum given the others."""
         w, b = self.w, self.b
         for g in groups.tolist():
             rows, block = self._slices[g], self._blocks[g]
@@ -415,7 +416,7 @@ class Descent:
             w[rows] = after
 
     def _newton(self, k: Float) -> None:
-        """A step on the groups that are not zero; where it ends at a kink, that group is 0 and the others go on."""
+        """Take a Newton step on the nonzero groups; a group that reaches its kink becomes 0 and the others continue."""
         problem = self.problem
         for _ in range(len(k)):
             norms = problem.norms(self.w)

@@ -1,19 +1,16 @@
-"""The sequence of least squares, and forward regression where every group is one column.
+"""The sequence for least squares: one sweep over the normal equations, with a fast path for groups of one column.
 
-For groups of one column the sweep of `anytime.selection.sweep` needs no blocks.
+If every group is one column, the sweep of `anytime.selection.sweep` needs no blocks. With columns G selected, each
+remaining column has
 
-With columns G taken, for each column left
+    b  the gradient,  d  the conditional variance,  gain = 1/2 |b|^2 / d.
 
-    b  the gradient,  d  the conditional variance,  gain = 1/2 |b|^2 / d,
-
-and taking column j with u = C_|G[:, j] / sqrt(d_j), z = b_j / sqrt(d_j) leaves
+Selecting column j with u = C_|G[:, j] / sqrt(d_j), z = b_j / sqrt(d_j) updates them to
 
     b - u z,  d - u^2.
 
-A step is a dozen operations on vectors; C_|G is a matrix less a panel, as there. The order, ties among it, is that of
-`anytime.selection.candidates`.
-
-The sequence of least squares, in one sweep over the normal equations.
+A step is a dozen operations on vectors. C_|G is a matrix minus a panel, as in the sweep. The order, including ties, is
+that of `anytime.selection.candidates`.
 """
 
 from __future__ import annotations
@@ -45,42 +42,42 @@ __all__ = [
 ]
 
 PANEL = 128
-"""Columns taken before the matrix is brought up to date."""
+"""Columns selected before the matrix is updated."""
 
 
 def are_single_columns(groups: FeatureGroups) -> bool:
-    """Whether every group is one column, and none requires another."""
+    """Return whether every group is one column, and none requires another."""
     return all(len(group.features) == 1 for group in groups.groups) and not any(groups.prerequisites)
 
 
 def single_columns(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredSequence:
-    """The sequence of all groups by forward regression; BLAS is to be held to one thread around it.
+    """Return the sequence of all groups by forward regression; the caller limits BLAS to one thread.
 
     Parameters
     ----------
-    groups : as `are_single_columns` wants them, so that group g is column g.
+    groups : groups that satisfy `are_single_columns`, so that group g is column g.
     """
     costs = groups.costs
-    left = _Columns(gram, costs, alpha)
+    columns = _Columns(gram, costs, alpha)
     free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
     paid = np.setdiff1d(np.arange(len(costs)), free)
-    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no variance left
+    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no remaining variance
         prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
-        order = left.taken_among(free, np.ones(len(costs))) + left.taken_among(paid, prices)
-    gained = np.cumsum(0.5 * np.square(left.z).sum(axis=1))
-    told = zip(order, costs[order].tolist(), gained.tolist(), strict=True)
-    steps = tuple(Step((group,), cost, explained) for group, cost, explained in told)
+        order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
+    gained = np.cumsum(0.5 * np.square(columns.z).sum(axis=1))
+    entries = zip(order, costs[order].tolist(), gained.tolist(), strict=True)
+    steps = tuple(Step((group,), cost, explained) for group, cost, explained in entries)
     return FactoredSequence(
-        steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1), left.factor(order), left.z
+        steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1), columns.factor(order), columns.z
     )
 
 
 class _Columns:
-    """The columns left, in the order of the table, with what is known of them given those taken.
+    """The remaining columns, in the order of the table, with their gradients and variances given the selection.
 
     Attributes
     ----------
-    z : (D, P) L^-1 q of the columns taken so far, in their order.
+    z : (D, P) L^-1 q of the columns selected so far, in their order.
     """
 
     def __init__(self, gram: Gram, costs: Float, alpha: float) -> None:
@@ -88,42 +85,42 @@ class _Columns:
         size, responses = b.shape
         self._C = C.T  # symmetric, and read by rows
         self._b, self._d = b.T.copy(), np.diagonal(C).copy()
-        self._least = RANK_TOLERANCE * self._d
+        self._smallest_pivot = RANK_TOLERANCE * self._d
         self._costs = costs
         self._columns: Index = np.arange(size)
         self._V, self._width = np.empty((min(PANEL, size), size)), 0
         self._L = np.zeros((size, size), order="F")
         self._dropped = np.zeros(size, dtype=np.bool_)
         self.z = np.zeros((size, responses))
-        self._taken: list[int] = []
+        self._selected_rows: list[int] = []
         self._done = 0
 
-    def taken_among(self, columns: Index, prices: Float) -> list[int]:
-        """Take some columns, one after the other, the one with the largest gain times price first.
+    def select_among(self, columns: Index, prices: Float) -> list[int]:
+        """Select some columns one by one, the one with the largest gain times price first; return their order.
 
         Parameters
         ----------
-        columns : those to take, ascending.  prices : (D,) of all columns of the table.
+        columns : the columns to select, ascending.  prices : (D,) price of every column of the table.
         """
         order: list[int] = []
-        wanted = np.zeros(len(prices), dtype=np.bool_)
-        wanted[columns] = True
+        requested = np.zeros(len(prices), dtype=np.bool_)
+        requested[columns] = True
         while len(order) < len(columns):
             if self._width == len(self._V):
                 self._flush()
-            price = np.where(wanted[self._columns], prices[self._columns], 0.0)
+            price = np.where(requested[self._columns], prices[self._columns], 0.0)
             count = min(len(self._V) - self._width, len(columns) - len(order))
             for _ in range(count):
                 row = self._best(price)
                 price[row] = 0.0
-                self._take(row)
-            taken = self._columns[self._taken[-count:]]
-            wanted[taken] = False
-            order += taken.tolist()
+                self._select(row)
+            selected = self._columns[self._selected_rows[-count:]]
+            requested[selected] = False
+            order += selected.tolist()
         return order
 
     def factor(self, order: list[int]) -> Factor:
-        """Factor of C in the order in which all columns were taken."""
+        """Return the factor of C in the order in which all columns were selected."""
         self._store()
         L = self._L[order]
         L[self._dropped] = 0.0
@@ -131,7 +128,7 @@ class _Columns:
         return Factor(L, self._dropped)
 
     def _best(self, price: Float) -> int:
-        """The row with the best score, of those with a price; ties by cost, then by the order of the table."""
+        """Return the row with the best score among those with a price; ties by cost, then by the order of the table."""
         while True:
             scores = self._squares()
             scores *= price
@@ -139,9 +136,9 @@ class _Columns:
             top = scores[row]
             if not top > 2.0 * NOISE * price[row]:
                 return self._best_of_noise(price)
-            if self._d[row] > self._least[row]:
+            if self._d[row] > self._smallest_pivot[row]:
                 break
-            self._d[row] = np.inf  # for good: variances only shrink
+            self._d[row] = np.inf  # permanently: variances only shrink
         near = scores >= top * (1.0 - TIE)
         if np.count_nonzero(near) == 1:
             return row
@@ -149,8 +146,8 @@ class _Columns:
         return int(tied[np.argmin(self._costs[tied])])
 
     def _best_of_noise(self, price: Float) -> int:
-        """The same where no gain, or none that is left, is more than rounding, and counts as none."""
-        self._d[self._d <= self._least] = np.inf
+        """Return the best row when no remaining gain exceeds rounding; gains of rounding size count as 0."""
+        self._d[self._d <= self._smallest_pivot] = np.inf
         squares = self._squares()
         squares[squares < 2.0 * NOISE] = 0.0
         scores = np.where(price > 0.0, squares * price, -1.0)
@@ -158,20 +155,20 @@ class _Columns:
         return int(tied[np.argmin(self._costs[tied])])
 
     def _squares(self) -> Float:
-        """Squared length of the residuals' projection on each row, (rows,): twice what it would explain."""
+        """Return the squared length of the residuals' projection on each row, (rows,): twice its gain."""
         squares: Float = np.square(self._b[0])
         for b in self._b[1:]:
             squares += np.square(b)
         squares /= self._d
         return squares
 
-    def _take(self, row: int) -> None:
-        """Take a column, and bring what is known of the others up to date."""
+    def _select(self, row: int) -> None:
+        """Select a column and update the others."""
         V, width = self._V, self._width
         u = V[width]
         np.subtract(self._C[row], V[:width, row] @ V[:width], out=u)
         pivot = float(u[row])
-        if pivot <= self._least[row]:
+        if pivot <= self._smallest_pivot[row]:
             u[:] = 0.0
             self._dropped[self._done] = True
         else:
@@ -182,25 +179,25 @@ class _Columns:
             self.z[self._done] = z
         self._b[:, row] = 0.0
         self._d[row] = np.inf
-        self._taken.append(row)
+        self._selected_rows.append(row)
         self._width += 1
         self._done += 1
 
     def _store(self) -> None:
-        """Put the panel, which is columns of the factor, into its place; columns taken have nothing of those after."""
-        self._V[: self._width, self._taken] = np.triu(self._V[: self._width, self._taken])
+        """Copy the panel, which consists of columns of the factor, into L; entries above the diagonal become zero."""
+        self._V[: self._width, self._selected_rows] = np.triu(self._V[: self._width, self._selected_rows])
         self._L[self._columns, self._done - self._width : self._done] = self._V[: self._width].T
 
     def _flush(self) -> None:
-        """Bring the matrix up to date, and forget the rows of what is taken."""
+        """Update the matrix and remove the rows of selected columns."""
         self._store()
-        keep = np.delete(np.arange(len(self._columns)), self._taken)
+        keep = np.delete(np.arange(len(self._columns)), self._selected_rows)
         V = self._V[: self._width].take(keep, axis=1).T
         C = self._C.take(keep, axis=0).take(keep, axis=1)
         self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1).T
-        self._b, self._d, self._least = self._b[:, keep], self._d[keep], self._least[keep]
+        self._b, self._d, self._smallest_pivot = self._b[:, keep], self._d[keep], self._smallest_pivot[keep]
         self._costs, self._columns = self._costs[keep], self._columns[keep]
-        self._V, self._width, self._taken = np.empty((min(PANEL, len(keep)), len(keep))), 0, []
+        self._V, self._width, self._selected_rows = np.empty((min(PANEL, len(keep)), len(keep))), 0, []
 
 
 def sequence(
@@ -221,15 +218,15 @@ def sequence(
     groups : the groups and their costs.
     method : the criterion: "omp", "fr", "single" or "no-whiten"; or "sparse", by entry on the Group Lasso path.
     alpha : the penalty.
-    cost_blind : forget the costs in selection (G-OMP is "omp" cost-blind).
-    doubling : take no step that costs more than all before it together (Algorithm 2).
-    epsilon : stop where no group left has a projection of the residual longer than this; None takes all groups.
-    first : groups taken before all others, in this order.
+    cost_blind : ignore the costs in selection (G-OMP is "omp" cost-blind).
+    doubling : select no step that costs more than all before it together (Algorithm 2).
+    epsilon : stop if no remaining group has a projection of the residual longer than this; None selects all groups.
+    first : groups selected before all others, in this order.
 
     Raises
     ------
     TrainingError
-        "sparse" with doubling or epsilon, or a path of it that could not be followed.
+        "sparse" with doubling or epsilon, or its path did not converge.
 
     Notes
     -----
@@ -247,7 +244,7 @@ def sequencer(
     epsilon: float | None = None,
     first: Many[int] = (),
 ) -> Callable[[float], FactoredSequence]:
-    """`sequence` as a function of the penalty alone; the order of "sparse", which has none, is learned once."""
+    """Return `sequence` as a function of the penalty; the order of "sparse", which has no penalty, is learned once."""
     check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
         return partial(
@@ -266,7 +263,7 @@ def _greedy(
     first: Many[int],
     alpha: float,
 ) -> FactoredSequence:
-    """The sequence of a criterion."""
+    """Return the sequence of a criterion."""
     with single_blas_thread():
         if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
             return single_columns(gram, groups, alpha, cost_blind=cost_blind)
@@ -279,12 +276,12 @@ def _greedy(
 
 
 class _Swept:
-    """Least squares: taking a group is selecting it in the sweep."""
+    """Greedy search for least squares: selecting a group is selecting it in the sweep."""
 
     def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
         self._sweep, self.candidates = sweep, candidates
         self._explained = 0.0
 
-    def take(self, adds: tuple[int, ...]) -> float:
+    def select(self, adds: tuple[int, ...]) -> float:
         self._explained += sum(self._sweep.select(group) for group in adds)
         return self._explained

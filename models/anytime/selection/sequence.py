@@ -1,8 +1,7 @@
-"""A sequence: the steps in the order in which they are computed, and what each buys.
+"""Sequences: steps in the order in which they are computed, with the cost and explained variance of each.
 
-The oracle curve: a sequence's own gains, sorted by gain per cost as if they stayed what they are (section 5.2).
-
-Least squares in an order that is settled beforehand.
+The module also has the oracle order, which sorts a sequence's own gains by gain per cost as if they were constant
+(section 5.2), and least squares in a given order.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Step:
-    """What is chosen at once: a group, with what it requires and nobody has paid yet.
+    """A selected group together with its requirements that earlier steps do not include.
 
     Attributes
     ----------
-    adds : groups in order of computation, the chosen one last.
-    cost : their joint cost.
+    adds : groups in order of computation, the selected one last.
+    cost : their total cost.
     explained_variance : F of all steps up to this one.
     """
 
@@ -52,11 +51,11 @@ class Sequence:
 
     Attributes
     ----------
-    steps : the steps; together they add every group once, unless the search stopped before.
-    doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None if not restricted.
-    columns : columns in selection order: (D,), or those of the steps alone where the search stopped.
-    ends : (steps + 1,) how many columns each prefix has.
-    longest : length of the longest projection left where the search stopped; None where all groups are taken.
+    steps : the steps; together they add every group once, unless the search stopped early.
+    doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None without doubling.
+    columns : columns in selection order: (D,), or those of the steps only if the search stopped.
+    ends : (steps + 1,) number of columns of each prefix.
+    longest : length of the longest remaining projection if the search stopped; None if all groups are selected.
     """
 
     steps: tuple[Step, ...]
@@ -67,16 +66,16 @@ class Sequence:
 
     @cached_property
     def costs(self) -> Float:
-        """Cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
+        """Return the cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
         return np.cumsum([0.0, *(step.cost for step in self.steps)])
 
     @cached_property
     def explained_variance(self) -> Float:
-        """F of each prefix on the training data, (steps + 1,); element 0 is 0."""
+        """Return F of each prefix on the training data, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
 
     def upto(self, steps: int) -> Self:
-        """The sequence of the first steps alone."""
+        """Return the sequence of the first steps only."""
         capable = None if self.doubling_until is None else min(self.doubling_until, steps)
         columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
         return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
@@ -84,30 +83,30 @@ class Sequence:
 
 @dataclass(frozen=True, eq=False)
 class FactoredSequence(Sequence):
-    """A sequence by least squares, with the factor of C in its order.
+    """A sequence for least squares, with the factor of C in its order.
 
     Attributes
     ----------
     factor : Cholesky factor of C in selection order, of `columns`.
-    z : (columns, P) L^-1 q, whose first rows belong to every prefix alike.
+    z : (columns, P) L^-1 q; its first rows are shared by all longer prefixes.
     """
 
     factor: Factor
     z: Float
 
     def upto(self, steps: int) -> Self:
-        """The sequence of the first steps alone; a leading block of the factor is that of the columns of a prefix."""
+        """Return the sequence of the first steps only; a leading block of the factor is the factor of a prefix."""
         end = self.ends[steps]
         factor = Factor(self.factor.L[:end, :end], self.factor.dropped[:end])
         return replace(super().upto(steps), factor=factor, z=self.z[:end])
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:
-    """Order of steps by falling gain per cost, ties as they came: a line to compare with, not a model.
+    """Return the order of steps by decreasing gain per cost, ties in the given order: a reference curve, not a model.
 
     Parameters
     ----------
-    gains, costs : (steps,) what each step of a sequence gained and cost; free steps come first.
+    gains, costs : (steps,) gain and cost of each step of a sequence; free steps come first.
     """
     density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
     return np.argsort(-density, kind="stable")
@@ -135,12 +134,12 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...
 
 
 def led_by(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
-    """The steps of an order with some groups before all others, each after what it requires and nobody has paid."""
+    """Return the steps of an order with some groups before all others, each after its unpaid requirements."""
     led: list[tuple[int, ...]] = []
-    taken: set[int] = set()
+    selected: set[int] = set()
     for group in first:
-        if group not in taken:
-            led.append((*(g for g in groups.prerequisites[group] if g not in taken), group))
-            taken.update(led[-1])
-    rest = (tuple(group for group in adds if group not in taken) for adds in order)
+        if group not in selected:
+            led.append((*(g for g in groups.prerequisites[group] if g not in selected), group))
+            selected.update(led[-1])
+    rest = (tuple(group for group in adds if group not in selected) for adds in order)
     return [*led, *filter(None, rest)]

@@ -1,34 +1,30 @@
-"""The path of the cost-weighted Group Lasso, the paper's Sparse (section 5.2), on moments.
+"""The path of the cost-weighted Group Lasso on moments, and Sparse: the order in which groups enter it (section 5.2).
 
 The paper minimises, on standardised columns,
 
     |Y - Xw|^2 + lambda sum_j c(G_j) |w_j|_F;
 
-divided by 2n this is, in the scale of the mean loss that this library keeps everywhere,
+divided by 2n this is, in the scale of the mean loss that this library uses everywhere,
 
     1/2 tr(w'Sw) - tr(q'w) + 1/2 sum(yy) + mu sum_j c(G_j) |w_j|_F,   mu = lambda/(2n).
 
-`mu`, the penalty for a unit of cost, is what is computed with; `lambdas` tells the paper's scale. There is no root of
-the group's size in the weight.
+The code computes with `mu`, the penalty per unit of cost; `lambdas` has the paper's scale. The weight does not include
+the root of the group's size. Each penalty of the path is solved to a duality gap.
 
-The cost-weighted Group Lasso on moments: its path of penalties, each solved to a duality gap.
-
-Sparse: the groups in the order in which they enter the cost-weighted Group Lasso path (section 5.2 of the paper).
-
-The path is found once for a problem; it has no alpha. Its order is then refitted: coefficients of every prefix are
-those of ridge regression at alpha, as of every other method. The paper keeps the shrunken weights of the path instead:
+The path is computed once per problem; it has no alpha. Its order is then refitted: the coefficients of every prefix are
+those of ridge regression at alpha, as for every other method. The paper uses the shrunken weights of the path instead:
 `shrunken_curve`.
 
-*Weights.* A group is weighted by what it takes to compute it, alone: its own cost and that of all it requires. Without
-requirements, which the paper does not know, this is the cost. By its own cost, a cheap test would enter early and drag
-a dear visit in. What weighs nothing is free, and stands before the path.
+*Weights.* The weight of a group is the cost of computing it alone: its own cost and that of all its requirements.
+Without requirements, which the paper does not have, this is the cost. If the weight were only its own cost, a cheap
+test would enter early and drag an expensive visit in. Groups of weight 0 are free and precede the path.
 
-*Ties.* Where several groups enter between two penalties, the interval is halved (geometrically) until they part, or to
-its smallest; then the larger dual ratio |b_g|/c_g at the penalty before goes first, being nearer to entering at mu.
-Groups that never enter come last, by that ratio at the last penalty; equal ones by cost, then by the groups file.
+*Ties.* If several groups enter between two penalties, the interval is halved (geometrically) until they separate, or
+up to a maximum number of times. Then the group with the larger dual ratio |b_g|/c_g at the penalty before goes first,
+because it is closer to entering at mu. Groups that never enter come last, by that ratio at the last penalty; equal ones
+by cost, then by the groups file.
 
-*Requirements.* A group enters with those of its prerequisites that nobody has paid, as one step. What has become free
-by that goes next.
+*Requirements.* A group enters with its unpaid prerequisites, as one step. Groups that have become free go next.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram, Held
+from anytime.moments.gram import Gram, HeldOutMoments
 from anytime.selection.candidates import best
 from anytime.selection.group_lasso import Descent, Problem
 from anytime.selection.sequence import FactoredSequence, given_sequence
@@ -63,29 +59,29 @@ __all__ = [
 ]
 
 COUNT = 100
-"""Penalties of a path."""
+"""Number of penalties of a path."""
 
 SMALLEST = 1e-5
 """The last penalty as a share of the first."""
 
 TOLERANCE = 1e-12
-"""Duality gap to reach, as a share of 1/2 sum(yy)."""
+"""Target duality gap, as a share of 1/2 sum(yy)."""
 
 ROUNDS = 300
-"""Cycles and Newton's steps at one penalty; a handful is usual."""
+"""Maximum number of rounds (cycles and Newton steps) at one penalty; a handful is usual."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupLassoPath:
-    """Optima at falling penalties.
+    """Optima at decreasing penalties.
 
     Attributes
     ----------
-    mu : (L,) penalties per unit of cost beside the mean loss, falling.
+    mu : (L,) penalties per unit of cost, in the scale of the mean loss, decreasing.
     coef : (L, D, P) coefficients in standard units.
-    gaps : (L,) duality gap reached at each, an upper bound of what is missing to the optimum.
-    active : (L, groups) which groups are not zero; groups of weight 0 that have columns always are.
-    target : the gap that was asked for.
+    gaps : (L,) duality gap reached at each, an upper bound of the distance to the optimum.
+    active : (L, groups) marks nonzero groups; groups of weight 0 that have columns are always active.
+    target : the target gap.
     weight : the sum of the row weights, n.
     """
 
@@ -98,12 +94,12 @@ class GroupLassoPath:
 
     @property
     def lambdas(self) -> Float:
-        """The penalties in the paper's scale, 2 n mu, (L,)."""
+        """Return the penalties in the paper's scale, 2 n mu, (L,)."""
         return 2.0 * self.weight * self.mu
 
     @property
     def reached(self) -> Bool:
-        """(L,) whether the gap that was asked for was reached within the rounds allowed."""
+        """Return whether the target gap was reached within the rounds allowed, (L,)."""
         return self.gaps <= self.target
 
 
@@ -118,26 +114,27 @@ def group_lasso_path(
     tolerance: float = TOLERANCE,
     rounds: int = ROUNDS,
 ) -> GroupLassoPath:
-    """Optima along a falling geometric grid, each begun where the one before ended.
+    """Return the optima along a decreasing geometric grid; each solve starts from the previous optimum.
 
     Parameters
     ----------
     gram : standardised normal equations; not changed.
     slices : columns of each group.
-    weights : (groups,) weight of each group's norm, its cost; at 0 a group is not penalised, and always in.
-    count, smallest : penalties from the least at which all else is zero down to this share of it.
-    mu : the penalties themselves instead, falling.
-    tolerance : duality gap to reach, as a share of 1/2 sum(yy).
-    rounds : how often to cycle at one penalty; `GroupLassoPath.reached` tells where they did not do.
+    weights : (groups,) weight of each group's norm, its cost; a group of weight 0 is not penalised and always active.
+    count, smallest : number of penalties, from the smallest at which all penalised groups are zero, down to this share
+        of it.
+    mu : explicit penalties instead of the grid, decreasing.
+    tolerance : target duality gap, as a share of 1/2 sum(yy).
+    rounds : maximum number of rounds at one penalty; `GroupLassoPath.reached` marks where they sufficed.
 
     Raises
     ------
     TrainingError
-        Weights or penalties that are none.
+        Weights or penalties are invalid.
 
     Notes
     -----
-    Where columns are collinear the optimum is one of several; predictions and norms' weighted sum are unique.
+    Where columns are collinear the optimum is one of several; predictions and the norms' weighted sum are unique.
     A penalty costs a few times d^3/3 + d D P operations for d columns that are not zero. Where no column explains
     anything, the path is the single penalty 0.
     """
@@ -150,13 +147,13 @@ def group_lasso_path(
 def _checked(mu: Sequence[float]) -> Float:
     grid = np.array(mu, dtype=np.float64)
     if len(grid) == 0 or not (np.isfinite(grid) & (grid > 0)).all():
-        raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, falling")
+        raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
     return grid
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The optimum at one penalty, of the penalised groups that have columns (`Problem`).
+    """The optimum at one penalty, for the penalised groups that have columns (`Problem`).
 
     Attributes
     ----------
@@ -172,7 +169,7 @@ class Point:
 
 
 class Tracer:
-    """Solves one problem at any penalties, from any point. Small linear algebra: hold BLAS to one thread around it.
+    """Solver of one problem at any penalty, from any point. Use it with one BLAS thread.
 
     Parameters
     ----------
@@ -181,7 +178,7 @@ class Tracer:
     Raises
     ------
     TrainingError
-        Weights that are negative or not finite, or not one for each group.
+        The weights are negative, not finite, or not one for each group.
     """
 
     def __init__(
@@ -202,19 +199,19 @@ class Tracer:
         self._descent = Descent(self.problem)
 
     def grid(self, count: int = COUNT, smallest: float = SMALLEST) -> Float:
-        """Falling penalties, the first the least at which all penalised groups are zero."""
+        """Return decreasing penalties; the first is the smallest at which all penalised groups are zero."""
         first = self.problem.largest()
         return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
 
     def trace(self, grid: Float) -> list[Point]:
-        """Optima at falling penalties."""
+        """Return the optima at decreasing penalties."""
         points: list[Point] = []
         for mu in grid.tolist():
             points.append(self.at(mu, points[-1] if points else None))
         return points
 
     def at(self, mu: float, near: Point | None = None) -> Point:
-        """The optimum at one penalty, searched for from a point near it; else from zero."""
+        """Return the optimum at one penalty; the search starts from a nearby point, or from zero."""
         descent, problem = self._descent, self.problem
         descent.start(np.zeros_like(problem.q) if near is None else near.w)
         gap = descent.solve(mu, self.target, self._rounds)
@@ -222,14 +219,14 @@ class Tracer:
         return Point(mu, gap, descent.w.copy(), ratios, problem.norms(descent.w) > 0)
 
     def path(self, points: Sequence[Point]) -> GroupLassoPath:
-        """The same points in the columns and groups of the whole."""
+        """Return the same points in all columns and groups."""
         active = np.zeros((len(points), len(self._slices)), dtype=np.bool_)
         active[:, self._free] = True
         for k, point in enumerate(points):
             active[k, self.problem.members] = point.active
         return GroupLassoPath(
             mu=np.array([point.mu for point in points]),
-            coef=np.stack([self.problem.whole(point.w) for point in points]),
+            coef=np.stack([self.problem.all_columns(point.w) for point in points]),
             gaps=np.array([point.gap for point in points]),
             active=active,
             target=self.target,
@@ -238,20 +235,19 @@ class Tracer:
 
 
 HALVINGS = 6
-"""How often an interval is halved to tell entries apart: with the default grid to .2 % of a penalty."""
+"""Maximum number of halvings of an interval to separate entries: with the default grid to 0.2 % of a penalty."""
 
 SUFFICIENT = 1e-6
-"""Duality gap, as a share of 1/2 sum(yy), from which on an order of entry is not to be trusted. The path aims at
-`anytime.selection.sparse.TOLERANCE`, far below."""
+"""Duality gap, as a share of 1/2 sum(yy), above which an order of entry is unreliable; `TOLERANCE` is far below."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """A path and the order that it gives.
+    """A path and its order of entry.
 
     Attributes
     ----------
-    path : the optima on the grid of penalties, without those between that only told entries apart.
+    path : the optima on the grid of penalties, without the intermediate ones that only separated entries.
     steps : groups that each step adds, in order of computation; together every group once.
     """
 
@@ -260,30 +256,36 @@ class Entries:
 
 
 def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None) -> None:
-    """Refuse options that do not go with "sparse".
+    """Raise for options that do not fit the method "sparse".
 
     Raises
     ------
     TrainingError
-        Doubling or a precision, which restrict a greedy search, or a family that moments alone do not fit.
+        Doubling or a precision, which restrict a greedy search, or a family that needs more than moments.
     """
     if method == "sparse" and doubling:
-        raise TrainingError("method 'sparse' follows a path and cannot double; leave doubling out, or choose 'fr'")
+        raise TrainingError(
+            "method 'sparse' follows a path and does not support doubling; turn doubling off, or choose 'fr'"
+        )
     if method == "sparse" and epsilon is not None:
-        raise TrainingError("method 'sparse' follows a path and has no precision; leave epsilon out, or choose 'omp'")
+        raise TrainingError(
+            "method 'sparse' follows a path and does not support epsilon; remove epsilon, or choose 'omp'"
+        )
     if method == "sparse" and family != "gaussian":
-        raise TrainingError(f"method 'sparse' is for family gaussian, not {family}; choose 'fr', or the other family")
+        raise TrainingError(
+            f"method 'sparse' supports family gaussian, not {family}; choose method 'fr' or family gaussian"
+        )
 
 
 def sparse_weights(groups: FeatureGroups, cost_blind: bool = False) -> Float:
-    """Weight of each group in the path, (groups,): see the head of this module; all 1 where costs are forgotten."""
+    """Return the weight of each group in the path, (groups,), see the module docstring; all 1 if cost-blind."""
     if cost_blind:
         return np.ones(len(groups))
     return np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
 
 
 def sparse_sequence(gram: Gram, groups: FeatureGroups, alpha: float, cost_blind: bool = False) -> FactoredSequence:
-    """The order of entry, refitted at the penalty alpha; `cost_blind` forgets the costs in the path.
+    """Return the order of entry, refitted at the penalty alpha; `cost_blind` ignores the costs in the path.
 
     Raises
     ------
@@ -294,12 +296,12 @@ def sparse_sequence(gram: Gram, groups: FeatureGroups, alpha: float, cost_blind:
 
 
 def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> Entries:
-    """The path and its order of entry, whatever the penalty alpha.
+    """Return the path and its order of entry, which do not depend on the penalty alpha.
 
     Raises
     ------
     TrainingError
-        The duality gap stayed too large at some penalty for the order to be trusted.
+        At some penalty the duality gap stayed too large for a reliable order.
     """
     weights = sparse_weights(groups, cost_blind)
     with single_blas_thread():
@@ -313,8 +315,8 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
     worst = max([*points, *entering.between_grid], key=lambda point: point.gap)
     if worst.gap > SUFFICIENT * 0.5 * float(gram.yy.sum()):
         raise TrainingError(
-            f"the sparse path is solved to a duality gap of {worst.gap:.2g} only at lambda "
-            f"{2 * gram.weight * worst.mu:.3g}, too coarse to order groups by; choose another method, such as 'fr'"
+            f"the sparse path reached a duality gap of only {worst.gap:.2g} at lambda "
+            f"{2 * gram.weight * worst.mu:.3g}, too large for a reliable order; choose another method, such as 'fr'"
         )
     return Entries(path, _steps(groups, entering.order, cost_blind))
 
@@ -329,7 +331,7 @@ class _Entering:
         self.order: list[int] = np.flatnonzero(weights == 0).tolist()
 
     def between(self, before: Point, after: Point, halvings: int) -> None:
-        """Add what enters between two points."""
+        """Add the groups that enter between two points."""
         new = after.active & ~self._entered
         if new.sum() > 1 and halvings > 0:
             middle = self._tracer.at(math.sqrt(before.mu * after.mu), before)
@@ -340,59 +342,59 @@ class _Entering:
             self._add(before, new)
 
     def rest(self, last: Point) -> None:
-        """Add what never entered; groups without columns, which have nothing to enter with, at the very end."""
+        """Add the groups that never entered; groups without columns come last."""
         self._add(last, ~self._entered)
-        there = set(self.order)
-        self.order += [g for g in np.argsort(self._weights, kind="stable").tolist() if g not in there]
+        ordered = set(self.order)
+        self.order += [g for g in np.argsort(self._weights, kind="stable").tolist() if g not in ordered]
 
     def _add(self, at: Point, new: Bool) -> None:
-        left = np.flatnonzero(new)
-        self._entered[left] = True
-        while len(left):
-            chosen = best(at.ratios, self._tracer.problem.weights, left)
+        remaining = np.flatnonzero(new)
+        self._entered[remaining] = True
+        while len(remaining):
+            chosen = best(at.ratios, self._tracer.problem.weights, remaining)
             self.order.append(int(self._tracer.problem.members[chosen]))
-            left = left[left != chosen]
+            remaining = remaining[remaining != chosen]
 
 
 def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tuple[tuple[int, ...], ...]:
-    """Each group with what it requires and nobody has paid; then whatever costs nothing more."""
+    """Return a step for each group with its unpaid requirements, each followed by groups that have become free."""
     steps: list[tuple[int, ...]] = []
-    taken: set[int] = set()
+    selected: set[int] = set()
 
     def unpaid(group: int) -> tuple[int, ...]:
-        return (*(p for p in groups.prerequisites[group] if p not in taken), group)
+        return (*(p for p in groups.prerequisites[group] if p not in selected), group)
 
-    def take(group: int) -> None:
-        if group not in taken:
+    def add(group: int) -> None:
+        if group not in selected:
             steps.append(unpaid(group))
-            taken.update(steps[-1])
+            selected.update(steps[-1])
 
-    def take_free() -> None:
+    def add_free() -> None:
         for group in range(len(groups)):
-            if group not in taken and not groups.costs[list(unpaid(group))].any():
-                take(group)
+            if group not in selected and not groups.costs[list(unpaid(group))].any():
+                add(group)
 
     if not cost_blind:
-        take_free()
+        add_free()
     for group in order:
-        take(group)
+        add(group)
         if not cost_blind:
-            take_free()
+            add_free()
     return tuple(steps)
 
 
-def shrunken_curve(path: GroupLassoPath, groups: FeatureGroups, held: Held) -> tuple[Float, Float]:
-    """Return the paper's own curve of Sparse, of the path's shrunken weights: costs (L + 1,) and F (L + 1, P).
+def shrunken_curve(path: GroupLassoPath, groups: FeatureGroups, held: HeldOutMoments) -> tuple[Float, Float]:
+    """Return the paper's own curve of Sparse, from the path's shrunken weights: costs (L + 1,) and F (L + 1, P).
 
-    One point for each penalty, after the empty prefix: F of each response, without penalty, on a table's moments, and
-    the cost of all groups that were active at this or a larger penalty, with what they require. A group that leaves the
-    path has been computed all the same, so that costs never fall; between two entries they stand still while F moves
-    with the shrinkage.
+    After the empty prefix ordered is one point for each penalty: F of each response, without penalty, on a table's
+    moments, and the cost of all groups that were active at this or a larger penalty, with their requirements. A group
+    that leaves the path has been computed nevertheless, so costs never fall. Between two entries they are constant
+    while F changes with the shrinkage.
 
     Parameters
     ----------
     path : optima of the training problem.
-    held : the table measured on, in training units; `gram.own` is training itself.
+    held : the moments of the table to measure on, in training units; `gram.own` is training itself.
     """
     costs, explained = [0.0], [np.zeros(len(held.yy))]
     paid = np.zeros(len(groups), dtype=np.bool_)

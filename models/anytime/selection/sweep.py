@@ -1,16 +1,16 @@
-"""One sweep: the block Cholesky of C = S + alpha I in selection order, with what is left downdated.
+"""The sweep: the block Cholesky of C = S + alpha I in selection order, with the remaining part downdated.
 
-With G selected, the sweep keeps for every column left
+With G selected, the sweep stores for every remaining column
 
     b      = q - C_G' w(G)                       the gradient of the explained variance (section 2)
     C_|G   = C - C_G' C_G^-1 C_G                 the conditional covariance (Eq. 3)
 
-C_|G is kept as a matrix of the last *flush* less the outer product of a panel V of the columns factored since: C_|G = C
-- V V'. Selecting a group g costs one product with the panel; only when the panel is full is it taken off the matrix, at
-the speed of a matrix product. The panels, side by side, are the factor L: all prefix coefficients follow without
-another Cholesky. The conditional blocks of the candidates are downdated at every step where the criterion asks for them
-(forward regression), stacked by size, which costs less than the panel product: exact forward regression at the price of
-OMP.
+C_|G is stored as the matrix of the last *flush* minus the outer product of a panel V of the columns factored since:
+C_|G = C - V V'. Selecting a group g costs one product with the panel. Only when the panel is full is it subtracted from
+the matrix, at the speed of a matrix product. The panels, side by side, are the factor L: all prefix coefficients follow
+without another Cholesky. Where the criterion needs them (forward regression), the conditional blocks of the candidates
+are downdated at every step, stacked by size. That costs less than the panel product, so exact forward regression costs
+the same as OMP.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 ]
 
 PANEL = 128
-"""Columns factored before the matrix is brought up to date."""
+"""Columns factored before the matrix is updated."""
 
 
 class Sweep(SelectionState):
-    """Groups selected one by one, and what is left given them. Small linear algebra: hold BLAS to one thread around it.
+    """Groups selected one by one, and the remaining groups given the selection. Use it with one BLAS thread.
 
     Parameters
     ----------
     gram : the standardised normal equations; not changed.
     slices : columns of each group.
     alpha : the penalty.
-    blocks : whether to keep the conditional blocks of the groups left.
+    blocks : whether to store the conditional blocks of the remaining groups.
     """
 
     def __init__(self, gram: Gram, slices: Sequence[slice], alpha: float, *, blocks: bool) -> None:
@@ -54,20 +54,20 @@ class Sweep(SelectionState):
         self._L, self._z = np.zeros((D, D), order="F"), np.zeros((D, P))
         self._dropped = np.zeros(D, dtype=np.bool_)
         self._order: list[int] = []
-        self._selected = np.zeros(D, dtype=np.bool_)
+        self._selected_rows = np.zeros(D, dtype=np.bool_)
 
     def conditional(self, rows: Index | slice) -> Float:
-        """Conditional covariance of some rows given what is selected, (d, d)."""
+        """Return the conditional covariance of some rows given the selection, (d, d)."""
         V = self._V[rows, : self._width]
         block = self._C[rows, rows] if isinstance(rows, slice) else self._C[np.ix_(rows, rows)]
         conditional: Float = block - V @ V.T
         return conditional
 
     def select(self, group: int) -> float:
-        """Take a group; returns what it adds to the explained variance F."""
+        """Select a group; return its gain in explained variance F."""
         d = int(self.sizes[group])
         if d == 0:
-            self.taken[group] = True
+            self.selected[group] = True
             return 0.0
         if self._width + d > self._V.shape[1]:
             self._flush()
@@ -78,7 +78,7 @@ class Sweep(SelectionState):
         z = dtrsm(1.0, factor.L, r, lower=1)
         U[:, factor.dropped] = 0.0
         W = dtrsm(1.0, factor.L, U, side=1, lower=1, trans_a=1, overwrite_b=1)
-        W[self._selected] = 0.0
+        W[self._selected_rows] = 0.0
         W[rows] = factor.L
         done = len(self._order)
         self._z[done : done + d] = z
@@ -86,8 +86,8 @@ class Sweep(SelectionState):
         self._order += self.columns[rows].tolist()
         self._V[:, self._width : self._width + d] = W
         self._width += d
-        self._selected[rows] = True
-        self.taken[group] = True
+        self._selected_rows[rows] = True
+        self.selected[group] = True
         self.b -= W @ z
         self.b[rows] = 0.0
         if self._keep_blocks:
@@ -95,7 +95,7 @@ class Sweep(SelectionState):
         return 0.5 * float(np.sum(z * z))
 
     def _downdate(self, group: int, W: Float) -> None:
-        """Take the outer products of a factored group's columns W off the candidates' blocks."""
+        """Subtract the outer products of a factored group's columns W from the candidates' blocks."""
         for stack in self.classes:
             Wg = W[stack.rows]
             blocks = stack.conditional()
@@ -104,31 +104,31 @@ class Sweep(SelectionState):
                 blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _store(self) -> None:
-        """Put the panel, which is columns of the factor, into its place in L."""
+        """Copy the panel, which consists of columns of the factor, into L."""
         done = len(self._order)
         self._L[self.columns, done - self._width : done] = self._V[:, : self._width]
 
     def _flush(self) -> None:
-        """Bring the matrix up to date and forget the rows of selected groups."""
+        """Update the matrix and remove the rows of selected groups."""
         self._store()
-        keep = np.flatnonzero(~self._selected)
+        keep = np.flatnonzero(~self._selected_rows)
         V = self._V[:, : self._width].T.take(keep, axis=1).T
-        C = self._C.T.take(keep, axis=0).take(keep, axis=1)  # symmetric: its transpose is gathered by whole rows
+        C = self._C.T.take(keep, axis=0).take(keep, axis=1)  # symmetric: complete rows of the transpose are faster
         self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1)
         self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
         self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
         self._width = 0
-        self._selected = np.zeros(len(keep), dtype=np.bool_)
-        left = np.where(self.taken, 0, self.sizes)
-        self.starts = np.cumsum(left) - left
+        self._selected_rows = np.zeros(len(keep), dtype=np.bool_)
+        sizes = np.where(self.selected, 0, self.sizes)
+        self.starts = np.cumsum(sizes) - sizes
         self.stack()
 
     def _blocks(self, rows: Index) -> Float | None:
-        """Conditional blocks of stacked groups, just after a flush."""
+        """Return the conditional blocks of stacked groups, directly after a flush."""
         return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
 
     def factor(self) -> tuple[Index, Factor, Float]:
-        """The columns selected, in selection order, the factor L of C in that order, and z = L^-1 q."""
+        """Return the selected columns in selection order, the factor L of C in that order, and z = L^-1 q."""
         self._store()
         order = np.array(self._order, dtype=np.intp)
         dropped = self._dropped[: len(order)]

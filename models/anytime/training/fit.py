@@ -1,7 +1,7 @@
-"""Training: from the moments of the folds to a model, with every choice that the options leave open.
+"""Training: from the moments of the folds to a model, including every choice that the options leave open.
 
-Rows are read elsewhere. Least squares is only linear algebra on moments, so that tables of any size, from any source,
-are trained alike; the other families go over the rows again (`anytime.training.likelihood`).
+Other modules read the rows. Least squares is linear algebra on moments only, so tables of any size and source are
+trained in the same way. The other families make further passes over the rows (`anytime.training.likelihood`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class Fit:
 
     Attributes
     ----------
-    moments, gram : what was learned from.
-    generalised : what a likelihood learned; None by least squares.
+    moments, gram : moments of the training rows, and their normal equations.
+    likelihood : result of the likelihood fit; None for least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
-    errors : (steps + 1,) cross-validated errors, or None where nothing was held out.
-    held : what a validation table chose, or None.
+    errors : (steps + 1,) cross-validated errors, or None without folds.
+    held : result on the validation table, or None.
 
-    Where the sequence was stopped, `groups`, `moments` and `gram` are of all groups and the rest of those taken.
+    If a rule stopped the sequence, `groups`, `moments` and `gram` cover all groups and the other attributes only those
+    of the sequence.
     """
 
     options: Options
@@ -65,29 +66,29 @@ class Fit:
     alphas: Float
     errors: Float | None
     prefixes: PrefixModels
-    fit_likelihood: LikelihoodFit | None = None
+    likelihood: LikelihoodFit | None = None
     held: HeldBest | None = None
 
     @property
     def curve(self) -> Curve:
-        """Cost, explained variance and error of every prefix."""
+        """Return cost, explained variance and error of every prefix."""
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
-    def taken(self) -> tuple[FeatureGroups, Index]:
-        """The groups that the sequence takes, and which columns of the table are theirs, ascending."""
+    def selected(self) -> tuple[FeatureGroups, Index]:
+        """Return the groups of the sequence, and their columns in the table, ascending."""
         order = [group for step in self.sequence.steps for group in step.adds]
         groups = self.groups if len(order) == len(self.groups) else self.groups.only(order)
         return groups, np.sort(self.sequence.columns)
 
     @cached_property
     def stopped(self) -> Stopped | None:
-        """Where the sequence was stopped, and why."""
+        """Return the record of the stopping rule, or None."""
         return stopped(self.sequence, self.groups.names, self.options.epsilon, self.held)
 
     @cached_property
     def collinear(self) -> Bool:
-        """(D,) which features taken are linear combinations of others before them; about D^3/3 operations."""
+        """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
         gram, sequence = self.gram, self.sequence
         if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
             sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
@@ -97,11 +98,11 @@ class Fit:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What the theory promises of the sequence, against sets of all groups; about D^3 operations."""
-        if self.fit_likelihood is not None:
+        """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
+        if self.likelihood is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         if self.options.first:
-            return Guarantee(why="the first groups were chosen by hand", doubling_until=self.sequence.doubling_until)
+            return Guarantee(why="the user chose the first groups", doubling_until=self.sequence.doubling_until)
         return guarantee(
             self.gram,
             self.groups,
@@ -121,8 +122,8 @@ class Fit:
         keep_moments: bool = True,
         left_out: tuple[str, ...] = (),
     ) -> Model:
-        """Return the model that predicts, of the groups in the sequence; `left_out` names groups excluded before."""
-        groups, columns = self.taken
+        """Return the model of the groups in the sequence; `left_out` names groups that were excluded before."""
+        groups, columns = self.selected
         stopped = self.stopped
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
@@ -144,7 +145,7 @@ class Fit:
             first=tuple(group for group in self.options.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
-            prior_deviance=None if self.fit_likelihood is None else float(self.fit_likelihood.deviance[0]),
+            prior_deviance=None if self.likelihood is None else float(self.likelihood.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns]].tolist()),
@@ -157,25 +158,25 @@ class Fit:
         prefixes = self.prefixes.restricted(columns)
         if not keep_moments:
             return Model(manifest, prefixes)
-        if self.fit_likelihood is not None:
-            return Model(manifest, prefixes, curvatures=self.fit_likelihood.curvatures)
+        if self.likelihood is not None:
+            return Model(manifest, prefixes, curvatures=self.likelihood.curvatures)
         return Model(manifest, prefixes, self.moments.restricted(columns))
 
     @cached_property
     def r2(self) -> Float | None:
-        """R² of each prefix on the training table (steps + 1,), by its own coefficients and without penalty.
+        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
 
         For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
         """
-        if self.fit_likelihood is None:
+        if self.likelihood is None:
             held = self.gram.own
             with single_blas_thread():
                 return held.r2(explained_variances(self.prefixes, held))
-        deviance = self.fit_likelihood.deviance
+        deviance = self.likelihood.deviance
         return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs, likelihood = self.sequence.costs, self.fit_likelihood
+        costs, likelihood = self.sequence.costs, self.likelihood
         return tuple(
             StepRecord(
                 group=self.groups.names[step.adds[-1]],
@@ -203,15 +204,15 @@ def fit(
 
     Parameters
     ----------
-    parts : moments of each fold; a single part holds nothing out, and then alpha must be a number.
+    parts : moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
     groups : the groups, whose features are the columns of the moments in order.
     observed : the rows, for families other than "gaussian".
-    hold_out : rows that choose how many steps are kept, of those that `options.epsilon` leaves.
+    hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
 
     Raises
     ------
     TrainingError
-        Options that do not go together, or fewer rows than they need; or not even one step is kept.
+        The options conflict or need more rows, or no step remains.
     """
     options.check()
     moments = Moments.merged(parts)
@@ -249,7 +250,7 @@ def fit(
 
 
 def _upto(fitted: Fit, held: HeldBest) -> Fit:
-    """The fit of the steps that a hold-out keeps."""
+    """Return the fit of the steps that a hold-out selected."""
     steps = held.steps
     return replace(
         fitted,
@@ -270,9 +271,9 @@ def _likelihood(
     observed: Observations | None,
     hold_out: HoldOut | None,
 ) -> Fit:
-    """As `fit`, for the families that need the rows."""
+    """Fit, as `fit`, a family that needs the rows."""
     if observed is None:
-        raise TrainingError(f"family {options.family!r} is fitted on rows, and none were given")
+        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
     check_family(options.family, observed.target)
 
     def order(design: Design, alpha: float) -> LikelihoodSequence:
@@ -306,7 +307,7 @@ def _likelihood(
 
 
 def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:
-    """Coefficients of each prefix at its own penalty; the order's own penalty needs no further Cholesky."""
+    """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)
         for other in np.unique(alphas[alphas != alpha]):

@@ -1,16 +1,15 @@
-"""What the theory promises of a sequence.
+"""Theoretical guarantees of a sequence.
 
 Theorem 3.2, for a penalty on standardised coordinates: with D = blockdiag(C_g) and
 
     gamma = nu * lambda_min(D^-1/2 C D^-1/2),
 
-F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K) at every cost B that a step
-completes. nu is 1 for forward regression; for
-OMP, which whitens by S_g alone, it is the least s/(s + alpha) over the non-zero eigenvalues s of the S_g.
+F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K) at every cost B that a step completes. nu is 1 for forward
+regression. For OMP, which whitens by S_g only, it is the smallest s/(s + alpha) over the non-zero eigenvalues s of the
+S_g.
 
 Theorem 4.3, for forward regression with doubling: F(G_B) > (1 - exp(-gamma^2/(1 + gamma))) F(any set of cost B/4) at
-every budget B up to where the set was doubling-capable, with gamma the ratio of Eq. 9, found by enumeration for few
-groups.
+every budget B up to where the set was doubling-capable. Here gamma is the ratio of Eq. 9, enumerated for few groups.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ __all__ = [
 ]
 
 ENUMERATED = 12
-"""Groups up to which the ratio of Eq. 9 is enumerated."""
+"""Maximum number of groups for which the ratio of Eq. 9 is enumerated."""
 
 NO_GAIN = 1e-10
-"""Eigenvalues, and gains as a share of the largest possible F, under this are rounding."""
+"""Eigenvalues, and gains as a share of the largest possible F, below this are rounding."""
 
 
 def bound(gamma: float, budget: float, cost: float) -> float:
-    """Theorem 3.2: least share of the best F of any set of `cost` that the prefix of `budget` reaches."""
+    """Return, by Theorem 3.2, the guaranteed share of the best F of any set of `cost` for the prefix of `budget`."""
     return -math.expm1(-gamma * budget / cost)
 
 
 def doubling_bound(gamma: float) -> float:
-    """Theorem 4.3: least share of the best F of any set of cost B/4 that is reached within any budget B."""
+    """Return, by Theorem 4.3, the guaranteed share of the best F of any set of cost B/4 within any budget B."""
     return -math.expm1(-(gamma**2) / (1 + gamma))
 
 
@@ -62,7 +61,7 @@ def guarantee(
     cost_blind: bool = False,
     doubling_until: int | None = None,
 ) -> Guarantee:
-    """What is promised of the sequence that `method` learned at `alpha`; `doubling_until` as in its `Sequence`."""
+    """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in its `Sequence`."""
     if any(group.requires for group in groups.groups):
         return Guarantee(why="groups that require others share costs, which the theorems do not cover")
     if method not in ("fr", "omp"):
@@ -74,25 +73,27 @@ def guarantee(
     if method != "fr":
         return Guarantee(why="the theorem on doubling is proved for fr only", doubling_until=doubling_until)
     if len(groups) > ENUMERATED:
-        why = f"gamma of Eq. 9 is not known: it is enumerated up to {ENUMERATED} groups, and there are {len(groups)}"
+        why = (
+            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
+        )
         return Guarantee(why=why, doubling_until=doubling_until)
     return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
 
 
 def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: float) -> float:
-    """gamma of Theorem 3.2 as the head of this module restates it, for "fr" and "omp". About D^3 operations.
+    """Return gamma of Theorem 3.2, as the module docstring states it, for "fr" and "omp". About D^3 operations.
 
-    Directions in which a group does not vary carry no gradient; each group is whitened without them.
-    """  # noqa: D403  (gamma is the paper's symbol)
+    Directions in which a group does not vary have no gradient; the whitening of each group excludes them.
+    """
     nu = 1.0
     whitened: list[Float] = []
     for columns in groups.slices:
         values, vectors = np.linalg.eigh(gram.S[columns, columns])
-        sound = values > NULL_EIGENVALUE * values.max(initial=0.0)
-        if method == "omp" and sound.any():
-            smallest = float(values[sound].min())
+        nonzero = values > NULL_EIGENVALUE * values.max(initial=0.0)
+        if method == "omp" and nonzero.any():
+            smallest = float(values[nonzero].min())
             nu = min(nu, smallest / (smallest + alpha))
-        whitened.append(vectors[:, sound] / np.sqrt(values[sound] + alpha))
+        whitened.append(vectors[:, nonzero] / np.sqrt(values[nonzero] + alpha))
     T = block_diag(*whitened)
     if T.shape[1] == 0:
         return nu
@@ -103,7 +104,7 @@ def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: flo
 
 
 def subset_values(gram: Gram, groups: FeatureGroups, alpha: float) -> Float:
-    """F of every set of groups, (2^groups,), bit g of the index standing for group g. Exponential."""
+    """Return F of every set of groups, (2^groups,); bit g of the index marks group g. Exponential cost."""
     C, q = gram.penalised(alpha)
     reference = np.diagonal(C).copy()
     sizes = [len(group.features) for group in groups.groups]
@@ -127,14 +128,14 @@ def subset_values(gram: Gram, groups: FeatureGroups, alpha: float) -> Float:
 
 
 def submodularity_ratio(gram: Gram, groups: FeatureGroups, alpha: float) -> float:
-    """The largest gamma <= 1 with  gamma (F(A + x) - F(A)) <= F(A' + x) - F(A')  for all A' in A and all x (Eq. 9)."""
+    """Return the largest gamma <= 1 with gamma (F(A + x) - F(A)) <= F(A' + x) - F(A') for all A' in A and x (Eq. 9)."""
     F = subset_values(gram, groups, alpha)
     J = len(groups)
     sets = np.arange(2**J)
     ratio = 1.0
     for x in range(J):
         gain = F[sets | 1 << x] - F
-        least = gain.copy()  # least gain of x over the subsets of each set
+        least = gain.copy()  # smallest gain of x over the subsets of each set
         for g in range(J):
             with_g = sets[(sets >> g & 1) == 1]
             least[with_g] = np.minimum(least[with_g], least[with_g ^ 1 << g])

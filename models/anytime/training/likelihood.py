@@ -1,9 +1,9 @@
-"""Training of a generalised linear model: order, penalties and the optimum of every prefix, from the rows.
+"""Training of a generalised linear model from the rows: order, penalties and the optimum of every prefix.
 
-The same choices as for least squares, on deviances instead of squares: an order at every fourth penalty of the grid
-(from the largest down, until two in a row do worse), that whose curve of cross-validated deviance has the least area;
-then for each prefix the penalty with the least
-deviance of its own. A fit begins at that of the next larger penalty, or of the prefix before.
+The choices are those of least squares, on deviances instead of squares. An order is learned at every fourth penalty of
+the grid, from the largest down, until the area rises twice in a row. The order whose curve of cross-validated deviance
+has the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. A fit starts from
+that of the next larger penalty, or of the prefix before.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 ORDERED = 4
-"""An order is learned at every so-manyth penalty of the grid."""
+"""An order is learned at every fourth penalty of the grid."""
 
 RISEN = 3
-"""Rises of the held-out deviance, from one penalty to the next smaller, after which no more are tried."""
+"""Number of rises of the held-out deviance, from one penalty to the next smaller, after which the rest is skipped."""
 
 ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-6)
-"""Fits that only measure an error on held-out rows."""
+"""Stopping criterion of fits that only measure an error on held-out rows."""
 
 
 class Observations(Protocol):
@@ -57,20 +57,20 @@ class Observations(Protocol):
 
     @property
     def target(self) -> Target:
-        """What their responses stand for."""
+        """Return the target of their responses."""
 
     def design(self, gram: Gram, family: Family, weight: float) -> Design:
-        """The rows in the units of their normal equations, ready for passes."""
+        """Return the rows in the units of their normal equations, ready for passes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Rows that come block by block, and are kept here.
+    """Rows received block by block and stored in this process.
 
     Attributes
     ----------
     blocks : the rows, read once; their responses are those of `target`.
-    target : what the responses stand for.
+    target : the target of the responses.
     n_jobs : threads of the passes, as joblib counts them.
     """
 
@@ -81,20 +81,20 @@ class Observed:
     def design(self, gram: Gram, family: Family, weight: float) -> Design:
         """Read the rows."""
         ridge = np.ones(len(gram.x_mean))
-        return BlockDesign(gram, family, weight, ridge, slabs=row_blocks_of(self.blocks, gram), n_jobs=self.n_jobs)
+        return BlockDesign(gram, family, weight, ridge, row_blocks=row_blocks_of(self.blocks, gram), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodFit:
-    """What a likelihood learned.
+    """Result of a likelihood fit.
 
     Attributes
     ----------
     sequence, alpha, alphas, errors, prefixes : as in `anytime.training.fit.Fit`; errors are mean deviances.
     deviance : (steps + 1,) mean deviance of each prefix on the training rows.
-    curvatures : second-order models at some of the prefixes, of the columns that the sequence takes (ascending), or
-        None where there are too many coefficients.
-    held : what a hold-out chose; all the others are of the steps that it keeps.
+    curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
+        there are too many coefficients.
+    held : result of a hold-out; all other attributes cover only the steps that it selected.
     """
 
     sequence: LikelihoodSequence
@@ -109,9 +109,9 @@ class LikelihoodFit:
 
 @dataclass(frozen=True)
 class Selection:
-    """How to train, as in `anytime.training.fit.Options`: the order learned at a penalty, and the penalties tried.
+    """Training choices, as in `anytime.training.fit.Options`: how to learn an order at a penalty, and the penalties.
 
-    `horizon` is as in `anytime.training.penalty.choose`; `hold_out` chooses how many steps are kept.
+    `horizon` is as in `anytime.training.penalty.choose`; `hold_out` chooses the number of steps.
     """
 
     order: Callable[[Design, float], LikelihoodSequence]
@@ -124,20 +124,20 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class _HeldOut:
-    """A fold held out: the design of the others, and its deviances."""
+    """A held-out fold: the design of the other folds, and its deviances."""
 
     train: Design
     weight: float
 
     @property
     def n_jobs(self) -> int | None:
-        """Threads for the folds, as joblib counts them."""
+        """Return the number of threads for the folds, as joblib counts them."""
         return self.train.fold_jobs
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
-        """Mean deviances, (alphas, steps + 1), from the largest penalty down.
+        """Return mean deviances, (alphas, steps + 1), from the largest penalty down.
 
-        Where the deviance of a prefix has risen three times, smaller penalties are not tried; theirs is the last.
+        After the deviance of a prefix has risen three times, smaller penalties are skipped and get the last deviance.
         """
         falling = np.argsort(alphas)[::-1]
         found = np.empty((len(alphas), len(ends)))
@@ -169,18 +169,18 @@ def fit_likelihood(
 
     Parameters
     ----------
-    parts : moments of each fold.  gram : of all rows together.
+    parts : moments of each fold.  gram : normal equations of all rows together.
 
     Raises
     ------
     TrainingError
-        Responses that the family cannot have, or no finite optimum.
+        The responses do not fit the family, or there is no finite optimum.
     """
     with single_blas_thread():
-        return _generalised(parts, gram, groups, family, observed, how)
+        return _fit_with_one_thread(parts, gram, groups, family, observed, how)
 
 
-def _generalised(
+def _fit_with_one_thread(
     parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
 ) -> LikelihoodFit:
     weight = sum(part.weight for part in parts)
@@ -208,9 +208,9 @@ def _generalised(
     prefixes, held = _prefixes(design, sequence, optima), None
     if how.hold_out is not None and sequence.steps:
         held = how.hold_out.best(prefixes)
-        kept = held.steps + 1
+        count = held.steps + 1
         sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
-        optima, alphas, errors = optima[:kept], alphas[:kept], None if errors is None else errors[:kept]
+        optima, alphas, errors = optima[:count], alphas[:count], None if errors is None else errors[:count]
     deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
     return LikelihoodFit(
         sequence=sequence,
@@ -225,11 +225,11 @@ def _generalised(
 
 
 def _check(design: Design, target: Target) -> None:
-    """Refuse responses without a base rate."""
+    """Raise for responses without a base rate."""
     mean = design.gram.y_mean
     if target.classes is None:
         if not mean[0] > 0:
-            raise TrainingError("every count with weight is 0; expected some that are larger")
+            raise TrainingError("every count with weight is 0; expected at least one larger count")
         return
     rows, counts = design.totals.rows, design.totals.responses
     counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
@@ -238,14 +238,16 @@ def _check(design: Design, target: Target) -> None:
         if count < 2:
             seen = "one row" if count else "no row"
             raise TrainingError(
-                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or leave it out"
+                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or remove the class"
             )
         if share <= 0:
-            raise TrainingError(f"every row of class {label!r} has weight 0; expected some with weight")
+            raise TrainingError(
+                f"every row of class {label!r} has weight 0; expected at least one row with positive weight"
+            )
 
 
 def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
-    """Each fold held out in turn; those without weight are left out."""
+    """Hold out each fold in turn; skip folds without weight."""
     full = with_rows(parts)
     folds = []
     for f in full:
@@ -255,27 +257,27 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
         if not (shares > 0).all():
             what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
-            raise TrainingError(f"{what} is in one fold only; give fewer folds, more rows of it, or a fixed alpha")
+            raise TrainingError(f"{what} is in one fold only; use fewer folds, more such rows, or a fixed alpha")
         folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
     return folds
 
 
 def _scale(design: Design, base: Optimum) -> float:
-    """The largest component of the gradient at the base rate."""
+    """Return the largest component of the gradient at the base rate."""
     view = design.view(np.arange(len(design.gram.x_mean)))
     etas = design.view(np.empty(0, dtype=np.intp)).predictors(base.theta)
     return float(np.abs(view.evaluate(etas).score).max())
 
 
 def _longer(theta: Float, columns: int) -> Float:
-    """Coefficients with zeros for more columns."""
+    """Return coefficients padded with zeros for more columns."""
     return np.vstack([theta, np.zeros((columns + 1 - len(theta), theta.shape[1]))])
 
 
 def _refitted(
     design: Design, sequence: LikelihoodSequence, alpha: float, alphas: Float, groups: FeatureGroups
 ) -> list[Optimum]:
-    """The optimum of each prefix at its own penalty."""
+    """Return the optimum of each prefix at its own penalty."""
     optima = list(sequence.optima)
     scale = _scale(design, optima[0])
     for prefix, end in enumerate(sequence.ends):
@@ -289,7 +291,7 @@ def _refitted(
 
 
 def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
-    """Prefix models in raw units."""
+    """Return prefix models in raw units."""
     gram, family = design.gram, design.family
     scores = [family.scores(o.theta) for o in optima]
     coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
@@ -307,19 +309,19 @@ def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum
 
 
 def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> QuadraticModels | None:
-    """Second-order models at as many prefixes as are kept."""
+    """Return second-order models at the prefixes that are stored."""
     if design.predictors > 1:
         return None
-    taken = np.sort(sequence.columns)
-    kept = QuadraticModels.prefixes_kept(sequence.ends)
+    selected = np.sort(sequence.columns)
+    stored = QuadraticModels.stored_prefixes(sequence.ends)
     found = []
-    whole = design.view(taken)
-    for prefix in kept.tolist():
+    full = design.view(selected)
+    for prefix in stored.tolist():
         if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
-            found.append(sequence.curvatures[prefix].restricted(taken))
+            found.append(sequence.curvatures[prefix].restricted(selected))
             continue
         used = sequence.columns[: sequence.ends[prefix]]
-        theta = on_all_columns(optima[prefix].theta, np.searchsorted(taken, used), len(taken))
+        theta = on_all_columns(optima[prefix].theta, np.searchsorted(selected, used), len(selected))
         etas = design.view(used).predictors(optima[prefix].theta)
-        found.append(QuadraticModel.at(theta, whole.evaluate(etas, hessian=True)))
-    return QuadraticModels.packed_from(kept, found)
+        found.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
+    return QuadraticModels.packed_from(stored, found)

@@ -1,4 +1,4 @@
-"""What may be chosen in training."""
+"""Training options."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
 
 @dataclass(frozen=True)
 class Options:
-    """How to train.
+    """Training options.
 
     Attributes
     ----------
-    family : what is fitted: "gaussian" is least squares.
-    method : criterion of selection, or "sparse": entry on the Group Lasso path, by least squares without doubling.
+    family : the likelihood; "gaussian" is least squares.
+    method : selection criterion, or "sparse": entry on the Group Lasso path, for least squares without doubling.
     epsilon : stop when the residual's projection on every remaining group is at most this long; see `stopping`.
-    cost_blind : forget the costs in selection.
-    doubling : take no step that costs more than all before it.
+    cost_blind : ignore the costs in selection.
+    doubling : select no step that costs more than all before it.
     alpha : the penalty, 0 or more, or "cv" to choose from `anytime.training.penalty.GRID`.
     one_se : choose the largest penalty within a standard error of the best.
     nested : let each fold learn its own order for the errors.
-    first : groups that go before all others, in this order, each after what it requires.
+    first : groups placed before all others, in this order, each after its requirements.
     """
 
     method: Method = "fr"
@@ -50,19 +50,19 @@ class Options:
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """The penalties to try."""
+        """Return the penalties to try."""
         return GRID if isinstance(self.alpha, str) else (self.alpha,)
 
     def horizon(self, groups: FeatureGroups) -> float | None:
-        """Cost up to which curves are compared: that of all groups, where curves may stop at unlike costs."""
+        """Return the cost up to which curves are compared: that of all groups, if curves may end at different costs."""
         return None if self.epsilon is None else float(groups.costs.sum())
 
     def forced(self, groups: FeatureGroups) -> list[int]:
-        """Which groups go first."""
+        """Return the indices of the groups that go first."""
         return [groups.position(name) for name in self.first]
 
     def check(self) -> None:
-        """Refuse what cannot be trained."""
+        """Raise for options that are invalid or conflict."""
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:

@@ -1,9 +1,9 @@
-"""The penalty: one that orders the groups, and one for the coefficients of each prefix.
+"""Choice of the penalties: one that orders the groups, and one for the coefficients of each prefix.
 
-The order is learned at every penalty of the grid; the penalty whose curve of cross-validated error has the least area
-over the cost axis orders. On that order each prefix then takes the penalty with the least error of its own. Errors hold
-the order fixed, and the order has seen every row, so they are optimistic; `nested` errors learn the order anew in every
-fold.
+The order is learned at every penalty of the grid. The penalty whose curve of cross-validated error has the smallest
+area over the cost axis determines the order. On that order each prefix gets the penalty with its own smallest error.
+These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
+separate order in every fold.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
-"""Penalties that are tried: 20 values from 1e-7 to 10."""
+"""The default penalties: 20 values from 1e-7 to 10."""
 
 
 Known: TypeAlias = dict[tuple[bytes, bytes], dict[int, Float]]
-"""For each order, by index of the penalty, errors (K, steps + 1)."""
+"""For each order, errors (K, steps + 1) by index of the penalty."""
 
 
 S = TypeVar("S", bound=Sequence)
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[S]):
-    """What cross-validation chose.
+    """Result of the cross-validation.
 
     Attributes
     ----------
@@ -67,16 +67,16 @@ def choose(
     rises: int | None = None,
     horizon: float | None = None,
 ) -> Choice[S]:
-    """Choose the penalties from a grid (ascending; one value is no choice, but has errors).
+    """Choose the penalties from a grid (ascending); with one value, compute its errors.
 
     Parameters
     ----------
     order : learns the sequence at a penalty, on all folds together.
-    one_se : take the largest penalty within one standard error of the best, for the order and for each prefix.
-    every, rises : where orders are dear, learn one at every so-manyth penalty only, from the largest down, and no more
-        once the area has risen so often in a row.
-    horizon : cost up to which errors count, where orders may end at unlike costs; the last prefix answers beyond its
-        own. By default each counts to its end.
+    one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
+    every, rises : where orders are expensive, learn one at every `every`-th penalty only, from the largest down, and
+        stop after the area has risen `rises` times in a row.
+    horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
+        with the error of its last prefix. By default each order counts up to its end.
 
     Raises
     ------
@@ -93,9 +93,9 @@ def choose(
         areas[i] = _area(sequences[i], known[_key(sequences[i])][i], horizon)
         if rises is not None and _risen(areas, weights) >= rises:
             break
-    tried = sorted(sequences)
-    area = Errors(np.stack([areas[i] for i in tried], axis=1), weights)
-    best = tried[int(_pick(area, one_se))]
+    candidates = sorted(sequences)
+    area = Errors(np.stack([areas[i] for i in candidates], axis=1), weights)
+    best = candidates[int(_pick(area, one_se))]
     chosen = sequences[best]
     _learn(known, folds, chosen, grid, range(len(grid)))
     of_order = known[_key(chosen)]
@@ -105,7 +105,7 @@ def choose(
 
 
 def _risen(areas: dict[int, Float], weights: Float) -> int:
-    """How often in a row the mean area has risen by now."""
+    """Return the current number of consecutive rises of the mean area."""
     means = [float(np.average(area, weights=weights)) for area in areas.values()]
     falls = [k for k in range(1, len(means)) if means[k] <= means[k - 1]]
     return len(means) - 1 - max(falls, default=0)
@@ -116,25 +116,25 @@ def _learn(
     folds: Many[HeldOut[object]],
     sequence: Sequence,
     grid: Many[float],
-    wanted: Many[int],
+    indices: Many[int],
 ) -> None:
     """Add the errors of an order at some penalties, unless an equal order has them already."""
     of_order = known.setdefault(_key(sequence), {})
-    new = [i for i in wanted if i not in of_order]
+    new = [i for i in indices if i not in of_order]
     if new:
         errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
         of_order.update({i: errors[:, j] for j, i in enumerate(new)})
 
 
 def _key(sequence: Sequence) -> tuple[bytes, bytes]:
-    """What the errors of a sequence depend on: the order of its columns, and where its prefixes end."""
+    """Return what the errors of a sequence depend on: the order of its columns, and the ends of its prefixes."""
     return sequence.columns.tobytes(), sequence.ends.tobytes()
 
 
 def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
-    """Mean over the cost axis of the error that an interrupted client sees, (K,)."""
+    """Return the mean over the cost axis of the error that an interrupted client observes, (K,)."""
     widths = np.append(np.diff(sequence.costs), 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0))
-    seen = widths > 0  # an error of no width counts for nothing, though it be infinite
+    seen = widths > 0  # errors of zero width do not count, even infinite ones
     if not seen.any():
         return errors[:, -1]
     area: Float = errors[:, seen] @ widths[seen] / widths.sum()
@@ -142,7 +142,7 @@ def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
 
 
 def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
-    """Index of the best penalty on the first axis of the mean, or of the largest within a standard error of it."""
+    """Return the index of the best penalty on the first axis of the mean, or of the largest within a standard error."""
     mean = errors.mean
     best = mean.argmin(axis=0)
     if not one_se:
@@ -153,10 +153,10 @@ def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
 
 
 def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], sequence: Sequence, alphas: Float) -> Float:
-    """Errors (steps + 1,) when each fold learns its own order on its training part.
+    """Return errors (steps + 1,) where each fold learns its own order on its training part.
 
-    A fold's own prefixes end at other costs, so that the error at a prefix of `sequence` is that of the longest prefix
-    of the fold's order within the same cost, at the penalty of the prefix of `sequence`.
+    The prefixes of a fold's order end at other costs. The error at a prefix of `sequence` is therefore that of the
+    longest prefix of the fold's order within the same cost, at the penalty of the prefix of `sequence`.
     """
     values, place = np.unique(alphas, return_inverse=True)
     total = np.zeros(len(alphas))
@@ -164,17 +164,17 @@ def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], seque
         own = order(fold.train)
         errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
         reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
-        reached[0] = 0  # free steps are within every cost, but the base rate is without them
+        reached[0] = 0  # free steps are within every cost, but the base rate excludes them
         total += fold.weight * errors[place, reached]
     return _finite(total / sum(fold.weight for fold in folds))
 
 
 def _finite(errors: Float) -> Float:
-    """Refuse errors (steps + 1,) that are none."""
-    hopeless = np.flatnonzero(~np.isfinite(errors))
-    if len(hopeless):
+    """Return errors (steps + 1,); raise if one is not finite."""
+    infinite = np.flatnonzero(~np.isfinite(errors))
+    if len(infinite):
         raise TrainingError(
-            f"the cross-validated error of prefix {hopeless[0]} is infinite: a row is so unlike the others that its "
-            "prediction overflows; mend such rows, or give alpha a number and train without folds"
+            f"the cross-validated error of prefix {infinite[0]} is infinite: the prediction of an extreme row "
+            "overflows; fix such rows, or set alpha to a number and train without folds"
         )
     return errors

@@ -1,4 +1,4 @@
-"""Where a model comes from: when it was made, by which library, from which rows."""
+"""Provenance of a model: creation time, library version, and rows."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = [
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    """Where a fit comes from."""
-    features, taken = fitted.groups.features, set(fitted.taken[0].features)
+    """Return the provenance of a fit."""
+    features, selected = fitted.groups.features, set(fitted.selected[0].features)
     return Provenance(
         created=now(),
         library=library_version(),
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
-        imputed=tuple(features[j] for j in fitted.moments.missing if features[j] in taken),
+        imputed=tuple(features[j] for j in fitted.moments.missing if features[j] in selected),
         folds=folds,
         seed=seed,
     )
 
 
 def library_version() -> str:
-    """Version of this library."""
+    """Return the version of this library."""
     try:
         return version("anytime-linear")
-    except PackageNotFoundError:  # run from a source tree that is not installed
+    except PackageNotFoundError:  # the source tree is not installed
         return "unknown"
 
 
 def now() -> str:
-    """Time of creation; SOURCE_DATE_EPOCH makes files that are equal to the byte."""
+    """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     zone = datetime.UTC
     now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)

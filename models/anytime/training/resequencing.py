@@ -1,4 +1,4 @@
-"""Reorder the groups of a model at other costs, by another rule, or without some groups.
+"""Re-sequencing: reorder the groups of a model at other costs, by another rule, or without some groups.
 
 Least squares reads no data, because the moments are in the model. Other families are fitted on rows again.
 """
@@ -25,9 +25,9 @@ from anytime.types import Method
 __all__ = [
     "Changes",
     "Retrained",
-    "kept_groups",
     "left_out",
     "moments_of_groups",
+    "remaining_groups",
     "resequence",
 ]
 
@@ -102,17 +102,17 @@ def resequence(
     options = changes.options(old)
     options.check()
     priced = old.groups if groups is None else old.groups.with_costs(_without(groups, left_out(model, groups)))
-    kept = kept_groups(priced, changes)
+    remaining = remaining_groups(priced, changes)
     target = Target(old.task, old.target, old.classes)
     if old.family != "gaussian":
         if data is None:
-            raise TrainingError(f"model {model.name!r} is {old.family}, which is fitted on rows; give its data")
-        table, fitted = data.name, fit([data.moments], kept, options, data.observed)
+            raise TrainingError(f"model {model.name!r} has family {old.family}, which is fitted on rows; pass its data")
+        table, fitted = data.name, fit([data.moments], remaining, options, data.observed)
     elif model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; train it anew without --no-moments")
+        raise TrainingError(f"model {model.name!r} was saved without its moments; train it again without --no-moments")
     else:
         table = old.provenance.data
-        fitted = fit([moments_of_groups(model.moments, old.groups, kept)], kept, options)
+        fitted = fit([moments_of_groups(model.moments, old.groups, remaining)], remaining, options)
     origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
     out = (*(() if old.stopped is None else old.stopped.left_out), *changes.without)
     return fitted.model(name or old.name, target, origin, query=old.query, left_out=out)
@@ -124,8 +124,8 @@ def left_out(model: Model, groups: FeatureGroups) -> list[str]:
     return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
 
 
-def kept_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
-    """Return the groups less `changes.without`.
+def remaining_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
+    """Return the groups without `changes.without`.
 
     Raises
     ------
@@ -141,35 +141,35 @@ def kept_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
         raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
     if not changes.without:
         return groups
-    kept = [g for g, name in enumerate(groups.names) if name not in changes.without]
-    if not kept:
+    remaining = [g for g, name in enumerate(groups.names) if name not in changes.without]
+    if not remaining:
         raise GroupsError("all groups are left out; keep at least one")
-    _check_required(groups, kept, changes.without, ", which is left out; leave out both")
-    return groups.only(kept)
+    _check_required(groups, remaining, changes.without, ", which is left out; leave out both")
+    return groups.only(remaining)
 
 
-def moments_of_groups(moments: Moments, groups: FeatureGroups, kept: FeatureGroups) -> Moments:
+def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
     """Return the moments of the features of some of the groups."""
     columns = [
         np.arange(s.start, s.stop)
         for name, s in zip(groups.names, groups.slices, strict=True)
-        if name in kept.positions
+        if name in remaining.positions
     ]
     return moments.restricted(np.concatenate(columns))
 
 
 def _without(groups: FeatureGroups, names: list[str]) -> FeatureGroups:
-    """Return the groups less those that the model left out, which the others must not require."""
-    kept = [g for g, name in enumerate(groups.names) if name not in names]
-    why = " in the new file, which the model left out; train it anew"
-    _check_required(groups, kept, names, why)
-    return groups.only(kept) if names else groups
+    """Return the groups without those that the model left out, which the others must not require."""
+    remaining = [g for g, name in enumerate(groups.names) if name not in names]
+    why = " in the new file, which the model left out; train a new model"
+    _check_required(groups, remaining, names, why)
+    return groups.only(remaining) if names else groups
 
 
-def _check_required(groups: FeatureGroups, kept: Iterable[int], names: Iterable[str], why: str) -> None:
+def _check_required(groups: FeatureGroups, remaining: Iterable[int], names: Iterable[str], why: str) -> None:
     """Raise where a remaining group requires one that is left out."""
-    gone = set(names)
-    for g in kept:
-        lost = [name for name in groups.groups[g].requires if name in gone]
-        if lost:
-            raise GroupsError(f"group {groups.names[g]!r} requires {lost[0]!r}{why}")
+    absent = set(names)
+    for g in remaining:
+        missing = [name for name in groups.groups[g].requires if name in absent]
+        if missing:
+            raise GroupsError(f"group {groups.names[g]!r} requires {missing[0]!r}{why}")

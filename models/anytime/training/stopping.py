@@ -1,12 +1,12 @@
-"""Where a sequence ends before all groups are taken: by precision, or by the error on rows held out.
+"""Stopping rules that end a sequence early: by precision, or by the error on a validation table.
 
-The rules are those of Group-OMP (Lozano, Swirszcz and Abe, NIPS 2009). By its precision epsilon (Figure 1) the search
+The rules are those of Group-OMP (Lozano, Swirszcz and Abe, NIPS 2009). With the precision epsilon (Figure 1) the search
 stops before the step at which
 
     max_j |X_Gj'(X beta - y)|_2 <= epsilon
 
-for groups of orthonormal columns; here each criterion has the length that it sees, in standard units (`lengths`). By
-its hold-out (section 4) the number of steps is the one with the least error on a validation table.
+for groups of orthonormal columns. Here each criterion defines its own length, in standard units (`lengths`). With a
+hold-out (section 4) the number of steps is the one with the smallest error on a validation table.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 EQUAL = 1e-12
-"""Errors that differ by less than this share of the base rate's are equal, and the shorter prefix is kept."""
+"""Errors that differ by less than this share of the base rate's are equal, and the shorter prefix is chosen."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldBest:
-    """What a validation table found.
+    """Result on a validation table.
 
     Attributes
     ----------
-    name : of the table.
-    errors : (steps + 1,) its error of every prefix of the whole sequence.
-    steps : how many steps are kept.
+    name : name of the table.
+    errors : (steps + 1,) error of every prefix of the complete sequence.
+    steps : number of steps selected.
     """
 
     name: str
@@ -53,62 +53,62 @@ class HeldBest:
 
 @dataclass(frozen=True, eq=False)
 class HoldOut:
-    """Rows that choose how many steps are kept.
+    """Rows that choose the number of steps.
 
     Attributes
     ----------
-    name : of the table.
-    errors : the mean error (steps + 1,) of prefix models on its rows: of squares, or of deviances for a likelihood.
+    name : name of the table.
+    errors : mean error (steps + 1,) of prefix models on its rows: of squares, or of deviances for a likelihood.
     """
 
     name: str
     errors: Callable[[PrefixModels], Float]
 
     def best(self, models: PrefixModels) -> HeldBest:
-        """The shortest prefix with the least error.
+        """Return the shortest prefix with the smallest error.
 
         Raises
         ------
         TrainingError
-            It is the base rate, so that there is nothing to keep.
+            The shortest prefix is the base rate, so no step remains.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # a prefix may be hopeless on some row
+        with np.errstate(over="ignore", invalid="ignore"):  # the error of a prefix may overflow on some row
             errors = self.errors(models)
         errors = np.where(np.isnan(errors), np.inf, errors)
         steps = int(np.flatnonzero(errors <= errors.min() + EQUAL * errors[0])[0])
         if steps == 0:
             raise TrainingError(
-                f"on {self.name} the base rate is the best prefix (error {errors[0]:.4g}), so that no step is kept; "
-                "give more rows, other groups, or no validation"
+                f"on {self.name} the base rate is the best prefix (error {errors[0]:.4g}), so no step remains; "
+                "use more rows, other groups, or no validation"
             )
         return HeldBest(self.name, errors, steps)
 
 
 def check_epsilon(epsilon: float | None) -> None:
-    """Refuse a precision that is none."""
+    """Raise unless the precision is a finite number above 0."""
     if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
         raise TrainingError(f"epsilon is {epsilon}; expected a finite number above 0")
 
 
 def check_steps(sequence: Sequence, epsilon: float | None) -> None:
-    """Refuse a sequence that stopped before its first step."""
+    """Raise if a sequence stopped before its first step."""
     if not sequence.steps:
         raise TrainingError(
-            f"epsilon is {epsilon:g}, and no group's projection of the responses is longer: the longest has "
-            f"{sequence.longest:.4g}; give a smaller epsilon"
+            f"epsilon is {epsilon:g}, and no group's projection of the responses is longer: the longest is "
+            f"{sequence.longest:.4g}; choose a smaller epsilon"
         )
 
 
 def stopped(sequence: Sequence, names: tuple[str, ...], epsilon: float | None, held: HeldBest | None) -> Stopped | None:
-    """The record of where a sequence of some of the groups ended, and why; None where nothing could stop it.
+    """Return the record of the stopping rule of a sequence; None if no rule was active.
 
     Parameters
     ----------
-    sequence : as it is kept.  names : of all groups.
+    sequence : the selected steps.  names : names of all groups.
     """
     if epsilon is None and held is None:
         return None
-    taken = {g for step in sequence.steps for g in step.adds}
+    selected = {g for step in sequence.steps for g in step.adds}
     cut = held is not None and held.steps < len(held.errors) - 1
     by_epsilon = sequence.longest is not None and not cut
     return Stopped(
@@ -118,5 +118,5 @@ def stopped(sequence: Sequence, names: tuple[str, ...], epsilon: float | None, h
         longest=sequence.longest if by_epsilon else None,
         validation=None if held is None else held.name,
         errors=None if held is None else tuple(e if math.isfinite(e) else None for e in held.errors.tolist()),
-        left_out=tuple(name for g, name in enumerate(names) if g not in taken),
+        left_out=tuple(name for g, name in enumerate(names) if g not in selected),
     )

@@ -1,6 +1,6 @@
-"""Splits of Boston Housing as in section 4.2 of the Group-OMP paper: expand, split, fit, choose by hold-out, test.
+"""Table 2 of the Group-OMP paper (section 4.2), Boston Housing, reproduced and compared with the published figures.
 
-Table 2 of the Group-OMP paper, Boston Housing, run again beside what was published.
+Each split is expanded, divided into training, validation and test rows, fitted, tuned by hold-out, and tested.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ READINGS: dict[str, str] = {
     "standardised": "variables centred and scaled before their powers are taken",
     "by-test": "the tuning parameter chosen by the test rows themselves",
 }
-"""Ways to read section 4.2, ours first."""
+"""Interpretations of section 4.2, ours first."""
 
 FEW_VALUES = 30
-"""Values of a variable that reading "index-plain" does not take for continuous: RAD has 9 and ZN 26."""
+"""Maximum number of values of a variable that the reading "index-plain" does not expand: RAD has 9 and ZN 26."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """Columns x, x^2, x^3 of each continuous variable, a group each; a binary variable is alone."""
+    """Columns x, x^2, x^3 of each continuous variable as one group; a binary variable is a group of one column."""
 
     X: Float
     groups: FeatureGroups
 
 
 def expanded(X: Float, names: tuple[str, ...], few: int = 2) -> Expanded:
-    """Expand the columns of X (n, D) that take more than `few` values; the powers of a binary one add nothing."""
+    """Expand the columns of X (n, D) that have more than `few` values; the powers of a binary variable add nothing."""
     columns: list[Float] = []
     groups: list[FeatureGroup] = []
     for name, x in zip(names, X.T, strict=True):
@@ -88,10 +88,10 @@ def expanded(X: Float, names: tuple[str, ...], few: int = 2) -> Expanded:
 
 
 def splits(setting: Setting, reading: str, first: int, count: int) -> Result:
-    """Some splits: for each method test errors and numbers of variables, and how OLS comes by its errors.
+    """Return results of some splits: test errors and numbers of variables of each method, and details of OLS.
 
-    `"inside"` are OLS's errors on the test rows that no variable takes beyond the range of the training rows, `"top"`
-    is the share of its squared error that comes from one row, `"unscaled"` its errors where columns are as they come.
+    `"inside"` are OLS's errors on the test rows within the training range of every variable, `"top"` is the share of
+    its squared error that comes from one row, `"unscaled"` its errors on unscaled columns.
     """
     data = load_set("boston_housing", setting)
     X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0) if reading == "standardised" else data.X
@@ -115,18 +115,18 @@ def splits(setting: Setting, reading: str, first: int, count: int) -> Result:
 def _split(
     table: Expanded, y: Float, rng: np.random.Generator, reading: str
 ) -> tuple[dict[str, tuple[float, int]], dict[str, float]]:
-    """Test error and number of variables of each method, and the details of OLS, on one random split."""
+    """Return test error and number of variables of each method, and the details of OLS, on one random split."""
     order = rng.permutation(len(y))
-    train, held, test = np.split(order, [len(y) // 2, len(y) // 2 + len(y) // 4])
+    train, validation, test = np.split(order, [len(y) // 2, len(y) // 2 + len(y) // 4])
     X, target = table.X, y
     if reading != "no-intercept":
         X, target = X - X[train].mean(axis=0), y - y[train].mean()
-    rows, both = (Rows(X[some], target[some], table.groups) for some in (train, np.concatenate([train, held])))
+    rows, both = (Rows(X[some], target[some], table.groups) for some in (train, np.concatenate([train, validation])))
     scored: dict[str, tuple[float, int]] = {}
     details: dict[str, float] = {}
     for method, fitted in METHODS.items():
         path = fitted(rows)
-        chooser = test if reading == "by-test" else held
+        chooser = test if reading == "by-test" else validation
         point = int(np.argmin(held_out_errors(path, X[chooser], target[chooser])))
         w = (fitted(both) if reading == "refitted" else path)[point]
         error = float(held_out_errors(w[np.newaxis], X[test], target[test])[0])
@@ -149,24 +149,24 @@ def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, float]:
 
 
 def _beyond(X: Float, known: Float) -> Bool:
-    """(n,) which rows have a value under the least or over the largest known one."""
+    """Return the rows (n,) that have a value below the smallest or above the largest known one."""
     beyond: Bool = ((known.min(axis=0) > X) | (known.max(axis=0) < X)).any(axis=1)
     return beyond
 
 
 QUICK_BATCH = 3
-"""Splits of the one batch of a quick look."""
+"""Number of splits in a quick run."""
 
 BEYOND = 0.8
-"""OLS's error comes from rows beyond the training rows where its mean without them is under this share of it."""
+"""OLS's error comes from rows beyond the training range if its mean without them is below this share of it."""
 
 SKEWED = 0.8
-"""A mean rests on few splits where the median is under this share of it."""
+"""A mean rests on few splits if the median is below this share of it."""
 
 SIDES = (("error", "test prediction error"), ("variables", "number of original variables"))
 
 Scores = Mapping[str, Mapping[str, Many[float]]]
-"""By method, errors and numbers of variables."""
+"""Errors and numbers of variables by method."""
 
 
 def _runs(setting: Setting) -> list[Run]:
@@ -174,7 +174,7 @@ def _runs(setting: Setting) -> list[Run]:
 
 
 def _gathered(parts: Many[Result]) -> Scores:
-    """Errors and numbers of variables of all splits in one list."""
+    """Return errors and numbers of variables of all splits in one list."""
     return {m: {k: [x for part in parts for x in part["methods"][m][k]] for k, _ in SIDES} for m in METHODS}
 
 
@@ -193,7 +193,7 @@ def _section(_: Setting, results: Results) -> Section:
 
 
 def _stand_in(what: str) -> Finding:
-    return Finding(f"Ran on {what} in the place of Boston Housing: nothing here stands beside a published figure.")
+    return Finding(f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure.")
 
 
 def _compared(scores: Scores) -> list[Compared]:
@@ -205,16 +205,16 @@ def _compared(scores: Scores) -> list[Compared]:
 
 
 def _reproduced(scores: Scores) -> list[Finding]:
-    """A line for each of the two columns of Table 2."""
+    """Return a finding for each of the two columns of Table 2."""
     findings = []
     for _, words in SIDES:
         cells = [c for c in _compared(scores) if c.where == words]
         strict, agree = sum(c.strict for c in cells), sum(c.agrees for c in cells)
-        told = ", ".join(f"{c.row} {c.ours.mean:.2f} ({c.published.mean:.2f})" for c in cells)
+        details_text = ", ".join(f"{c.row} {c.ours.mean:.2f} ({c.published.mean:.2f})" for c in cells)
         findings.append(
             Finding(
                 f"The {words}: {strict} of {len(cells)} published means lie within three of our standard errors, "
-                f"{agree} when the published errors count too{_proviso(scores)}. Ours (published): {told}.",
+                f"{agree} if the published errors are included{_proviso(scores)}. Ours (published): {details_text}.",
                 agrees=verdict(agree == len(cells), _count(scores)),
             )
         )
@@ -230,22 +230,23 @@ def _proviso(scores: Scores) -> str:
 
 
 def _explained(others: Mapping[str, Scores]) -> list[Finding]:
-    """Other readings of the paper, where ours does not agree with all that was published."""
+    """Return a finding on other readings of the paper, if ours does not agree with all published figures."""
     counts = {reading: sum(c.agrees for c in _compared(scores)) for reading, scores in others.items()}
     ours, cells = counts["read"], 2 * len(METHODS)
     if ours == cells:
         return []
-    told = "; ".join(
+    details_text = "; ".join(
         f"{words}: {counts[reading]} of {cells}, {np.mean(others[reading]['Group-OMP']['error']):.2f}"
         for reading, words in READINGS.items()
     )
     most = max(counts.values())
     nearest = " or ".join(words for reading, words in READINGS.items() if counts[reading] == most)
-    best = "none agrees with more than ours" if most == ours else f"nearest: {nearest}"
+    best = "no reading agrees with more than ours" if most == ours else f"nearest: {nearest}"
     return [
         Finding(
             "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
-            f"(published {TABLE_2['Group-OMP'][0].mean:.2f}): {told}. Of these {best}{_proviso(others['read'])}.",
+            f"(published {TABLE_2['Group-OMP'][0].mean:.2f}): {details_text}. Result: "
+            f"{best}{_proviso(others['read'])}.",
             agrees=verdict(most == cells, _count(others["read"])),
         )
     ]
@@ -255,10 +256,11 @@ def _readings(others: Mapping[str, Scores]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for key, _ in SIDES:
         rows += [(r, key, *(Estimate.of(scores[m][key]) for m in METHODS)) for r, scores in others.items()]
-    told = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
+    details_text = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
     return Table(
         "boston-readings",
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {told}.",
+        "The same splits by other readings of the paper: test prediction error and number of variables. "
+        f"{details_text}.",
         ("reading", "measure", *METHODS),
         tuple(rows),
         digits=2,
@@ -266,7 +268,7 @@ def _readings(others: Mapping[str, Scores]) -> Table:
 
 
 def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:
-    """Where OLS has its error from."""
+    """Return a finding on the cause of the OLS error."""
     errors = np.array(scores["OLS"]["error"])
     mean, median, worst = float(errors.mean()), float(np.median(errors)), int(np.argmax(errors))
     few = "its mean rests on few splits" if median < SKEWED * mean else "its mean does not rest on few splits"
@@ -274,47 +276,47 @@ def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:
     why = "that is where the error comes from" if inside < BEYOND * mean else "that is not where the error comes from"
     return Finding(
         f"The error of OLS: {few}, as its median over splits is {median:.2f}, its mean {mean:.2f}, its largest "
-        f"{errors[worst]:.1f}, of which one test row has {ols['top'][worst]:.0%}. {outside:.1f} test rows a split are "
+        f"{errors[worst]:.1f}, {ols['top'][worst]:.0%} of it from one test row. {outside:.1f} test rows per split are "
         f"beyond the range of the training rows, where cubes extrapolate; without them its mean is {inside:.2f}: "
         f"{why}. {_scaling(errors, np.array(ols['unscaled']))}"
     )
 
 
 def _scaling(errors: Float, unscaled: Float) -> str:
-    """Whether the scales of the powers matter, which they do by rounding only."""
+    """Return whether the scales of the powers matter, which they do only by rounding."""
     apart = float(np.max(np.abs(unscaled / errors - 1.0)))
     if apart < 1e-3:
         return f"The scales of x^3 are not the cause: unscaled columns change no error by more than {apart:.0e} of it."
-    return f"Unscaled columns change an error by {apart:.1%} of it: a part is rounding."
+    return f"Unscaled columns change an error by up to {apart:.1%}: part of it is rounding."
 
 
 def _claim(scores: Scores) -> list[Finding]:
-    """The paper: Group-OMP has the highest prediction accuracy, and the sparsest model.
+    """Return findings on the paper's claims that Group-OMP has the highest prediction accuracy and the sparsest model.
 
-    True where Group-OMP has less of it than every rival, beyond the 95 % interval of the paired difference; False where
-    a rival has less than Group-OMP; None where no rival has, but some are not told apart.
+    True if Group-OMP has less than every rival, beyond the 95 % interval of the paired difference; False if a rival has
+    less than Group-OMP; None if no rival has, but some differences are not significant.
     """
     findings = []
     for (key, words), praise in zip(SIDES, ("most accurate", "sparsest"), strict=True):
-        less, more, open_ = (_told_apart(scores, key, side) for side in (-1, 1, 0))
-        told = [
+        less, more, open_ = (_rivals_by_direction(scores, key, side) for side in (-1, 1, 0))
+        details_text = [
             f"{side} {', '.join(names)}"
             for side, names in (("less than that of", less), ("more than that of", more))
             if names
         ]
-        told += [f"not told apart from that of {', '.join(open_)}"] if open_ else []
+        details_text += [f"not significantly different from that of {', '.join(open_)}"] if open_ else []
         findings.append(
             Finding(
-                f"The paper's claim that Group-OMP is {praise}: its {words} over the same splits is {'; '.join(told)} "
-                "(by 95 % intervals of the paired differences, Student's t).",
+                f"The paper's claim that Group-OMP is {praise}: its {words} over the same splits is "
+                f"{'; '.join(details_text)} (by 95 % intervals of the paired differences, Student's t).",
                 agrees=False if more else None if open_ else True,
             )
         )
     return findings
 
 
-def _told_apart(scores: Scores, key: str, side: int) -> list[str]:
-    """The rivals that Group-OMP has less than (-1), more than (1), or as far as can be told as much as (0)."""
+def _rivals_by_direction(scores: Scores, key: str, side: int) -> list[str]:
+    """Return the rivals that Group-OMP has significantly less than (-1), more than (1), or neither (0)."""
     return [m for m in METHODS if m != "Group-OMP" and direction(_difference(scores, m, key)) == side]
 
 
@@ -345,7 +347,7 @@ def _paired(scores: Scores) -> Table:
     ]
     return Table(
         "boston-paired",
-        "Group-OMP less each rival over the same splits; below 0 is better.",
+        "Group-OMP minus each rival over the same splits; below 0 is better.",
         ("rival", *(words for _, words in SIDES)),
         tuple(rows),
         digits=2,
@@ -357,30 +359,30 @@ def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, .
     return (
         f"Table 2 of the Group-OMP paper on {what}: {_count(scores)} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
-        f"group: x, x^2 and x^3, or x alone where it is binary{binary}. Rows are centred by their training means: "
+        f"group: x, x^2 and x^3, or x only if it is binary{binary}. Rows are centred by their training means: "
         "an intercept.",
         _advice(scores),
     )
 
 
 def _advice(scores: Scores) -> str:
-    """When to use which, by these splits."""
+    """Return advice on which method to use, from these splits."""
     nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key, _ in SIDES)
-    text = f"On these rows {fewest} asks for the fewest variables on average, and {nearest} errs least. "
-    behind, sparser = _told_apart(scores, "error", 1), not _told_apart(scores, "variables", 0)
-    sparser = sparser and not _told_apart(scores, "variables", 1)
+    text = f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. "
+    behind, sparser = _rivals_by_direction(scores, "error", 1), not _rivals_by_direction(scores, "variables", 0)
+    sparser = sparser and not _rivals_by_direction(scores, "variables", 1)
     if sparser and behind:
         text += (
-            "Take Group-OMP where what costs is the number of variables asked for, "
-            f"and {' or '.join(behind)} where only the error does; the paired table tells what one costs in the other."
+            "Use Group-OMP if the number of variables determines the cost, and "
+            f"{' or '.join(behind)} if only the error matters; the paired table shows the trade-off."
         )
     elif sparser:
-        text += "Group-OMP asks for fewer variables than any other, and none is told to err less: take it."
+        text += "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
     else:
-        text += "These splits do not show that Group-OMP asks for fewer variables than all others."
+        text += "These splits do not show that Group-OMP uses fewer variables than all others."
     ols = np.array(scores["OLS"]["error"])
     if np.median(ols) < SKEWED * ols.mean():
-        text += " Least squares on all powers errs far more on a few splits than on most."
+        text += " Least squares on all powers has a far larger error on a few splits than on most."
     return text
 
 
@@ -398,8 +400,8 @@ def _figure(scores: Scores, what: str, real: bool) -> Figure:
             axis.set_ylabel(words)
         return figure
 
-    beside = "ours (filled) beside the published means (hollow)" if real else "means"
-    caption = f"Table 2 on {what}: {beside}, with standard errors."
+    contents = "ours (filled) and the published means (hollow)" if real else "means"
+    caption = f"Table 2 on {what}: {contents}, with standard errors."
     return Figure("boston", caption, draw)
 
 

@@ -1,7 +1,7 @@
-"""The four designs of the Group-OMP paper's simulations (section 4.1): rows to draw, truth, and exact moments.
+"""The four designs of the Group-OMP paper's simulations (section 4.1): rows to draw, true coefficients, exact moments.
 
-The model error weighs coefficients by E(x x'), uncentred as the paper prints it. All four are known exactly: moments of
-bivariate Gaussians in closed form, and by quadrature where variables are cut into categories.
+The model error weighs coefficients by E(x x'), uncentred as the paper prints it. All four are exact: moments of
+bivariate Gaussians in closed form, or by quadrature where variables are cut into categories.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ __all__ = [
 ]
 
 NODES = 400
-"""Of the Gauss-Legendre rule for a third of a Gaussian; its integrand is smooth, so that it is exact to rounding."""
+"""Number of nodes of the Gauss-Legendre rule for a third of a Gaussian; the integrand is smooth, so it is exact."""
 
 FAR = 9.0
-"""A Gaussian has no mass beyond, in double precision."""
+"""Beyond this value a Gaussian has no mass in double precision."""
 
 MEASURED = 0.05
-"""What a hidden variable adds to its measurements in experiment 4."""
+"""Weight of a hidden variable in its measurements in experiment 4."""
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """One experiment: y = x'b + noise, all of it known.
+    """One experiment: y = x'b + noise, with known distribution.
 
     Attributes
     ----------
-    number : as in the paper.  what : in words.
+    number : as in the paper.  what : description.
     sizes : columns of each group.  truth : (D,) the true coefficients b.
-    noise : deviation of the noise.  training, validation : rows drawn for each.
-    draw : rows (n, D) of a generator.
-    mean, second : functions that give E(x) (D,) and E(x x') (D, D), exact.
+    noise : deviation of the noise.  training, validation : number of rows drawn for each.
+    draw : function that draws rows (n, D) from a generator.
+    mean, second : functions that return E(x) (D,) and E(x x') (D, D), exact.
     """
 
     number: int
@@ -57,35 +57,35 @@ class Design:
 
     @property
     def groups(self) -> FeatureGroups:
-        """The groups, at cost 1 each."""
+        """Return the groups, each at cost 1."""
         return groups_of(self.sizes)
 
     @property
     def support(self) -> Bool:
-        """(D,) the variables of the true model."""
+        """Return the variables of the true model, (D,)."""
         support: Bool = self.truth != 0.0
         return support
 
 
 @cache
 def groups_of(sizes: tuple[int, ...]) -> FeatureGroups:
-    """Groups G1, G2, ... of some sizes, at cost 1 each."""
-    made = [
+    """Return groups G1, G2, ... of some sizes, each at cost 1."""
+    built = [
         FeatureGroup(name=f"G{g + 1}", features=tuple(f"G{g + 1}.{d + 1}" for d in range(size)), cost=1.0)
         for g, size in enumerate(sizes)
     ]
-    return FeatureGroups(groups=tuple(made))
+    return FeatureGroups(groups=tuple(built))
 
 
 def _halving(width: int) -> Float:
-    """Covariance 0.5^|i - j|."""
-    places = np.arange(width)
-    covariance: Float = 0.5 ** np.abs(places[:, np.newaxis] - places)
+    """Return the covariance 0.5^|i - j|."""
+    positions = np.arange(width)
+    covariance: Float = 0.5 ** np.abs(positions[:, np.newaxis] - positions)
     return covariance
 
 
 def _drawn(rng: np.random.Generator, rows: int, width: int) -> Float:
-    """Gaussian rows of covariance 0.5^|i - j|."""
+    """Return Gaussian rows of covariance 0.5^|i - j|."""
     return rng.normal(size=(rows, width)) @ np.linalg.cholesky(_halving(width)).T
 
 
@@ -95,7 +95,7 @@ FACTORS = 15
 
 
 def _draw_categories(rng: np.random.Generator, rows: int) -> Float:
-    """Indicators of the upper and the lower third of each Z: (I(W_i = 1), I(W_i = 0))."""
+    """Return indicators of the upper and the lower third of each Z: (I(W_i = 1), I(W_i = 0))."""
     Z = _drawn(rng, rows, FACTORS)
     return np.stack([ndtri(2 / 3) < Z, ndtri(1 / 3) > Z], axis=2).reshape(rows, -1).astype(np.float64)
 
@@ -106,7 +106,7 @@ def _mean_of_categories() -> Float:
 
 @cache
 def _second_of_categories() -> Float:
-    """P(W_i = a, W_j = b): the density of Z_i over its third times the chance of Z_j's third given it."""
+    """Return P(W_i = a, W_j = b): the integral of Z_i's density over its third times P(Z_j's third | Z_i)."""
     edge = float(ndtri(2 / 3))
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     z = edge + (nodes + 1.0) / 2.0 * (FAR - edge)
@@ -129,7 +129,7 @@ CURVES = 16
 
 
 def _draw_cubics(rng: np.random.Generator, rows: int) -> Float:
-    """(W^3, W^2, W) of each W_i = (Z_i + Z_17)/sqrt(2)."""
+    """Return (W^3, W^2, W) of each W_i = (Z_i + Z_17)/sqrt(2)."""
     Z = rng.normal(size=(rows, CURVES + 1))
     W = (Z[:, :CURVES] + Z[:, CURVES:]) / np.sqrt(2.0)
     return np.stack([W**3, W**2, W], axis=2).reshape(rows, -1)
@@ -141,7 +141,7 @@ def _mean_of_cubics() -> Float:
 
 @cache
 def _second_of_cubics() -> Float:
-    """E(V^a W^b) of standard Gaussians: r, 3r, 1 + 2r^2, 9r + 6r^3, and 0 where a + b is odd."""
+    """Return E(V^a W^b) of standard Gaussians: r, 3r, 1 + 2r^2, 9r + 6r^3, and 0 where a + b is odd."""
 
     def block(r: float) -> Float:
         return np.array([[9 * r + 6 * r**3, 0.0, 3 * r], [0.0, 1 + 2 * r * r, 0.0], [3 * r, 0.0, r]])
@@ -165,7 +165,7 @@ def _second_of_measurements() -> Float:
     return second
 
 
-# Experiment 4: five hidden variables that hardly show in ten measurements each.
+# Experiment 4: five hidden variables with a weak effect on ten measurements each.
 
 
 def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
@@ -179,7 +179,7 @@ def _second_of_faint_measurements() -> Float:
 
 
 def _placed(width: int, *values: tuple[int, tuple[float, ...]]) -> Float:
-    """(width,) zeros but for values from some places on."""
+    """Return (width,) zeros with values from some positions on."""
     truth = np.zeros(width)
     for start, some in values:
         truth[start : start + len(some)] = some

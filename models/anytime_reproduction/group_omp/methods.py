@@ -1,7 +1,7 @@
-"""The five methods of the Group-OMP paper, each as the path of coefficients that its tuning parameter runs through.
+"""The five methods of the Group-OMP paper, each as the path of coefficients over its tuning parameter.
 
-Group-OMP is this library's (`sequence`, cost-blind "omp", without a penalty); OLS is numpy's, Lasso and OMP are
-scikit-learn's. None fits an intercept: where one is wanted, the rows are centred before. Paths begin with no columns.
+Group-OMP is this library's (`sequence`, cost-blind "omp", without a penalty); OLS is numpy's; Lasso and OMP are
+scikit-learn's. None fits an intercept: the caller centres the rows to get one. Paths begin with no columns.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = [
 ]
 
 PENALTIES = 100
-"""On a path of the Lasso or the Group Lasso."""
+"""Number of penalties on a path of the Lasso or the Group Lasso."""
 
 SMALLEST = 1e-4
 """The last penalty as a share of the first: close enough to OLS that every optimum lies before."""
 
 GAP = 1e-7
-"""Duality gap to reach on the Group Lasso's path, as a share of |y|^2."""
+"""Target duality gap on the Group Lasso's path, as a share of |y|^2."""
 
 NOUGHT = 1e-9
-"""Coefficients under this share of the path's largest are rounding at a knot."""
+"""Coefficients below this share of the path's largest are rounding at a knot."""
 
 NULL = 1e-10
-"""Directions of a group under this share of its largest variance are none: the factorisation's own tolerance."""
+"""Directions of a group below this share of its largest variance count as null, the factorisation's own tolerance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,32 +56,32 @@ class Rows:
 
     @property
     def lengths(self) -> Float:
-        """(D,) root mean squares of the columns, 1 for a column of zeros."""
+        """Return the root mean squares (D,) of the columns, 1 for a column of zeros."""
         lengths = np.sqrt(np.mean(self.X**2, axis=0))
         return np.where(lengths > 0, lengths, 1.0)
 
 
 Method = Callable[[Rows], Float]
-"""From rows to a path (points, D) of coefficients."""
+"""A function from rows to a path (points, D) of coefficients."""
 
 
 def ols(rows: Rows) -> Float:
-    """Least squares on all columns: the one point there is. Columns are scaled, so that none is lost to rounding."""
+    """Return least squares on all columns, the only point; columns are scaled, so that none is lost to rounding."""
     w = np.asarray(np.linalg.lstsq(rows.X / rows.lengths, rows.y, rcond=None)[0], dtype=np.float64)
     return (w / rows.lengths)[np.newaxis]
 
 
 def lasso(rows: Rows) -> Float:
-    """Optima of |y - Xw|^2 + lambda |w|_1 at falling penalties, columns scaled to length 1.
+    """Return optima of |y - Xw|^2 + lambda |w|_1 at decreasing penalties, columns scaled to length 1.
 
-    Least angle regression gives the path's knots, to rounding even where columns are nearly collinear; between two
-    knots the path is straight.
+    Least angle regression gives the path's knots, up to rounding even for nearly collinear columns. Between two knots
+    the path is linear.
     """
     from sklearn.linear_model import lars_path_gram  # noqa: PLC0415
 
     A = rows.X / rows.lengths
-    most = 8 * A.shape[1] + 100  # knots; variables that leave and return make more of them than there are columns
-    knots, _, coef = lars_path_gram(A.T @ rows.y, A.T @ A, n_samples=len(A), method="lasso", max_iter=most)
+    max_knots = 8 * A.shape[1] + 100  # knots; variables that leave and return create more knots than columns
+    knots, _, coef = lars_path_gram(A.T @ rows.y, A.T @ A, n_samples=len(A), method="lasso", max_iter=max_knots)
     grid = float(knots[0]) * np.geomspace(1.0, SMALLEST, PENALTIES)
     path = np.stack([np.interp(-grid, -knots, w) for w in coef], axis=1)
     path[np.abs(path) <= NOUGHT * np.abs(path).max()] = 0.0
@@ -89,7 +89,7 @@ def lasso(rows: Rows) -> Float:
 
 
 def omp(rows: Rows) -> Float:
-    """Every iteration of orthogonal matching pursuit, columns scaled to length 1."""
+    """Return every iteration of orthogonal matching pursuit, columns scaled to length 1."""
     from sklearn.linear_model import orthogonal_mp_gram  # noqa: PLC0415
 
     A = rows.X / rows.lengths
@@ -98,9 +98,9 @@ def omp(rows: Rows) -> Float:
 
 
 def group_omp(rows: Rows) -> Float:
-    """Every iteration of Group-OMP (Figure 1 of the paper), groups orthonormalised: the library's own sequence.
+    """Return every iteration of Group-OMP (Figure 1 of the paper), groups orthonormalised: the library's own sequence.
 
-    The criterion b_g' S_g^+ b_g does not change under a linear map of a group's columns, which orthonormalising is.
+    The criterion b_g' S_g^+ b_g is invariant under linear maps of a group's columns, such as orthonormalisation.
     """
     gram = _about_zero(rows.X, rows.y)
     found = sequence(gram, rows.groups, "omp", alpha=0.0, cost_blind=True)
@@ -111,7 +111,7 @@ def group_omp(rows: Rows) -> Float:
 
 
 def group_lasso(rows: Rows, root: float = 0.0) -> Float:
-    """Optima of 1/2 |y - sum_j X_j w_j|^2 + lambda sum_j d_j^root |w_j|_2, X_j' X_j = I, at falling penalties.
+    """Return optima of 1/2 |y - sum_j X_j w_j|^2 + lambda sum_j d_j^root |w_j|_2, X_j' X_j = I, decreasing penalties.
 
     The paper prints root 0; Yuan and Lin have root 1/2.
     """
@@ -124,19 +124,19 @@ def group_lasso(rows: Rows, root: float = 0.0) -> Float:
 
 
 def _about_zero(X: Float, y: Float) -> Gram:
-    """The normal equations of rows that are not centred."""
+    """Return the normal equations of rows that are not centred."""
     Z, D = np.column_stack([X, y]), X.shape[1]
     return Gram.of(Moments(D, 1, len(Z), float(len(Z)), np.zeros(D + 1), Z.T @ Z, np.zeros(D)))
 
 
 def _orthonormalising(rows: Rows) -> Float:
-    """(D, D) block-diagonal T that makes each group of X T orthonormal but for sqrt(n); zero columns for lost rank."""
+    """Return a block-diagonal T (D, D) with X T orthonormal in each group up to sqrt(n); zero columns for lost rank."""
     A = rows.X / rows.lengths
     T = np.zeros((A.shape[1], A.shape[1]))
     for columns in rows.groups.slices:
         values, vectors = np.linalg.eigh(A[:, columns].T @ A[:, columns] / len(A))
-        sound = values > NULL * values[-1]
-        T[columns, columns] = vectors * np.where(sound, 1.0 / np.sqrt(np.where(sound, values, 1.0)), 0.0)
+        positive = values > NULL * values[-1]
+        T[columns, columns] = vectors * np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
     return T / rows.lengths[:, np.newaxis]
 
 
@@ -147,7 +147,7 @@ METHODS: dict[str, Method] = {
     "Group Lasso": group_lasso,
     "Group-OMP": group_omp,
 }
-"""As the paper names them, in its order."""
+"""The methods by the paper's names, in its order."""
 
 TUNED: tuple[str, ...] = ("Lasso", "OMP", "Group Lasso", "Group-OMP")
-"""Those with something to tune."""
+"""The methods with a tuning parameter."""

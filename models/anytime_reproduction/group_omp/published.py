@@ -1,10 +1,7 @@
-"""The published figures: Tables 1 and 2 of the Group-OMP paper, means and standard errors over 100 runs.
+"""The published figures of the Group-OMP paper (Tables 1 and 2), and their comparison with ours.
 
-Whether a published mean agrees with ours, and which way a paired difference points.
-
-Pictures of published means beside ours: hollow markers beside filled ones.
-
-Repetitions in batches: the runs of an experiment, and their results by what was repeated.
+The tables have means and standard errors over 100 runs. The module also judges agreement and paired differences, draws
+published means (hollow markers) next to ours (filled markers), and splits repetitions into batches.
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ __all__ = [
     "TABLE_2",
     "Compared",
     "batched",
-    "beside",
     "by_name",
     "direction",
+    "draw_methods",
     "experiments",
     "legend",
     "verdict",
@@ -82,7 +79,7 @@ def _estimates(line: str) -> tuple[Estimate, ...]:
 TABLE_1: dict[str, dict[str, tuple[Estimate, ...]]] = {
     measure: {row: _estimates(line) for row, line in rows.items()} for measure, rows in _PRINTED.items()
 }
-"""By measure and row, one estimate for each of the four experiments."""
+"""Estimates by measure and row, one for each of the four experiments."""
 
 TABLE_2: dict[str, tuple[Estimate, Estimate]] = {
     "OLS": (Estimate(29.30, 3.25), Estimate(13.0, 0.0)),
@@ -95,20 +92,20 @@ TABLE_2: dict[str, tuple[Estimate, Estimate]] = {
 
 
 ERRORS = 3.0
-"""Standard errors within which means agree: a table has dozens of cells, one in twenty of which is outside 95 %."""
+"""Number of standard errors within which means agree: 95 % intervals would exclude one in twenty of dozens of cells."""
 
 MIN_RUNS = 20
-"""Runs under which there is no verdict on published means: all would agree with errors as large."""
+"""Minimum number of runs for a verdict on published means: with fewer, the errors are too large to disagree."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A published mean beside ours.
+    """A published mean and ours.
 
     Attributes
     ----------
     where, row : the cell: experiment and measure, and the row of the table.
-    published, ours : what was printed, and what we found.
+    published, ours : the printed estimate, and ours.
     rounding : half a unit of the last digit printed.
     """
 
@@ -120,32 +117,32 @@ class Compared:
 
     @property
     def away(self) -> float:
-        """How far apart the means are, less the rounding."""
+        """Return the distance between the means, minus the rounding."""
         return max(abs(self.published.mean - self.ours.mean) - self.rounding, 0.0)
 
     @property
     def strict(self) -> bool:
-        """Published within ours, plus or minus three of our standard errors."""
+        """Return whether the published mean is within three of our standard errors of ours."""
         return self.away <= ERRORS * (self.ours.error or 0.0)
 
     @property
     def agrees(self) -> bool:
-        """The difference is within three of its standard errors, to which the published mean adds its own."""
+        """Return whether the difference is within three of its standard errors, which include the published error."""
         return self.away <= ERRORS * math.hypot(self.ours.error or 0.0, self.published.error or 0.0)
 
     @property
     def verdict(self) -> str:
-        """In words, for a table."""
+        """Return the verdict in words, for a table."""
         return "yes" if self.strict else "by both errors" if self.agrees else "no"
 
 
 def verdict(agrees: bool, runs: int) -> bool | None:
-    """What a comparison with published means says, or None where it rests on too few runs to say it."""
+    """Return the result of a comparison with published means, or None for too few runs."""
     return agrees if runs >= MIN_RUNS else None
 
 
 def direction(difference: Estimate) -> int:
-    """1 or -1 where the 95 % interval of a difference is all above or all below 0, otherwise 0: not told apart."""
+    """Return 1 or -1 if the 95 % interval of a difference is entirely above or below 0, otherwise 0."""
     if difference.runs < 2 or abs(difference.mean) <= difference.margin:
         return 0
     return 1 if difference.mean > 0.0 else -1
@@ -161,18 +158,18 @@ LOOKS: dict[str, tuple[str, str]] = {
 """Shade and marker of each method."""
 
 APART = 0.16
-"""Between two methods, where 1 is between two experiments."""
+"""Distance between two methods, where 1 is the distance between two experiments."""
 
 NUDGE = 0.04
-"""Half of what is between ours and the published one."""
+"""Half of the distance between ours and the published mean."""
 
 
-def beside(
+def draw_methods(
     axis: Any, number: int, ours: Mapping[str, Estimate], published: Mapping[str, Estimate] | None = None
 ) -> None:
-    """Draw the methods of one experiment about x = number, with bars of one standard error."""
-    for place, (method, (shade, marker)) in enumerate(LOOKS.items()):
-        x = number + (place - (len(LOOKS) - 1) / 2) * APART
+    """Draw the methods of one experiment around x = number, with error bars of one standard error."""
+    for index, (method, (shade, marker)) in enumerate(LOOKS.items()):
+        x = number + (index - (len(LOOKS) - 1) / 2) * APART
         look = {"color": shade, "marker": marker, "markersize": 5, "linestyle": "none", "elinewidth": 1.0}
         found = ours[method]
         axis.errorbar(x - NUDGE, found.mean, found.error or 0.0, **look)
@@ -181,24 +178,24 @@ def beside(
 
 
 def legend(axis: Any, **where: Any) -> None:
-    """Markers of the methods, and what is filled and what is hollow."""
+    """Add a legend of the methods' markers, and of filled and hollow markers."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     marks = [Line2D([], [], color=s, marker=m, linestyle="none", label=name) for name, (s, m) in LOOKS.items()]
-    told = [
+    fills = [
         Line2D([], [], color="0.3", marker="o", markerfacecolor=face, linestyle="none", label=label)
         for label, face in (("filled: ours", "0.3"), ("hollow: published", "white"))
     ]
-    axis.legend(handles=[*marks, *told], fontsize=8, frameon=False, **where)
+    axis.legend(handles=[*marks, *fills], fontsize=8, frameon=False, **where)
 
 
 def experiments(
     measure: str, ours: Many[Mapping[str, Estimate]], published: Many[Mapping[str, Estimate]], *, log: bool
 ) -> Any:
-    """One panel: the experiments side by side."""
+    """Return a figure with one panel of the experiments side by side."""
     figure, (axis,) = panels(1, width=6.0, height=3.8)
     for number, (found, printed) in enumerate(zip(ours, published, strict=True), start=1):
-        beside(axis, number, found, printed)
+        draw_methods(axis, number, found, printed)
     axis.set(xlabel="experiment", ylabel=measure, xticks=range(1, len(ours) + 1))
     if log:
         axis.set_yscale("log")
@@ -215,12 +212,12 @@ BATCHES, BATCH = 10, 10
 def batched(
     setting: Setting, work: Callable[..., Result], argument: str, names: Iterable[str], *, quick: int
 ) -> list[Run]:
-    """Runs `work(setting, <argument>=name, first=..., count=...)` that together repeat each name 100 times.
+    """Return runs `work(setting, <argument>=name, first=..., count=...)` that together repeat each name 100 times.
 
     Parameters
     ----------
-    argument : the argument of `work` that takes the name.
-    quick : repetitions of the one batch of a quick look.
+    argument : the argument of `work` that receives the name.
+    quick : number of repetitions in the single batch of a quick run.
     """
     batches, size = (1, quick) if setting.quick else (BATCHES, BATCH)
     return [
@@ -231,5 +228,5 @@ def batched(
 
 
 def by_name(results: Results, names: Iterable[str]) -> dict[str, list[Result]]:
-    """The results of the batches of each name, in their order."""
+    """Return the results of the batches of each name, in order."""
     return {name: [found for run, found in results.items() if run.rpartition("-")[0] == name] for name in names}

@@ -1,4 +1,4 @@
-"""Table 1 of the Group-OMP paper, its four simulations, run again beside what was published."""
+"""Table 1 of the Group-OMP paper, its four simulations, reproduced and compared with the published figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 QUICK_BATCH = 4
-"""Runs of the one batch of a quick look."""
+"""Number of runs in a quick run's single batch."""
 
 NUMBERS = tuple(design.number for design in DESIGNS)
 
@@ -47,7 +47,7 @@ def _runs(setting: Setting) -> list[Run]:
 
 
 def _gathered(results: Results) -> Scores:
-    """Scores of all runs of a variation in one list."""
+    """Return the scores of all runs of a variation in one list."""
     return {
         variation: {
             scoring: {
@@ -64,7 +64,7 @@ def _section(_: Setting, results: Results) -> Section:
     scores = _gathered(results)
     compared = {number: cells(scores, f"printed-{number}", "printed", ROWS) for number in NUMBERS}
     findings = [_reproduced(number, compared[number]) for number in NUMBERS]
-    findings += [_touchstone(compared), *explained(scores)]
+    findings += [_ols_finding(compared), *explained(scores)]
     findings += [claim(scores, kind) for kind in ("Oracle", "Holdout")]
     tables = [_table(measure, scores) for measure in MEASURES]
     tables += [_outside(compared), explanation_table(scores), _ols(scores), _paired(scores)]
@@ -77,7 +77,7 @@ def _reproduced(number: int, compared: Many[Compared]) -> Finding:
     runs = compared[0].ours.runs
     text = (
         f"Experiment {number} as printed: {strict} of {len(compared)} published means lie within three of our standard "
-        f"errors, {agree} when the published errors count too"
+        f"errors, {agree} if the published errors are included"
     )
     text += f"; outside: {', '.join(outside)}" if outside else ""
     return Finding(f"{text}{_proviso(runs)}.", agrees=verdict(not outside, runs))
@@ -87,10 +87,10 @@ def _proviso(runs: int) -> str:
     return f" ({runs} runs are too few for a verdict)" if runs < MIN_RUNS else ""
 
 
-def _touchstone(compared: dict[int, list[Compared]]) -> Finding:
-    """OLS has nothing to tune: its model error tells whether design, noise and rows are the authors'."""
+def _ols_finding(compared: dict[int, list[Compared]]) -> Finding:
+    """Return a finding on OLS, which has no tuning: its model error shows whether the design matches the authors'."""
     found = [next(c for c in compared[number] if c.row == "OLS" and c.where.endswith("ME")) for number in NUMBERS]
-    told = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
+    listed_errors = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
     wrong = [str(number) for number, c in zip(NUMBERS, found, strict=True) if not c.agrees]
     runs = found[0].ours.runs
     text = (
@@ -100,10 +100,10 @@ def _touchstone(compared: dict[int, list[Compared]]) -> Finding:
     )
     where = "there " if len(wrong) < len(found) else ""
     if wrong and runs >= MIN_RUNS:
-        text += f": what was published {where}cannot have come from the design as we read it"
+        text += f": the published figures {where}do not come from the design as we read it"
     return Finding(
-        f"The model error of OLS, where nothing is tuned, {text}{_proviso(runs)}. Ours (published), experiments 1 "
-        f"to 4: {told}.",
+        f"The model error of OLS, which has no tuning, {text}{_proviso(runs)}. Ours (published), experiments 1 "
+        f"to 4: {listed_errors}.",
         agrees=verdict(not wrong, runs),
     )
 
@@ -127,8 +127,8 @@ def _outside(compared: dict[int, list[Compared]]) -> Table:
     return Table(
         "group-omp-outside",
         "Published means that are not within three of our standard errors, and whether the difference is within three "
-        "of its own, to which the published error counts. With as many runs as the paper's about one in thirty falls "
-        "outside ours alone by chance.",
+        "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
+        "outside ours by chance.",
         ("where", "method", "published", "ours", "agrees"),
         tuple(rows),
         digits=3,
@@ -148,8 +148,8 @@ def _ols(scores: Scores) -> Table:
         rows.append((what, *(Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found)))
     return Table(
         "group-omp-ols",
-        "The model error of OLS by what the paper leaves open. Only experiments 1 and 2 have columns whose means are "
-        "not zero.",
+        "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns "
+        "with nonzero means.",
         ("how", *(f"experiment {n}" for n in NUMBERS)),
         tuple(rows),
         digits=3,
@@ -166,7 +166,7 @@ def _paired(scores: Scores) -> Table:
     ]
     return Table(
         "group-omp-paired",
-        "Group-OMP less each rival over the same runs: what all methods have in common cancels. Above 0 in F1 and "
+        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and "
         "below 0 in the model error is better.",
         ("experiment", "chosen by", "rival", *MEASURES),
         tuple(rows),
@@ -181,18 +181,18 @@ def _text(scores: Scores) -> tuple[str, ...]:
         f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
         "here; no data set is needed.",
         "Lasso and OMP choose single variables, the Group Lasso and Group-OMP whole groups. *Oracle* is the point of a "
-        "method's path with the least model error, which only a simulation knows; *Holdout* is the point with the "
-        "least error on the validation rows, which is what can be done in practice.",
-        "When to use which: Group-OMP where whole groups matter or do not and the question is which; the Lasso and the "
-        "Group Lasso shrink what they keep, which may err less where a group explains little beside the noise. "
-        f"{advice(scores)} The paired table tells by how much.",
+        "method's path with the smallest model error, which only a simulation knows; *Holdout* is the point with the "
+        "smallest error on the validation rows, which is available in practice.",
+        "When to use which: Group-OMP if groups matter as a whole and the question is which; the Lasso and the Group "
+        "Lasso shrink the selected coefficients, which may reduce the error if groups explain little compared with "
+        f"the noise. {advice(scores)} The paired table shows by how much.",
         "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
         "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
         "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') derived "
         "exactly; no method has an intercept. Columns are scaled to the same length for Lasso and OMP, groups are "
         "orthonormalised for the Group Lasso and Group-OMP, and the Group Lasso's weights are 1, as printed. "
-        "Paths hold every iteration of the greedy methods, and 100 penalties of the others, the last a ten-thousandth "
-        "of the first.",
+        "Paths include every iteration of the greedy methods, and 100 penalties of the others, the last a "
+        "ten-thousandth of the first.",
     )
 
 
@@ -205,7 +205,7 @@ def _figures(scores: Scores) -> list[Figure]:
             for n in NUMBERS
         ]
         published = [{m: TABLE_1[measure][row][n - 1] for m, row in rows.items()} for n in NUMBERS]
-        caption = f"Table 1 by hold-out, {words}: ours (filled) beside the published (hollow), with standard errors."
+        caption = f"Table 1 by hold-out, {words}: ours (filled) and published (hollow), with standard errors."
         draw = partial(experiments, words, ours, published, log=measure == "ME")
         figures.append(Figure(f"group-omp-{name}", caption, draw))
     return figures

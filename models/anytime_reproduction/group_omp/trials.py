@@ -1,12 +1,11 @@
-"""Scores of section 4.1 of the Group-OMP paper: F1 of variables and of groups, and the model error.
+"""Repetitions of the Group-OMP paper's simulations (section 4.1): draw, fit, choose by oracle and by hold-out, score.
 
-One repetition of a simulation: draw, fit the five methods, choose by oracle and by hold-out, score.
-
-Each fit is scored three ways, so that what the paper leaves open can be told from its figures:
+Scores are F1 of variables, F1 of groups, and the model error. Each fit is scored in three ways, to distinguish the
+readings that the paper permits:
 
     "printed"     the model error by E(x x'), as the paper prints it, and hold-out by mean squared error;
     "covariance"  the model error by the covariance of x instead;
-    "deviations"  hold-out by responses less their training mean, beside predictions that were fitted to whole ones.
+    "deviations"  hold-out by responses minus their training mean, with predictions fitted to uncentred ones.
 """
 
 from __future__ import annotations
@@ -37,46 +36,46 @@ __all__ = [
 
 
 def f1(selected: Bool, true: Bool) -> float:
-    """2 P R/(P + R) of precision P and recall R; 0 where nothing is selected."""
+    """Return 2 P R/(P + R) of precision P and recall R; 0 if nothing is selected."""
     return 2.0 * int(np.sum(selected & true)) / (int(selected.sum()) + int(true.sum()))
 
 
 def groups_with(variables: Bool, groups: FeatureGroups) -> Bool:
-    """(groups,) which groups have any of some variables (D,)."""
+    """Return the groups (groups,) that contain any of some variables (D,)."""
     return np.array([variables[columns].any() for columns in groups.slices], dtype=np.bool_)
 
 
 def model_errors(path: Float, truth: Float, second: Float) -> Float:
-    """(w - b)' E(x x') (w - b) of each point w of a path (points, D)."""
+    """Return (w - b)' E(x x') (w - b) of each point w of a path (points, D)."""
     away = path - truth
     errors: Float = np.einsum("kd,kd->k", away @ second, away)
     return errors
 
 
 def held_out_errors(path: Float, X: Float, y: Float) -> Float:
-    """Mean squared error on held-out rows of each point of a path, (points,)."""
+    """Return the mean squared error on held-out rows of each point of a path, (points,)."""
     errors: Float = np.mean((y[:, np.newaxis] - X @ path.T) ** 2, axis=0)
     return errors
 
 
 MEASURES = ("F1 (Var)", "F1 (Group)", "ME")
-"""As the paper names them."""
+"""Measures by the paper's names."""
 
 SCORINGS = ("printed", "covariance", "deviations")
-"""What this module's head describes."""
+"""The scorings described in the module docstring."""
 
 EVERY = tuple(METHODS)
 
 
 @dataclass(frozen=True)
 class Variation:
-    """An experiment as printed, or with something changed to test an explanation.
+    """An experiment as printed, or with a change that tests an explanation.
 
     Attributes
     ----------
     design : number of the experiment, from 1.
-    methods : which are fitted.
-    training, noise : in the place of the printed ones.
+    methods : the methods to fit.
+    training, noise : replacements of the printed values.
     intercept : centre the rows by their training means, in training and in validation.
     root : power of the group's size in the Group Lasso's weights.
     """
@@ -89,7 +88,7 @@ class Variation:
     root: float = 0.0
 
     def applied(self) -> Design:
-        """The design with what is changed."""
+        """Return the design with the changes."""
         design = DESIGNS[self.design - 1]
         return replace(design, training=self.training or design.training, noise=self.noise or design.noise)
 
@@ -102,16 +101,16 @@ VARIATIONS: dict[str, Variation] = {
     "rows-4": Variation(4, training=450),
     "noise-4": Variation(4, noise=15.0),
 }
-"""By name: the four experiments, then the explanations."""
+"""Variations by name: the four experiments, then the explanations."""
 
 
 def row_names(method: str) -> dict[str, str]:
-    """Rows of Table 1 that a method has, by the tuning."""
+    """Return the rows of Table 1 of a method, by tuning."""
     return {"": method} if method == "OLS" else {kind: f"{method} ({kind})" for kind in ("Oracle", "Holdout")}
 
 
 def trials(setting: Setting, variation: str, first: int, count: int) -> Result:
-    """Some repetitions: for each scoring, row of Table 1 and measure, a list of `count` numbers."""
+    """Return, for each scoring, row of Table 1 and measure, the numbers of `count` repetitions."""
     varied = VARIATIONS[variation]
     with single_blas_thread():
         scored = [_trial(varied, np.random.default_rng([setting.seed, varied.design, first + i])) for i in range(count)]
@@ -125,7 +124,7 @@ def trials(setting: Setting, variation: str, first: int, count: int) -> Result:
 
 
 def _trial(varied: Variation, rng: np.random.Generator) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Scores (F1 of variables, F1 of groups, model error) by scoring and row."""
+    """Return scores (F1 of variables, F1 of groups, model error) by scoring and row."""
     design = varied.applied()
     X = design.draw(rng, design.training + design.validation)
     y = X @ design.truth + design.noise * rng.normal(size=len(X))
@@ -150,6 +149,6 @@ def _trial(varied: Variation, rng: np.random.Generator) -> dict[str, dict[str, t
 
 
 def _selection(w: Float, design: Design) -> tuple[float, float]:
-    """F1 of the variables and of the groups of some coefficients (D,)."""
+    """Return F1 of the variables and of the groups of some coefficients (D,)."""
     selected, true = w != 0.0, design.support
     return f1(selected, true), f1(groups_with(selected, design.groups), groups_with(true, design.groups))

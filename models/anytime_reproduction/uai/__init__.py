@@ -1,1 +1,1 @@
-"""The experiments of Hu, Grubb, Bagnell and Hebert (UAI 2016), and the certificates that go with them."""
+"""The experiments of Hu, Grubb, Bagnell and Hebert (UAI 2016), and certificates for the same problems."""

@@ -1,4 +1,4 @@
-"""The bounds of the theory beside what is reached, on problems small enough to try every set (Theorems 3.2 and 4.3)."""
+"""The bounds of the theory and the values reached, on problems with every set enumerated (Theorems 3.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ ALPHA = 1e-5
 
 DRAWS = 10
 QUICK_DRAWS = 2
-"""Draws of costs beside those given."""
+"""Number of draws of costs in addition to the given costs."""
 
-MOST: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
-MAX_ELSE = 12
-QUICK_MOST = 9
-"""Groups of which all sets are tried; 18 take a minute."""
+MAX_GROUPS: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
+MAX_OTHERS = 12
+MAX_QUICK = 9
+"""Maximum numbers of groups whose sets are enumerated; 18 take a minute."""
 
 ROUNDING = 1e-9
-"""A bound is broken where F falls short of it by more than this share of the optimum."""
+"""A bound is violated if F is below it by more than this share of the optimum."""
 
 METHODS: tuple[tuple[Method, str], ...] = (("fr", "CS-G-FR"), ("omp", "CS-G-OMP"))
 
 
 def check_prefixes(found: Sequence, best: Optimum, gamma: float) -> Result:
-    """Theorem 3.2 for every prefix against every budget K: F(G_B) >= (1 - exp(-gamma B/K)) OPT(K).
+    """Check Theorem 3.2 for every prefix and every budget K: F(G_B) >= (1 - exp(-gamma B/K)) OPT(K).
 
-    Between the costs at which the optimum rises the bound only falls in K, so these costs are all that can fail.
+    Between the costs at which the optimum rises the bound only falls in K, so only these costs need checking.
 
     Returns
     -------
-    Inequalities checked and broken, the least (F - bound)/OPT, and the least F/OPT at a prefix's own cost.
+    Inequalities checked and violated, the least (F - bound)/OPT, and the least F/OPT at a prefix's own cost.
     """
     some = (best.costs > 0) & (best.values > 0)
     K, optimum = best.costs[some], best.values[some]
@@ -69,14 +69,14 @@ def check_prefixes(found: Sequence, best: Optimum, gamma: float) -> Result:
 
 
 def check_doubling(found: Sequence, best: Optimum, ratio: float) -> Result:
-    """Theorem 4.3 at every budget B > c_min: F(G_<B>) > (1 - exp(-gamma^2/(1 + gamma))) OPT(B/4).
+    """Check Theorem 4.3 at every budget B > c_min: F(G_<B>) > (1 - exp(-gamma^2/(1 + gamma))) OPT(B/4).
 
-    Where OPT(B/4) rises is all that can fail, for between these budgets F(G_<B>) only grows. The budgets end with the
+    Only budgets where OPT(B/4) rises need checking, because between them F(G_<B>) only grows. The budgets end with the
     last step up to which the set was doubling-capable.
 
     Returns
     -------
-    As `check_prefixes`, F/OPT(B/4) being what is reached, and the share of the whole cost where the theorem holds.
+    As `check_prefixes`, with F/OPT(B/4) as the value reached, and the cost up to which the theorem is valid.
     """
     until = float(found.costs[found.doubling_until or 0])
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
@@ -96,7 +96,7 @@ def _checked(margins: Float) -> Result:
 
 
 def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: int) -> Result:
-    """Every inequality of both theorems on one problem: at its own costs, and at some draws of costs."""
+    """Check every inequality of both theorems on one problem: at its own costs, and at some draws of costs."""
     small = small_problem(setting, problem, most)
     gram, groups = small.gram, small.groups
     values = subset_values(gram, groups, ALPHA)
@@ -135,7 +135,7 @@ def _case(
 
 
 def _curves(small: SmallProblem, best: Optimum, gamma: float, ratio: float) -> Result:
-    """Staircases of F, as budgets and values, and what the theorems promise at those budgets."""
+    """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
     found = _learned(small, small.groups)
     budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
     some = best.costs > 0
@@ -159,7 +159,7 @@ def _curves(small: SmallProblem, best: Optimum, gamma: float, ratio: float) -> R
 
 def _runs(setting: Setting) -> Many[Run]:
     draws = QUICK_DRAWS if setting.quick else DRAWS
-    most = {name: QUICK_MOST if setting.quick else MOST.get(name, MAX_ELSE) for name in PROBLEMS}
+    most = {name: MAX_QUICK if setting.quick else MAX_GROUPS.get(name, MAX_OTHERS) for name in PROBLEMS}
     return [
         Run(name.replace(" ", "-"), checked_problem, {"problem": name, "most": most[name], "draws": draws})
         for name in PROBLEMS
@@ -179,16 +179,16 @@ def _section(setting: Setting, results: Results) -> Section:
             _naive_finding(by_problem),
         ),
         (
-            "On problems of few groups every set was tried, so the optimum of every budget is known. Each sequence was "
-            "then held against every inequality that the theorems state of it, at the costs given and at costs drawn "
-            f"at random, with alpha {ALPHA:g}.",
-            "What the user may take from this: gamma is a worst case over all sets, and where features are correlated "
-            "it is small. Read it as a safeguard, not as a forecast. How far a given "
-            "model really is from the best can be bounded far more tightly from its own data: that is what a "
-            "certificate is for.",
-            "Theorem 3.2 speaks of budgets at which a step is complete; while a dear step is under way, CS-G-FR may be "
-            "far behind. The theorem for all budgets needs Doubling and a set that is doubling-capable; a dear group "
-            "after a few cheap ones ends it early, and the model says where.",
+            "On problems of few groups every set was enumerated, so the optimum of every budget is known. Each "
+            "sequence "
+            "was then checked against every inequality that the theorems state for it, at the given costs and at "
+            f"random costs, with alpha {ALPHA:g}.",
+            "Conclusion: gamma is a worst case over all sets, and it is small for correlated features. It is a "
+            "safeguard, not a forecast. A certificate bounds the distance of a given model from the best set far more "
+            "tightly, from its own data.",
+            "Theorem 3.2 concerns budgets at which a step is complete; during an expensive step, CS-G-FR may be far "
+            "behind. The theorem for all budgets needs Doubling and a doubling-capable set; an expensive group after "
+            "a few cheap ones ends its validity early, and the model reports where.",
             f"Ran on {ran_on}.{stand_in}",
         ),
         (_gamma_table(by_problem), _reached_table(by_problem)),
@@ -196,8 +196,8 @@ def _section(setting: Setting, results: Results) -> Section:
             Figure(
                 "bounds",
                 f"Explained variance within each budget on {PROBLEMS[0]} at its own costs, the best of all sets, and "
-                "what is promised of CS-G-FR (Theorem 3.2) and of Doubling (Theorem 4.3: drawn at all budgets, though "
-                f"these costs are doubling-capable up to {curves['until']:g} {curves['unit']} only).",
+                "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
+                f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
                 lambda: _figure(curves),
             ),
         ),
@@ -221,7 +221,7 @@ def _checked_findings(by_problem: dict[ProblemName, Result]) -> list[Finding]:
         found.append(
             Finding(
                 f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
-                f"{'none' if broken == 0 else f'{broken:,}'} broken{least}.",
+                f"{'none' if broken == 0 else f'{broken:,}'} violated{least}.",
                 agrees=broken == 0 and checked > 0,
             )
         )
@@ -239,41 +239,42 @@ def _tightness(by_problem: dict[ProblemName, Result]) -> Finding:
     low, high = min(promised.values()), max(promised.values())
     doubled = max(doubling_bound(result["ratio"]) for result in by_problem.values())
     return Finding(
-        f"Promised and reached: of the best for its own cost CS-G-FR is promised {low:.2g} to "
-        f"{high:.2g}, and reaches at least {reached[worst]:.3f} on every problem ({worst}, the worst prefix at the "
-        f"worst costs). Of the best for a quarter of the budget Doubling is promised {doubled:.2g} at the most."
+        f"Bound and reached: relative to the best set of its own cost, the bound for CS-G-FR is {low:.2g} to "
+        f"{high:.2g}, and it reaches at least {reached[worst]:.3f} on every problem ({worst}, the worst prefix at the "
+        "worst costs). Relative to the best for a quarter of the budget, the bound for Doubling is at most "
+        f"{doubled:.2g}."
     )
 
 
 def _ratio_finding(by_problem: dict[ProblemName, Result]) -> Finding:
     over = {name: r for name, r in by_problem.items() if r["ratio"] < r["least eigenvalue"]}
     if not over:
-        return Finding("The ratio of Eq. 9 is nowhere under the least eigenvalue on these problems.")
+        return Finding("On these problems the ratio of Eq. 9 is never below the least eigenvalue.")
     widest = max(over, key=lambda name: over[name]["least eigenvalue"] / max(over[name]["ratio"], 1e-300))
     return Finding(
         f"The gamma of Theorem 4.3 is the ratio of Eq. 9, never the least eigenvalue lambda* of the correlations: on "
         f"{len(over)} of {len(by_problem)} problems the ratio is smaller (on {widest} {over[widest]['ratio']:.2g} "
-        f"against {over[widest]['least eigenvalue']:.2g}), because a group that is next to useless alone may help "
-        "beside others. A promise made with lambda* would not be proved."
+        f"against {over[widest]['least eigenvalue']:.2g}), because a group that is nearly useless alone may help "
+        "together with others. A guarantee with lambda* would not be proved."
     )
 
 
 def _naive(result: Result) -> float:
-    """The paper's gamma, with lambda* taken from columns that are standardised but not whitened in groups."""
+    """Return the paper's gamma, with lambda* from columns that are standardised but not whitened in groups."""
     return float((result["least eigenvalue"] + ALPHA) / (1 + ALPHA))
 
 
 def _naive_finding(by_problem: dict[ProblemName, Result]) -> Finding:
-    said = {name: (_naive(r), r["gamma"]["fr"]) for name, r in by_problem.items()}
-    # Between columns on their own, whitening is only standardising, and both are the same but for rounding.
-    below = [name for name, (naive, ours) in said.items() if naive < ours * (1 - 1e-3)]
-    above = [name for name, (naive, ours) in said.items() if naive > ours * (1 + 1e-3)]
-    high = "" if not above else f" On {', '.join(above)} it is larger and would promise what is not proved."
+    constants = {name: (_naive(r), r["gamma"]["fr"]) for name, r in by_problem.items()}
+    # For groups of one column, whitening is standardising, and both are equal up to rounding.
+    below = [name for name, (naive, ours) in constants.items() if naive < ours * (1 - 1e-3)]
+    above = [name for name, (naive, ours) in constants.items() if naive > ours * (1 + 1e-3)]
+    high = "" if not above else f" On {', '.join(above)} it is larger and would guarantee more than is proved."
     return Finding(
         "The paper's (lambda* + lambda)/(1 + lambda) assumes whitened groups. With lambda* of columns that are only "
         f"standardised it is too small on {', '.join(below) or 'none of the problems'}: correlation within a group, "
-        f"which does no harm, counts against it.{high} Ours, lambda_min of C with each group's own block whitened, is "
-        "right for both."
+        f"which is harmless, reduces it.{high} Ours, lambda_min of C with each group's own block whitened, is "
+        "correct in both cases."
     )
 
 
@@ -294,13 +295,13 @@ def _gamma_table(by_problem: dict[ProblemName, Result]) -> Table:
 def _reached_table(by_problem: dict[ProblemName, Result]) -> Table:
     columns = (
         "problem",
-        "promised FR, cost B",
+        "bound FR, cost B",
         "reached FR",
-        "promised OMP, cost B",
+        "bound OMP, cost B",
         "reached OMP",
-        "promised Doubling, cost B/4",
+        "bound Doubling, cost B/4",
         "reached Doubling",
-        "Theorem 4.3 holds up to (share of all cost)",
+        "Theorem 4.3 valid up to (share of total cost)",
     )
     rows = []
     for name, r in by_problem.items():
@@ -310,7 +311,7 @@ def _reached_table(by_problem: dict[ProblemName, Result]) -> Table:
         doubled = f"{doubling_bound(r['ratio']):.2g}"
         spread = f"{min(shares):.2g} to {max(shares):.2g}"
         rows.append((name, f"{fr:.2g}", reached[0], f"{omp:.2g}", reached[1], doubled, reached[2], spread))
-    caption = "Share of the optimum: promised, and the least that was reached at any prefix (any budget), at any costs"
+    caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
     return Table("bounds-reached", caption, columns, tuple(rows), digits=3)
 
 
@@ -331,7 +332,7 @@ def _figure(curves: Result) -> Any:
 
 BOUNDS = Experiment(
     "bounds",
-    "What the theorems promise and what is reached",
+    "The bounds of the theorems and the values reached",
     "Hu et al. 2016, sections 3 and 4, Theorems 3.2 and 4.3",
     _runs,
     _section,

@@ -1,6 +1,7 @@
-"""Certificates: how close forward regression comes to the best possible set at each of its costs, proved.
+"""Certificates: proved bounds on how close forward regression is to the best possible set at each of its costs.
 
-No paper has this. Beside it stands what Theorem 3.2 promises without looking at the data's optimum.
+The papers have no certificates. The report compares them with the bound of Theorem 3.2, which ignores the optimum of
+the data.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ALPHA = 1e-5
 
 
 class Case(NamedTuple):
-    """A set in its own groups, or in random ones of a size, and seconds for its certificate."""
+    """A data set in its own groups, or in random groups of a size, and seconds for its certificate."""
 
     label: str
     name: SetName
@@ -48,7 +49,7 @@ QUICK_SECONDS = 5.0
 
 
 def certified(setting: Setting, number: int, seconds: float) -> Result:
-    """Certificate of the sequence of forward regression on all rows that are trained on."""
+    """Return the certificate of the sequence of forward regression on all training rows."""
     case = CASES[number]
     data = load_set(case.name, setting)
     trained = data.splits[0][0] if case.name == "yahoo_sample" else range(int(data.part.max()) + 1)
@@ -119,14 +120,14 @@ def _section(setting: Setting, results: Results) -> Section:
     )
     table = Table(
         "certificates",
-        "What is certified of every prefix of CS-G-FR, of the best possible F at its cost.",
+        "The certified share of every prefix of CS-G-FR of the best possible F at its cost.",
         columns,
         tuple(rows),
     )
     figure = Figure(
         "certificates",
-        "Where the gap is widest: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that "
-        "cost (dashed).",
+        "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
+        "(dashed).",
         lambda: _draw(found, setting),
     )
     return Section(tuple(_finding(case, result) for case, result in found.items()), _text(found), (table,), (figure,))
@@ -137,12 +138,12 @@ def _text(found: dict[Case, Result]) -> tuple[str, ...]:
     promised = [result["promised"] for result in found.values() if result["promised"] is not None]
     guarantee = f"at most {max(promised):.1%} at equal cost" if promised else "nothing"
     return (
-        "For every prefix, branch and bound looks for the best set of groups that costs no more, and keeps a bound "
-        "that no such set can exceed. Where the search ends, the best set is known; where its time ends first, the "
-        "bound still holds, and a faster machine finds a tighter one. anytime certify does the same for a model of "
-        "yours.",
-        f"What this teaches: Theorem 3.2, which holds for any data, promises {guarantee} on these sets; the "
-        f"certificates, which are of the data at hand, prove {at_least(least)} or more for every prefix of each.",
+        "For every prefix, branch and bound searches the best set of groups that costs no more, and maintains a bound "
+        "that no such set exceeds. If the search completes, the best set is known; if its time expires first, the "
+        "bound is still valid, and a faster machine finds a tighter one. anytime certify does the same for your "
+        "model.",
+        f"Conclusion: Theorem 3.2, which is valid for any data, guarantees {guarantee} on these sets; the "
+        f"certificates, which are specific to the data, prove {at_least(least)} or more for every prefix of each.",
     )
 
 
@@ -161,14 +162,14 @@ def _finding(case: Case, result: Result) -> Finding:
 
 
 def _draw(found: dict[Case, Result], setting: Setting) -> Any:
-    """The widest gaps between what is reached and what is bounded, three at the most."""
+    """Draw the widest gaps between the value reached and the bound, at most three."""
     widest = sorted(found, key=lambda case: min(_shares(found[case])))[:3]
     found = {case: found[case] for case in found if case in widest}
     figure, axes = panels(len(found), width=4.0)
     for axis, (case, result) in zip(axes, found.items(), strict=True):
         costs = np.array(result["costs"])
         axis.step(costs, result["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
-        # The bound at a cost holds for every smaller one: a budget between two prefixes has that of the second.
+        # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
         bound, look = result["bound"], {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
         axis.step(costs, bound, where="pre", label="no set is better", **look)
         unit = load_set(case.name, setting).groups.cost_unit
@@ -182,7 +183,7 @@ def _draw(found: dict[Case, Result], setting: Setting) -> Any:
 
 CERTIFICATES = Experiment(
     "certificates",
-    "How much of the best possible: certificates",
+    "Certified shares of the best possible F",
     "",
     _runs,
     _section,

@@ -1,4 +1,4 @@
-"""Figures 3, 4 and 5 of the UAI paper: what the methods explain against cost on held-out rows."""
+"""Figures 3, 4 and 5 of the UAI paper: explained variance against cost on held-out rows."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ METHODS: dict[str, tuple[Method, bool]] = {
     "No-Whiten": ("no-whiten", False),
     "G-OMP": ("omp", True),
 }
-"""Criterion, and whether it is blind to costs."""
+"""Criterion, and whether it is cost-blind."""
 
 COMPARED = ("CS-G-FR", "CS-G-OMP", "Single", "Sparse (shrunken)")
-"""What Figure 5 compares; the paper's Sparse has the shrunken weights."""
+"""Methods compared in Figure 5; the paper's Sparse has the shrunken weights."""
 
 LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)
 """Shares of the final value at which Figure 3a stops."""
 
 
 VISIBLE = 0.01
-"""Share from which one curve's area is visibly larger than another's; Table 2 has the errors of such differences."""
+"""Share from which the difference of two areas is visible; Table 2 has the errors of such differences."""
 
 
 class Problem(NamedTuple):
-    """A set of the figures: penalty (None: by validation), where the paper stops its curves, size of random groups."""
+    """A data set of the figures: penalty (None: by validation), level where its curves stop, size of random groups."""
 
     name: SetName
     alpha: float | None
@@ -70,7 +70,7 @@ PROBLEMS = (
 
 
 def draw_curves(setting: Setting, number: int) -> Result:
-    """Curves of all methods on the first split of a problem: cost, F in training and held out, natural measure."""
+    """Return curves of all methods on a problem's first split: cost, F in training and held out, natural measure."""
     problem = PROBLEMS[number]
     data = load_set(problem.name, setting)
     split, groups = data.split(0), data.groups
@@ -93,14 +93,14 @@ def draw_curves(setting: Setting, number: int) -> Result:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A split and its rows, from which curves are measured; `order` are the columns of the set in that of the split."""
+    """A split and its rows, from which curves are measured; `order` maps the split's columns to the data set's."""
 
     split: Split
     data: RealSet
     order: Index
 
     def prefixes(self, learned: FactoredSequence) -> Result:
-        """Curves of the prefixes of a sequence."""
+        """Return the curves of the prefixes of a sequence."""
         W = staircase(learned.factor, learned.z, learned.ends)
         prefixes = list(zip(learned.ends, W, strict=True))
         held = [float(self.split.held.explained(learned.columns[:end], w[:end]).sum()) for end, w in prefixes]
@@ -109,7 +109,7 @@ class _Seen:
         return self._curves(learned.costs, learned.explained_variance, held, coef)
 
     def path(self, entries: Entries, groups: FeatureGroups) -> Result:
-        """Curves of the shrunken weights of a Group Lasso path."""
+        """Return the curves of the shrunken weights of a Group Lasso path."""
         gram = self.split.gram
         costs, train = shrunken_curve(entries.path, groups, gram.own)
         _, held = shrunken_curve(entries.path, groups, self.split.held)
@@ -117,7 +117,7 @@ class _Seen:
         return self._curves(costs, train.sum(axis=1), held.sum(axis=1).tolist(), coef)
 
     def _curves(self, costs: Float, train: Float, held: list[float], coef: Float) -> Result:
-        """With the natural measure of models `coef` (models, D) in standard units; None where the error is it."""
+        """Return curves with the natural measure of models `coef` (models, D) in standard units, if there is one."""
         gram, rows = self.split.gram, self.split.test
         X = (self.data.X[np.ix_(rows, self.order)] - gram.x_mean) / gram.x_scale
         measured = self.data.measured(rows, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
@@ -125,7 +125,7 @@ class _Seen:
         return {"costs": costs.tolist(), "train": train.tolist(), "test": held, "measure": values}
 
 
-def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a look draws the same curves)
+def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
     return [Run(problem.name, draw_curves, {"number": number}) for number, problem in enumerate(PROBLEMS)]
 
 
@@ -161,16 +161,16 @@ def _text(setting: Setting, sets: dict[Problem, Result]) -> tuple[str, ...]:
         for p, r in sets.items()
     )
     return (
-        f"Measured on the first split of each set. {what}. All curves but the plateau's are of held-out rows. A curve "
-        "is a staircase: between two steps an interrupted client has the value of the step before; the cost axis is "
-        "logarithmic, for the first steps buy most.",
-        "What this teaches: most of what a linear model can explain is bought by a small part of the cost, so order "
-        "matters long before all features are there; read the plateau off your own model with anytime plot.",
+        f"Measured on the first split of each set. {what}. All curves except the plateau's are of held-out rows. A "
+        "curve is a staircase: between two steps an interrupted client has the value of the step before. The cost axis "
+        "is logarithmic, because the first steps gain most.",
+        "Conclusion: a small part of the cost buys most of what a linear model explains, so the order matters long "
+        "before all features are computed. anytime plot shows the plateau of your own model.",
     )
 
 
 def _stop(problem: Problem, result: Result, level: float | None = None) -> float:
-    """Where the curves of a problem stop: at a share of what CS-G-OMP explains in training."""
+    """Return the cost at which a problem's curves stop: where CS-G-OMP reaches a share of its final training value."""
     reference = result["methods"]["CS-G-OMP"]
     level = problem.level if level is None else level
     return stopping_cost(np.array(reference["costs"]), np.array(reference["train"]), level)
@@ -191,7 +191,7 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
 
 
 def _plateau_finding(problem: Problem, result: Result) -> Finding:
-    """The paper: the last percent is bought by half of the cost in Yahoo's set; plateaus by the rule of section 5.2."""
+    """Return a finding on the paper's claim that the last percent takes half of Yahoo's cost, and on the plateau."""
     reference = result["methods"]["CS-G-OMP"]
     costs, explained = np.array(reference["costs"]), np.array(reference["train"])
     level = plateau_level(costs, explained)
@@ -202,14 +202,14 @@ def _plateau_finding(problem: Problem, result: Result) -> Finding:
     words += f" (plateau by the rule of section 5.2: {f'from {level:g} on' if level < 1 else 'none'})"
     words += f"; held out, 99 % of the best value is reached at {reached:.1%} of the cost"
     if last < 0.5 <= 1.0 - reached:
-        words += ": the training curve goes on rising because it learns the noise of its rows, and hides the plateau"
+        words += ": the training curve continues to rise because it fits the noise of its rows, which hides the plateau"
     if problem.name == "yahoo_sample":
         return Finding(f"{words}. Published: the last percent is bought by half of the cost, from 0.99 on", last >= 0.5)
     return Finding(f"{words}." + " AGRICULTURAL: from 0.97 on." * (problem.name == "kddcup99"))
 
 
 def _curve_findings(problem: Problem, result: Result) -> list[Finding]:
-    """Areas up to the stop: cost-blindness and missing whitening lose, on the rows held out."""
+    """Return findings on areas up to the stop: cost-blindness and missing whitening lose on held-out rows."""
     stop = _stop(problem, result)
 
     def area(method: str) -> float:
@@ -284,13 +284,13 @@ def _figure(
 
 
 def _within(costs: Float, values: Float, stop: float) -> tuple[Float, Float]:
-    """The part of a staircase up to a cost, drawn to it."""
+    """Return the part of a staircase up to a cost, extended to it."""
     known = costs <= stop * (1 + 1e-9)
     return np.append(costs[known], stop), np.append(values[known], values[known][-1])
 
 
 def _first_cost(result: Result) -> float:
-    """The least cost above 0 of any curve: where a logarithmic axis begins."""
+    """Return the smallest cost above 0 of any curve, where a logarithmic axis begins."""
     return float(min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0))
 
 
@@ -301,7 +301,7 @@ def _cost_label(problem: Problem, setting: Setting) -> str:
 
 CURVES = Experiment(
     "curves",
-    "What is explained against cost (Figures 3, 4 and 5)",
+    "Explained variance against cost (Figures 3, 4 and 5)",
     "Hu et al. 2016, Figures 3, 4, 5",
     _runs,
     _section,

@@ -32,19 +32,19 @@ __all__ = [
 ]
 
 ITEMS = 30
-"""D of the sequences that our own trainer learns: what the least item adds still stands clear of rounding."""
+"""D of the sequences that our trainer learns: the smallest gain is still well above rounding."""
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 QUICK_SIZES = (8, 16, 32)
 
 SHARES = (1.0, 2.0, 3.0, 3.25, 3.5, 4.0, 5.0)
-"""C: the competitor's budget is B/C."""
+"""Values of C: the competitor's budget is B/C."""
 
 ALPHA = 1e-5
 
 
 def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
-    """Independent features of variance 1, each its own group; what each explains is in proportion to its value."""
+    """Return independent features of variance 1, each its own group; each explains in proportion to its value."""
     D = len(values)
     q = np.sqrt(values / values.sum())[:, np.newaxis]
     one = np.ones(1)
@@ -54,25 +54,25 @@ def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
 
 
 def learned(values: Float, costs: Index, *, doubling: bool) -> Sequence:
-    """The sequence that our trainer learns from `independent`, by forward regression."""
+    """Return the sequence that our trainer learns from `independent`, by forward regression."""
     gram, groups = independent(values, costs)
     return sequence(gram, groups, "fr", ALPHA, doubling=doubling)
 
 
 def doubled(D: int) -> Index:
-    """Order of Algorithm 2 on Eq. 10, where of the items within the limit the dearest has the best rate."""
-    left, order, spent = list(range(1, D + 1)), [], 0
-    while left:
-        within = [x for x in left if x <= max(spent, 1)]
-        item = max(within) if within else min(left)
-        left.remove(item)
+    """Return the order of Algorithm 2 on Eq. 10; within the limit the most expensive item has the best rate."""
+    remaining, order, spent = list(range(1, D + 1)), [], 0
+    while remaining:
+        within = [x for x in remaining if x <= max(spent, 1)]
+        item = max(within) if within else min(remaining)
+        remaining.remove(item)
         order.append(item)
         spent += item
     return np.array(order, dtype=np.intp)
 
 
 def ratios(order: Index, values: Float, costs: Index, share: float) -> tuple[Index, Float]:
-    """F of the prefix within each whole budget B over the best of any set of cost B/C, where that is not nothing.
+    """Return F of the prefix within each integer budget B over the best of any set of cost B/C, where that is not 0.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def ratios(order: Index, values: Float, costs: Index, share: float) -> tuple[Ind
 
     Returns
     -------
-    The budgets from the first at which a set of cost B/C is worth something up to the cost of all, and the ratios.
+    The budgets, from the first at which a set of cost B/C has a positive value up to the total cost, and the ratios.
     """
     best = knapsack(values, costs)
     budgets = np.arange(len(best))
@@ -94,40 +94,42 @@ def ratios(order: Index, values: Float, costs: Index, share: float) -> tuple[Ind
 
 
 def any_sequence(D: int, share: float) -> float:
-    """No sequence of Eq. 10 with D items has a larger least ratio of F within B to the best of cost B/C than this.
+    """Return an upper bound for all sequences of Eq. 10 with D items, of the least ratio of F within B to the best B/C.
 
-    As in the proof of Theorem 4.1: F within B is at most the sum of e^k up to the dearest item bought, and items that
-    are not the dearest so far only delay the others. What is left is the best rising sequence, by dynamic programming
-    over (dearest item m, spent b). Once C D is spent the competitor has item D, whatever comes next. About C D^3
-    operations, vectorised over b.
+    As in the proof of Theorem 4.1: F within B is at most the sum of e^k up to the most expensive item bought, and items
+    that are cheaper than an earlier one only delay the others. The best increasing sequence follows by dynamic
+    programming over (most expensive item m, spent b). Once C D is spent the competitor has item D in any case. About C
+    D^3 operations, vectorised over b.
     """
     scaled = np.exp(np.arange(1, D + 1) - float(D))
-    most = np.append(0.0, np.cumsum(scaled))
+    cumulative = np.append(0.0, np.cumsum(scaled))
     best = knapsack(scaled, np.arange(1, D + 1))
     late = int(np.ceil(share * D))
     within = best[np.minimum(np.floor(np.arange(late + D) / share * (1 + 1e-12)).astype(np.intp), len(best) - 1)]
-    least = np.ones((D + 1, late + 1))  # the best least ratio from (m, b) on; with item D bought nothing is missing
+    least = np.ones((D + 1, late + 1))  # the best least ratio from (m, b) on; with item D bought it is 1
     for m in range(D - 1, -1, -1):
         spent = np.arange(min(m * (m + 1) // 2, late - 1) + 1)
         found = np.zeros(len(spent))
         for item in range(m + 1, D + 1):
-            waiting = within[item - 1 : item - 1 + len(spent)]  # the worst budget before the item is the last
-            ratio = np.divide(most[m], waiting, out=np.ones(len(spent)), where=waiting > 0)
+            waiting = within[
+                item - 1 : item - 1 + len(spent)
+            ]  # the worst budget is the last one before the item is paid
+            ratio = np.divide(cumulative[m], waiting, out=np.ones(len(spent)), where=waiting > 0)
             found = np.maximum(found, np.minimum(ratio, least[item, np.minimum(spent + item, late)]))
         least[m, : len(spent)] = found
-        least[m, late] = min(1.0, most[m] / scaled[-1])
+        least[m, late] = min(1.0, cumulative[m] / scaled[-1])
     return float(least[0, 0])
 
 
 def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
-    """What our trainer learns of Eq. 10, and its ratios at every budget."""
+    """Return the sequences that our trainer learns for Eq. 10, and their ratios at every budget."""
     costs = np.arange(1, items + 1)
     values = np.exp(costs - float(items))
     result: Result = {"items": items}
     for name, doubling in (("CS-G-FR", False), ("Doubling", True)):
         found = learned(values, costs, doubling=doubling)
         budgets, quarter = ratios(found.columns, values, costs, 4.0)
-        same, whole = ratios(found.columns, values, costs, 1.0)
+        same, same_ratios = ratios(found.columns, values, costs, 1.0)
         result[name] = {
             "order": (found.columns + 1).tolist(),
             "literal": (doubled(items) if doubling else np.argsort(-values / costs) + 1).tolist(),
@@ -135,7 +137,7 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
             "budgets": budgets.tolist(),
             "quarter": quarter.tolist(),
             "same budgets": same.tolist(),
-            "same": whole.tolist(),
+            "same": same_ratios.tolist(),
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
@@ -148,7 +150,7 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
-    """Least ratio over all budgets, for each C: of Doubling, and the most that any sequence could have."""
+    """Return the least ratio over all budgets, for each C: of Doubling, and the upper bound of any sequence."""
     costs = np.arange(1, items + 1)
     values = np.exp(costs - float(items))
     order = doubled(items) - 1
@@ -173,20 +175,21 @@ def _section(setting: Setting, results: Results) -> Section:  # noqa: ARG001  (o
     return Section(
         (*_sequence_findings(learned_by_us), *_share_findings(by_size)),
         (
-            "Eq. 10: item x costs x and is worth e^x, so that each item outweighs all cheaper ones together. By gain "
-            "per cost the dearest item looks best, and plain greedy selection buys it first: until it is there, it "
-            "has nothing. Doubling may spend on a step at most what it has spent before, and so climbs to it.",
-            "When to use it: if one group costs as much as all others together, and interruptions may come before it "
-            "is done, train with doubling. Where costs lie in a narrow range, Doubling and CS-G-FR give nearly the "
-            "same sequence, and CS-G-FR alone will do.",
+            "Eq. 10: item x costs x and has value e^x, so each item outweighs all cheaper ones together. By gain per "
+            "cost the most expensive item is best, and plain greedy selection buys it first: until it is paid, it "
+            "has nothing. Doubling spends on a step at most what it has spent before, and so approaches it in steps.",
+            "When to use it: if one group costs as much as all others together, and interruptions may occur before it "
+            "is complete, train with doubling. If costs lie in a narrow range, Doubling and CS-G-FR give nearly the "
+            "same sequence, and CS-G-FR suffices.",
             "Nothing in this experiment is random, and no data set is read.",
         ),
         (_least_table(learned_by_us), _share_table(by_size)),
         (
             Figure(
                 "doubling-ratio",
-                "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
-                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the promise of Theorem "
+                "Eq. 10: F within budget B as a share of the best of cost B/4 (remaining) and of cost B (right). "
+                "CS-G-FR "
+                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
                 "4.3.",
                 lambda: _ratio_figure(learned_by_us),
             ),
@@ -202,34 +205,34 @@ def _section(setting: Setting, results: Results) -> Section:  # noqa: ARG001  (o
 
 def _sequence_findings(found: Result) -> list[Finding]:
     greedy, doubling, twice = found["CS-G-FR"], found["Doubling"], found["twice"]
-    promised = doubling_bound(1.0)
+    guaranteed = doubling_bound(1.0)
     least, worst = min(doubling["quarter"]), min(greedy["quarter"])
     empty = sum(ratio == 0 for ratio in greedy["quarter"])
-    holds = least > promised and twice["least"] > promised
+    holds = least > guaranteed and twice["least"] > guaranteed
     same = greedy["order"] == greedy["literal"] and doubling["order"] == doubling["literal"]
     return [
         Finding(
             f"Theorem 4.3: at all {len(doubling['quarter'])} budgets Doubling has at least {least:.3f} of the best of "
-            f"a quarter of the budget; promised are {promised:.4f} (gamma = 1, since gains add up).",
+            f"a quarter of the budget; the bound is {guaranteed:.4f} (gamma = 1, since gains are additive).",
             agrees=holds,
         ),
         Finding(
             f"CS-G-FR falls to {worst:.2g} of that best: it has nothing at {empty} of {len(greedy['quarter'])} "
             f"budgets, up to the cost of its first choice, item {greedy['order'][0]}.",
-            agrees=worst < promised,
+            agrees=worst < guaranteed,
         ),
         Finding(
             "Our trainer, given the normal equations of the linear model, learns "
-            + ("just the orders" if same else "other orders than those")
-            + " that Algorithms 1 and 2 give by hand; Doubling begins "
+            + ("exactly the orders" if same else "other orders than those")
+            + " that Algorithms 1 and 2 give by hand; Doubling starts with "
             + ", ".join(map(str, doubling["order"][:6]))
             + ".",
             agrees=same,
         ),
         Finding(
-            f"To the letter Eq. 10 is not doubling-capable (Definition 4.2): after item 1 nothing costs as little, and "
-            f"the model says that the guarantee holds for {doubling['until']} step of {len(doubling['order'])}. With "
-            f"item 1 there twice it holds for {twice['until']} of {twice['steps']} steps, and the least ratio is "
+            f"Strictly, Eq. 10 is not doubling-capable (Definition 4.2): after item 1 nothing costs as little, and the "
+            f"model reports a valid guarantee for {doubling['until']} step of {len(doubling['order'])}. With "
+            f"item 1 present twice it is valid for {twice['until']} of {twice['steps']} steps, and the least ratio is "
             f"{twice['least']:.3f}."
         ),
     ]
@@ -244,14 +247,15 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
     waiting = [f"C = {share:g}" for share in below if share not in fallen]
     stays = [r["doubling"][at[4.0]] for r in by_size.values()]
     numbers = "; ".join(f"C = {share:g}: {first[share]:.2g} to {last[share]:.2g}" for share in fallen)
-    more = f" For {' and '.join(waiting)} no fall is seen up to {large} items." if waiting else ""
+    more = f" For {' and '.join(waiting)} no fall is visible up to {large} items." if waiting else ""
     return [
         Finding(
-            f"Theorem 4.1: at C = 4 the least ratio of Doubling stays at {min(stays):.3f} or more, whatever D.",
+            f"Theorem 4.1: at C = 4 the least ratio of Doubling is at least {min(stays):.3f} for every D.",
             agrees=min(stays) > doubling_bound(1.0),
         ),
         Finding(
-            f"Theorem 4.1: with less than 4B no sequence can. The most that any sequence of D items could guarantee, "
+            "Theorem 4.1: with less than 4B no sequence has such a bound. The largest ratio that any sequence of D "
+            "items can guarantee, "
             f"as D grows from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 it "
             f"stays at {min(r['any'][at[4.0]] for r in by_size.values()):.2g}.",
             agrees=None if waiting else all(r["any"][at[4.0]] > doubling_bound(1.0) for r in by_size.values()),
@@ -279,7 +283,7 @@ def _share_table(by_size: dict[int, Result]) -> Table:
 
 
 FLOOR = 1e-9
-"""Where nothing is drawn on a logarithmic axis."""
+"""Lowest value drawn on a logarithmic axis."""
 
 
 def _ratio_figure(found: Result) -> Any:
@@ -293,7 +297,7 @@ def _ratio_figure(found: Result) -> Any:
             curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
         log_axis(axis, "x", min(found["Doubling"][x]), max(found["Doubling"][x]))
         axis.set(title=title, xlabel="budget B (cost units)", yscale="log", ylim=(FLOOR / 2, None))
-    axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="promised (4.3)")
+    axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
     axes[0].set_ylabel("F within B / best")
     axes[1].legend(fontsize=8, loc="lower right")
     axes[0].legend(fontsize=8, loc="lower right")
@@ -302,7 +306,7 @@ def _ratio_figure(found: Result) -> Any:
 
 def _share_figure(by_size: dict[int, Result]) -> Any:
     figure, axes = panels(2)
-    for axis, key, title in ((axes[0], "doubling", "Doubling"), (axes[1], "any", "any sequence, at the most")):
+    for axis, key, title in ((axes[0], "doubling", "Doubling"), (axes[1], "any", "any sequence, at most")):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
             k = SHARES.index(share)
             least = np.array([r[key][k] for r in by_size.values()])

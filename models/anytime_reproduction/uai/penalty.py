@@ -1,4 +1,4 @@
-"""The penalty that validation chooses: what the paper did on its set (section 5.1), done on ours."""
+"""The penalty chosen by validation, as in section 5.1 of the paper, on our data sets."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FOLDS = 5
 
 @lru_cache(maxsize=16)
 def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
-    """Penalty with the least cross-validated error of CS-G-OMP's curve, on the training rows of a set's first split.
+    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve, on a set's first training part.
 
     Parameters
     ----------
-    size : of the random groups; the first grouping is taken for all of that size. Rows of a query share a fold.
+    size : size of the random groups; the first grouping of a size represents all of them. Rows of a query share a fold.
     """
     data = load_set(name, setting)
     groups, order = numbered_grouping(setting, data.groups, size)
@@ -39,5 +39,5 @@ def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
 
 def _folds(data: RealSet, rows: Index, seed: int) -> Index:
     keys = rows if data.query is None else np.unique(data.query[rows], return_inverse=True)[1]
-    dealt = np.random.default_rng([seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)
-    return np.asarray(dealt[keys], dtype=np.intp)
+    fold_of_key = np.random.default_rng([seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)
+    return np.asarray(fold_of_key[keys], dtype=np.intp)

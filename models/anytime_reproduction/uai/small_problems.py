@@ -1,6 +1,6 @@
-"""The best of all sets within every budget, by trying them all, or by dynamic programming where gains add up.
+"""Small problems for which every set of groups is enumerated, and the best set within every budget.
 
-Problems of so few groups that every set of them can be tried.
+The optimum comes from enumeration, or from dynamic programming if gains are additive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SLACK = 1 + 1e-9
-"""Costs are sums: one that is over a budget by this share only is within it."""
+"""Costs are sums: a cost above a budget by this share only is within it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Optimum:
 
     Attributes
     ----------
-    costs : (steps,) costs at which a better set comes within reach, rising, from 0 on.
+    costs : (steps,) costs at which a better set becomes affordable, increasing, from 0 on.
     values : (steps,) the best value of any set of at most that cost.
     """
 
@@ -50,17 +50,17 @@ class Optimum:
     values: Float
 
     def within(self, budgets: Float) -> Float:
-        """The best value of any set that costs at most so much, for each of some budgets."""
+        """Return the best value of any set within each of some budgets."""
         best: Float = self.values[np.searchsorted(self.costs, budgets * SLACK, side="right") - 1]
         return best
 
 
 def best_of_sets(values: Float, costs: Float) -> Optimum:
-    """The optimum over all sets of groups.
+    """Return the optimum over all sets of groups.
 
     Parameters
     ----------
-    values : (2^groups,) value of every set, bit g of the index standing for group g, as `subset_values` gives it.
+    values : (2^groups,) value of every set; bit g of the index marks group g, as in `subset_values`.
     costs : (groups,) cost of each group.
     """
     sets = np.arange(len(values))
@@ -72,11 +72,11 @@ def best_of_sets(values: Float, costs: Float) -> Optimum:
 
 
 def knapsack(values: Float, costs: Index) -> Float:
-    """The best sum of values within each whole budget from 0 to the sum of the costs, (budgets,).
+    """Return the best sum of values within each integer budget from 0 to the sum of the costs, (budgets,).
 
     Parameters
     ----------
-    values, costs : (items,) value and cost, a positive whole number, of each item; an item is taken once at the most.
+    values, costs : (items,) value and cost, a positive integer, of each item; an item is used at most once.
     """
     best = np.zeros(int(costs.sum()) + 1)
     for value, cost in zip(values, costs, strict=True):
@@ -99,17 +99,17 @@ PROBLEMS: tuple[ProblemName, ...] = (
 )
 
 ROWS = 2000
-"""Rows of the problems that are made."""
+"""Number of rows of the synthetic problems."""
 
 
 @dataclass(frozen=True, eq=False)
 class SmallProblem:
-    """A problem to try all sets of.
+    """A problem whose sets are enumerated.
 
     Attributes
     ----------
-    what : in words for the report.
-    gram, groups : the problem, costs as given.
+    what : description in the report.
+    gram, groups : the problem, with its own costs.
     """
 
     what: str
@@ -117,45 +117,49 @@ class SmallProblem:
     groups: FeatureGroups
 
 
-def small_problem(setting: Setting, name: ProblemName, most: int) -> SmallProblem:
-    """A problem of at most `most` groups: of a larger data set the cheapest groups."""
-    if name in _MADE:
-        X, y, sizes = _MADE[name](np.random.default_rng([setting.seed, PROBLEMS.index(name)]), most)
-        made = [_group(g, size) for g, size in enumerate(sizes)]
-        groups = recosted(FeatureGroups(groups=tuple(made)), drawn_costs(np.random.default_rng(setting.seed), most, 0))
-        return SmallProblem(f"made: {len(groups)} groups of {X.shape[1]} features", Gram.of(moments_of(X, y)), groups)
+def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> SmallProblem:
+    """Return a problem of at most `max_groups` groups: the cheapest groups of a larger data set."""
+    if name in _SYNTHETIC:
+        X, y, sizes = _SYNTHETIC[name](np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
+        built = [_group(g, size) for g, size in enumerate(sizes)]
+        groups = recosted(
+            FeatureGroups(groups=tuple(built)), drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
+        )
+        return SmallProblem(
+            f"synthetic: {len(groups)} groups of {X.shape[1]} features", Gram.of(moments_of(X, y)), groups
+        )
     data = load_set(_SETS[name], setting)
     if name == "yahoo_sample":
         data = regrouped(data, 20, np.random.default_rng([setting.seed, 20]))
-    few = cheapest(data, most)
-    left = "" if few is data else f"; its {most} cheapest groups, {few.X.shape[1]} features"
-    return SmallProblem(data.what + left, Gram.of(moments_of(few.X, few.y)), few.groups)
+    few = cheapest(data, max_groups)
+    selection = "" if few is data else f"; its {max_groups} cheapest groups, {few.X.shape[1]} features"
+    return SmallProblem(data.what + selection, Gram.of(moments_of(few.X, few.y)), few.groups)
 
 
-def cheapest(data: RealSet, most: int) -> RealSet:
-    """The cheapest groups of a data set, in the order of its groups file."""
-    if len(data.groups) <= most:
+def cheapest(data: RealSet, max_groups: int) -> RealSet:
+    """Return the cheapest groups of a data set, in the order of its groups file."""
+    if len(data.groups) <= max_groups:
         return data
-    kept = sorted(np.argsort(data.groups.costs, kind="stable")[:most].tolist())
-    columns = np.concatenate([np.arange(s.start, s.stop) for s in (data.groups.slices[g] for g in kept)])
-    groups = FeatureGroups(cost_unit=data.groups.cost_unit, groups=tuple(data.groups.groups[g] for g in kept))
+    selected = sorted(np.argsort(data.groups.costs, kind="stable")[:max_groups].tolist())
+    columns = np.concatenate([np.arange(s.start, s.stop) for s in (data.groups.slices[g] for g in selected)])
+    groups = FeatureGroups(cost_unit=data.groups.cost_unit, groups=tuple(data.groups.groups[g] for g in selected))
     return RealSet(data.name, data.what, groups, data.X[:, columns], data.y, data.part, data.splits)
 
 
 def drawn_costs(rng: np.random.Generator, count: int, number: int) -> Float:
-    """Random costs: in turns whole numbers, of which the least is there twice, and any numbers from 1 to 100."""
+    """Return random costs: alternately integers with the smallest occurring twice, and any numbers from 1 to 100."""
     if number % 2 == 0:
-        whole = rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0], count)
-        whole[rng.choice(count, 2, replace=False)] = 1.0
-        return whole
+        integers = rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0], count)
+        integers[rng.choice(count, 2, replace=False)] = 1.0
+        return integers
     drawn: Float = np.exp(rng.uniform(0.0, np.log(100.0), count))
     return drawn
 
 
 def recosted(groups: FeatureGroups, costs: Float) -> FeatureGroups:
-    """The same groups at other costs."""
-    made = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
-    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(made))
+    """Return the same groups at other costs."""
+    built = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built))
 
 
 def _group(g: int, size: int) -> FeatureGroup:
@@ -163,13 +167,13 @@ def _group(g: int, size: int) -> FeatureGroup:
 
 
 def _nearly_independent(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Single features that share next to nothing."""
+    """Return single features that are nearly independent."""
     X = rng.normal(size=(ROWS, count)) + 0.2 * rng.normal(size=(ROWS, 1))
     return X, X @ rng.normal(size=count) + rng.normal(size=ROWS), [1] * count
 
 
 def _one_cause(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Single features with one cause in common, which the response is blind to: each helps only beside others."""
+    """Return single features with a common cause that the response does not depend on: each helps only with others."""
     common = rng.normal(size=(ROWS, 1))
     X = rng.normal(size=(ROWS, count)) + 2.0 * common
     weights = rng.normal(size=count)
@@ -177,14 +181,14 @@ def _one_cause(rng: np.random.Generator, count: int) -> tuple[Float, Float, list
 
 
 def _families(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Groups of ten looks at one quantity each, and the quantities are alike."""
+    """Return groups of ten measurements of one quantity each, with correlated quantities."""
     size = 10
     quantity = rng.normal(size=(ROWS, count)) * 0.4 + rng.normal(size=(ROWS, 1))
     X = np.repeat(quantity, size, axis=1) + 1.2 * rng.normal(size=(ROWS, count * size))
     return X, quantity @ rng.normal(size=count) + rng.normal(size=ROWS), [size] * count
 
 
-_MADE: dict[str, Callable[[np.random.Generator, int], tuple[Float, Float, list[int]]]] = {
+_SYNTHETIC: dict[str, Callable[[np.random.Generator, int], tuple[Float, Float, list[int]]]] = {
     "nearly independent": _nearly_independent,
     "one cause": _one_cause,
     "families": _families,

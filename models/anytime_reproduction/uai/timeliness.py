@@ -1,11 +1,7 @@
-"""What the UAI paper claims of the methods' timeliness, and how a measured difference is judged by it.
-
-Timeliness of all methods on one problem after another: the runs of Tables 1 and 2.
-
-Tables 1 and 2 of the UAI paper: the timeliness of all methods on held-out rows.
+"""Tables 1 and 2 of the UAI paper: the timeliness of all methods on held-out rows, and the paper's claims about it.
 
 Table 2 is measured on rankings that are smaller than the paper's, at the paper's penalty and at the one that validation
-chooses; and once more where rows abound, so that a difference is the method's and not the sample's.
+chooses. It is also measured on a table with many rows, so that a difference is due to the method and not the sample.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.compare import Comparison, Measured, compare
+from anytime.evaluation.compare import Comparison, MethodCurve, compare
 from anytime.groups import FeatureGroups
 from anytime_reproduction.experiment import (
     Cell,
@@ -50,12 +46,12 @@ __all__ = [
 ]
 
 ROUNDING = 1e-9
-"""Differences of timeliness under this are none."""
+"""Differences of timeliness below this count as 0."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper's word that one method is at least as timely as another, or more."""
+    """The paper's claim that one method is at least as timely as another, or more timely."""
 
     better: str
     worse: str
@@ -63,18 +59,18 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """The claim in short."""
+        """Return the claim in short."""
         return f"{self.better} {'>' if self.strictly else '>='} {self.worse}"
 
     def difference(self, values: Mapping[str, Many[float]]) -> Estimate:
-        """How much better it was, paired over the runs, by the timeliness of each method's runs."""
+        """Return the paired difference over the runs, given the timeliness of each method's runs."""
         return Estimate.of_difference(values[self.better], values[self.worse])
 
     def judged(self, difference: Estimate) -> bool | None:
-        """Whether a paired difference agrees, by its 95 % interval; None where it cannot tell.
+        """Return whether a paired difference agrees, by its 95 % interval; None if undecided.
 
-        At least as good: the interval does not lie below 0 whole. Better: it lies above 0 whole; it refutes that where
-        no part of it is above 0.
+        "At least as good" agrees unless the interval lies entirely below 0. "Better" agrees if it lies entirely above
+        0, and is refuted if no part of it is above 0.
         """
         if difference.error is None:
             return None
@@ -99,27 +95,27 @@ ORDER = (
 
 
 def listed(differences: Mapping[str, Estimate]) -> str:
-    """Differences by label, in a line."""
+    """Return differences by label, in one line."""
     return ", ".join(f"{label} {d.mean:+.4f} ± {d.error or 0.0:.4f}".strip() for label, d in differences.items())
 
 
 def ranged(differences: Mapping[str, Estimate]) -> str:
-    """From which difference to which."""
+    """Return the range of the differences."""
     means = sorted(difference.mean for difference in differences.values())
     return f"{means[0]:+.4f}" if len(means) == 1 else f"{means[0]:+.4f} to {means[-1]:+.4f}"
 
 
 def measure_sets(setting: Setting, split: int) -> Result:
-    """One of the disjoint sets of AGRICULTURAL's stand-in, held out, in the groups as they are."""
+    """Return the timeliness with one of the disjoint sets of AGRICULTURAL's stand-in held out, in its own groups."""
     data = load_set("kddcup99", setting)
     part = data.split(split)
     return _collected([compare(part.gram, data.groups, 1e-7, part.held, 0.97)])
 
 
 def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int, alpha: float | None) -> Result:
-    """Random groupings of one size on one set, each the mean over its splits; `alpha` None: what validation chooses.
+    """Return the timeliness of random groupings of one size on one set, each averaged over its splits.
 
-    Where all groupings are the same one, its splits are the runs.
+    `alpha` None uses the validated penalty. If all groupings are the same, its splits are the runs.
     """
     data = load_set(name, setting)
     moments = data.moments()
@@ -129,11 +125,11 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     for grouping in range(groupings):
         groups, order = numbered_grouping(setting, data.groups, size, grouping)
         key = _key(groups)
-        if key not in compared:  # features that cost the same may be too few for another grouping
+        if key not in compared:  # with few features of equal cost, groupings may repeat
             reordered = [part.ordered(order) for part in parts]
             compared[key] = [compare(s.gram, groups, penalty, s.held, 0.99) for s in reordered]
     found = list(compared.values())
-    if len(found) == 1:  # then the splits are what varies
+    if len(found) == 1:  # then the splits are the runs
         found = [[comparison] for comparison in found[0]]
     runs = [_collected(comparisons) for comparisons in found]
     sides = {side: by_method(runs, side) for side in ("train", "test")}
@@ -141,15 +137,15 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
 
 
 def _key(groups: FeatureGroups) -> str:
-    """Name of a grouping, whatever the order of its groups and features."""
+    """Return a name of a grouping, independent of the order of its groups and features."""
     members = sorted(",".join(sorted(group.features)) for group in groups.groups)
     return hashlib.sha256(";".join(members).encode()).hexdigest()[:16]
 
 
 def _collected(compared: list[Comparison]) -> Result:
-    """Timeliness by side and method, means over splits."""
+    """Return the timeliness by side and method, averaged over splits."""
 
-    def mean(curves: list[Measured]) -> float:
+    def mean(curves: list[MethodCurve]) -> float:
         return float(np.mean([curve.timeliness for curve in curves]))
 
     return {
@@ -159,14 +155,14 @@ def _collected(compared: list[Comparison]) -> Result:
 
 
 def by_method(runs: Iterable[Result], side: str) -> dict[str, list[float]]:
-    """Timeliness of the runs by method, on one side."""
+    """Return the timeliness of the runs by method, on one side."""
     found = list(runs)
     return {method: [run[side][method] for run in found] for method in found[0][side]}
 
 
 GROUP_SIZES = (5, 10, 15, 20)
 GROUPINGS = 10
-"""Random groupings of each size."""
+"""Number of random groupings of each size."""
 
 COLUMNS = (
     "CS-G-OMP",
@@ -180,16 +176,16 @@ COLUMNS = (
     "Sparse",
     "Doubling",
 )
-"""Methods in the order of the paper's tables; the paper's Sparse is the shrunken one, and it has no Doubling there."""
+"""Methods in the order of the paper's tables; the paper's Sparse is the shrunken one, and its tables lack Doubling."""
 
 MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
-"""Those of them that training makes: oracles are no models, and shrunken weights are not kept."""
+"""Methods that training produces: oracles are not models, and shrunken weights are not stored."""
 
 PUBLISHED_ROWS = 473_134
-"""Training rows of the Yahoo! set that the paper used."""
+"""Training rows of the Yahoo! set in the paper."""
 
 VISIBLE = 5e-5
-"""Differences under this are none in the digits that are shown."""
+"""Differences below this are invisible in the displayed digits."""
 
 PUBLISHED_1 = (0.4406, 0.4086, 0.4340, 0.4073, 0.4525, 0.4551, 0.4508, 0.3997)
 PUBLISHED_2: Mapping[int, tuple[float, ...]] = {
@@ -202,7 +198,7 @@ PUBLISHED_2: Mapping[int, tuple[float, ...]] = {
 
 
 class Case(NamedTuple):
-    """What Table 2 is measured on: a set, and its penalty (None: by validation)."""
+    """A data set of Table 2, and its penalty (None: by validation)."""
 
     label: str
     name: SetName
@@ -256,7 +252,7 @@ def _section_1(setting: Setting, results: Results) -> Section:
     )
     table = Table(
         "table-1",
-        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers are there for the order.",
+        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
         ("method", "published (AGRICULTURAL)", "ours, held out", "ours, training"),
         rows,
     )
@@ -276,14 +272,14 @@ def _section_1(setting: Setting, results: Results) -> Section:
 def _text_1(setting: Setting, sets: int, timeliness: Mapping[str, list[float]]) -> tuple[str, ...]:
     data = load_set("kddcup99", setting)
     losses = {m: Claim("CS-G-OMP", m).difference(timeliness).mean for m in MODELS if m != "CS-G-OMP"}
-    most = max(losses, key=lambda method: losses[method])
+    worst = max(losses, key=lambda method: losses[method])
     alike = [method for method, loss in losses.items() if abs(loss) < VISIBLE]
     return (
         f"Measured on {data.what}; {sets} of the sets held out in turn, trained on the others, alpha 1e-7. The curves "
         "stop where CS-G-OMP reaches 0.97 of its final training value, and the last interval is interpolated, as in "
         "section 5.2.",
-        f"What this teaches: beside CS-G-OMP {most} loses most here, {losses[most]:.4f}; "
-        f"{', '.join(alike) if alike else 'no other method'} can hardly be told from it.",
+        f"Conclusion: compared with CS-G-OMP {worst} loses most here, {losses[worst]:.4f}; "
+        f"{', '.join(alike) if alike else 'no other method'} hardly differs from it.",
     )
 
 
@@ -295,14 +291,14 @@ def _section_2(setting: Setting, results: Results) -> Section:
         by_size = measured[case.label] = _unlike({s: results[f"{case.label}-{s}"] for s in _sizes(setting)})
         tables += [_table_2(case, by_size, setting), _differences_2(case.label, by_size)]
         findings += _findings(f"{case.label}: ", {f"s={size}": result for size, result in by_size.items()})
-        if case.alpha is not None:  # else F in training has the penalty in it, and that of shrunken weights has not
+        if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
             findings.append(_training_finding(case.label, by_size))
         findings += _shrinkage(case.label, by_size)
     return Section(tuple(findings), _text_2(setting, measured), tuple(tables))
 
 
 def _unlike(by_size: dict[int, Result]) -> dict[int, Result]:
-    """Sizes that make other groups than a smaller one does."""
+    """Return the sizes that give other groups than a smaller size does."""
     first: dict[tuple[str, ...], int] = {}
     for size, result in by_size.items():
         first.setdefault(tuple(result["groupings"]), size)
@@ -322,10 +318,10 @@ def _table_2(case: Case, by_size: Mapping[int, Result], setting: Setting) -> Tab
     what = f"{case.label}: 0.99-timeliness on held-out rows by group size, {alpha}: {measured_on}."
     single = [f"s={size}" for size, result in by_size.items() if len(result["groupings"]) == 1]
     if single:
-        what += f" There is one grouping only at {', '.join(single)}: errors are over the splits."
+        what += f" At {', '.join(single)} all groupings are the same: errors are over the splits."
     left_out = [f"s={size}" for size in _sizes(setting) if size not in by_size]
     if left_out:
-        what += f" {', '.join(left_out)} makes no other groups."
+        what += f" {', '.join(left_out)} gives the same groups as a smaller size."
     return Table(
         f"table-2-{case.label}", what, ("method", *columns), tuple(zip(COLUMNS, *columns.values(), strict=True))
     )
@@ -346,35 +342,32 @@ def _differences_2(label: str, by_size: Mapping[int, Result]) -> Table:
 
 
 def _training_finding(label: str, by_size: Mapping[int, Result]) -> Finding:
-    """Whether the order holds on the rows that were learned from, where no sample is in the way."""
-    kept = [c.judged(c.difference(r["train"])) for r in by_size.values() for c in ORDER]
-    words = (
-        f"{label}, on the training rows: {kept.count(True)} of {len(kept)} comparisons come out as the paper found them"
-    )
-    return Finding(words, _all(kept))
+    """Return a finding on whether the order is valid on the training rows, which exclude sampling effects."""
+    verdicts = [c.judged(c.difference(r["train"])) for r in by_size.values() for c in ORDER]
+    words = f"{label}, on the training rows: {verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
+    return Finding(words, _all(verdicts))
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[int, Result]]) -> tuple[str, ...]:
     rankings = f"{load_set('yahoo_sample', setting).what}, and {load_set('mq2008', setting).what}"
     rows = int((load_set("yahoo_sample", setting).part == 0).sum())
     few = (
-        f"The paper's penalty, 1e-5, was chosen by validation for {PUBLISHED_ROWS:,} rows; here are {rows:,}. So the "
-        "paper's own step is taken too: yahoo-validated has the penalty that cross-validation chooses on the rows at "
-        "hand; and the training rows, where no sample is in the way, are judged by themselves.",
-        "Oracles sort the gains on the held-out rows, noise among them: where rows are few they stand above every "
-        "method.",
+        f"The paper's penalty, 1e-5, was chosen by validation for {PUBLISHED_ROWS:,} rows; here are {rows:,}. The "
+        "paper's own step is therefore repeated: yahoo-validated has the penalty that cross-validation chooses on "
+        "these rows. The training rows, which exclude sampling effects, are judged separately.",
+        "Oracles sort the gains on the held-out rows, including noise: with few rows they are above every method.",
     )
     return (
         f"Measured on {rankings}; random groups of features that cost the same, curves up to where CS-G-OMP reaches "
         "0.99 of its final training value. A claim agrees where the 95 % interval of the paired difference over the "
-        "groupings allows it (>=), or lies on its side whole (>), at every size.",
+        "groupings allows it (>=), or lies entirely on its side (>), at every size.",
         *(few if rows < PUBLISHED_ROWS else ()),
         _lesson(measured),
     )
 
 
 def _lesson(measured: Mapping[str, Mapping[int, Result]]) -> str:
-    """Which model is most timely how often, what forgetting costs loses, and what validation gains; held out."""
+    """Return a conclusion from held-out rows: the best model, the loss of cost-blindness, the gain of validation."""
     problems = [result["test"] for by_size in measured.values() for result in by_size.values()]
     best = [max(MODELS, key=lambda method: float(np.mean(test[method]))) for test in problems]
     often = max(set(best), key=lambda method: (best.count(method), method))
@@ -384,8 +377,8 @@ def _lesson(measured: Mapping[str, Mapping[int, Result]]) -> str:
         for size, result in measured["yahoo-validated"].items()
     ]
     return (
-        f"What this teaches: on {len(problems)} problems (sets and group sizes) the model of best timeliness is most "
-        f"often {often} ({best.count(often)} times), CS-G-FR {best.count('CS-G-FR')} times; to forget the costs loses "
+        f"Conclusion: on {len(problems)} problems (sets and group sizes) the model with the best timeliness is most "
+        f"often {often} ({best.count(often)} times), CS-G-FR {best.count('CS-G-FR')} times; ignoring the costs loses "
         f"in {sum(loss > 0 for loss in blind)} of them, {np.mean(blind):.4f} on average; the validated penalty "
         f"changes CS-G-FR on yahoo by {min(gained):+.4f} to {max(gained):+.4f}."
     )
@@ -396,7 +389,7 @@ def _published(row: tuple[float, ...], claim: Claim) -> float:
 
 
 def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> list[Finding]:
-    """One line on all claims that agree on held-out rows, and one on each that does not, or cannot be told.
+    """Return one finding on all claims that agree on held-out rows, and one on each that does not or is undecided.
 
     Parameters
     ----------
@@ -421,13 +414,13 @@ def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[
 
 
 def _all(verdicts: Iterable[bool | None]) -> bool | None:
-    """Whether all agree; None where none differs, but some cannot be told."""
+    """Return whether all agree; None if none disagrees but some are undecided."""
     found = list(verdicts)
     return False if False in found else None if None in found else True
 
 
 def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
-    """Where shrunken weights are ahead of CS-G-OMP: whether it is their order, by refitting in that order."""
+    """Return a finding, where shrunken weights lead CS-G-OMP, on whether their order explains it, by refitting."""
     shrunken, refitted = (
         Claim("Sparse (shrunken)", "CS-G-OMP", strictly=True),
         Claim("Sparse", "CS-G-OMP", strictly=True),
@@ -439,7 +432,7 @@ def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
     why = (
         "its order alone does not explain it: refitted in that order it has no lead"
         if not ahead
-        else "the order has a part in it"
+        else "the order explains part of it"
     )
     words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {listed(found)}"
     return [Finding(f"{words}; where Sparse (shrunken) leads, {why}")]

@@ -1,8 +1,7 @@
-"""The clock of the experiment on training time: every way of selecting, measured side by side in one process.
+"""Training time of CS-G-FR and CS-G-OMP, the paper's method and ours (Figure 2 of the paper).
 
-Times are the processor's: on a machine that others use, the clock on the wall tells of them too.
-
-Training time of CS-G-FR and CS-G-OMP, the paper's way and ours, measured side by side (Figure 2 of the paper).
+All ways of selecting are measured in turns in one process. Times are processor times: wall-clock time on a shared
+machine would include the work of others.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ ALPHA = 1e-5
 
 ROWS = 20_000
 WORK = 3e11
-"""Rows trained on, and the multiplications of literal FR that keep them fewer: about rows D^2 J^2 / 12 of them."""
+"""Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
 
 METHODS: tuple[Method, ...] = ("fr", "omp")
 
 WAYS = ("FR, rows", "OMP, rows", "FR, products", "OMP, products", "FR, ours", "OMP, ours")
-"""Which method, and how: literally from the rows, literally from the products X'X and X'Y, or in one sweep."""
+"""Method and computation: literal from the rows, literal from the products X'X and X'Y, or in one sweep (ours)."""
 
 
 def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> LiteralPath:
-    """Our search as `sequence` makes it, with the time at which each group was selected."""
+    """Run our search as `sequence` does, and record the time at which each group was selected."""
     start = time.process_time()
     criterion = CRITERIA[method](gram)
     sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
@@ -61,14 +60,14 @@ def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> LiteralPath:
 
 
 class _Clocked:
-    """Least squares with a clock."""
+    """Least-squares search with a clock."""
 
     def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
         self._sweep, self.candidates = sweep, candidates
         self._explained = 0.0
         self.stamps: list[float] = []
 
-    def take(self, adds: tuple[int, ...]) -> float:
+    def select(self, adds: tuple[int, ...]) -> float:
         self._explained += sum(self._sweep.select(group) for group in adds)
         self.stamps.append(time.process_time())
         return self._explained
@@ -77,7 +76,7 @@ class _Clocked:
 def timed(
     setting: Setting, data: Literal["yahoo_sample", "kddcup99"], size: int | None, turns: int, turns_of_rows: int
 ) -> Result:
-    """Time every way on one problem, in turns, on one BLAS thread; what `sequence` itself takes is beside it."""
+    """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself."""
     X, y, groups = _problem(setting, data, size)
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
@@ -108,7 +107,7 @@ def timed(
 
 
 def counted(groups: FeatureGroups, order: Index) -> float:
-    """Products X_G'X_G of literal FR over those of literal OMP: a quarter of the number of groups, were they equal."""
+    """Return the products X_G'X_G of literal FR over those of literal OMP: a quarter of the number of equal groups."""
     sizes = np.array([len(group.features) for group in groups.groups], dtype=np.float64)[order]
     chosen = np.cumsum(sizes)
     of_fr = sum(float(np.square(chosen[k] - sizes[k] + sizes[k:]).sum()) for k in range(len(sizes)))
@@ -116,16 +115,16 @@ def counted(groups: FeatureGroups, order: Index) -> float:
 
 
 def grown(setting: Setting, features: int, turns: int) -> Result:
-    """Time our two methods on a problem of so many correlated features in groups of ten, products given."""
+    """Time our two methods on a problem of that many correlated features in groups of ten, with given products."""
     rng = np.random.default_rng([setting.seed, features])
     X = rng.normal(size=(2 * features, features)) + rng.normal(size=(2 * features, 1))
     y = X @ rng.normal(size=features) + rng.normal(size=len(X))
     names = [f"x{j}" for j in range(features)]
-    made = [
+    synthetic = [
         FeatureGroup(name=f"g{j}", features=tuple(names[j : j + 10]), cost=float(rng.uniform(1, 10)))
         for j in range(0, features, 10)
     ]
-    groups = FeatureGroups(groups=tuple(made))
+    groups = FeatureGroups(groups=tuple(synthetic))
     fastest: dict[str, float] = {}
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
@@ -137,7 +136,7 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
 
 
 def _fastest(paths: Many[LiteralPath]) -> Float:
-    """Seconds until each group was selected, by the fastest time of each step: what else the machine did is out."""
+    """Return seconds until each group was selected, from the fastest time of each step, which excludes other load."""
     steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
     seconds: Float = np.cumsum(steps)
     return seconds
@@ -146,7 +145,7 @@ def _fastest(paths: Many[LiteralPath]) -> Float:
 def _in_turns(
     ways: Mapping[str, tuple[Callable[[], LiteralPath], int]], others: Mapping[str, Callable[[], object]], turns: int
 ) -> tuple[dict[str, list[LiteralPath]], dict[str, float]]:
-    """Paths of each way, made as often as it says, and the fewest seconds of the others, so that moods strike alike."""
+    """Return the paths of each way, as often as specified, and the fewest seconds of the others, alternating them."""
     paths: dict[str, list[LiteralPath]] = {name: [] for name in ways}
     totals: dict[str, float] = {}
     for turn in range(turns):
@@ -164,8 +163,8 @@ def _problem(
     data = load_set(name, setting)
     if size is not None:
         data = regrouped(data, size, np.random.default_rng([setting.seed, size]))
-    most = min(ROWS, int(12 * WORK / (data.X.shape[1] * len(data.groups)) ** 2))
-    rows = np.flatnonzero(data.part == 0)[:most]
+    limit = min(ROWS, int(12 * WORK / (data.X.shape[1] * len(data.groups)) ** 2))
+    rows = np.flatnonzero(data.part == 0)[:limit]
     return data.X[rows], data.y[rows], data.groups
 
 
@@ -176,7 +175,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _agreement(paths: dict[str, LiteralPath], method: str) -> Result:
-    """Whether the literal ways took the same groups in the same order, and how far their F is from ours."""
+    """Return whether the literal ways select the same groups in order, and their largest difference in F from ours."""
     ours = paths[f"{method}, ours"]
     literal = [paths[f"{method}, {way}"] for way in ("products", "rows")]
     return {
@@ -187,17 +186,17 @@ def _agreement(paths: dict[str, LiteralPath], method: str) -> Result:
 
 TURNS, TURNS_OF_ROWS = 15, 2
 QUICK_TURNS = 3
-"""Times that each way is measured, in turns; the fastest time of each step counts."""
+"""Number of measurements of each way, in turns; the fastest time of each step counts."""
 
 AGREE = 1e-8
-"""F of two ways that differ by no more are the same."""
+"""Values of F that differ by at most this are equal."""
 
 SIZES = (2, 5, 10, 15, 20)
-"""Group sizes; at 2 the public sample of Yahoo has as many groups as the whole has at 5."""
+"""Group sizes; at 2 the public sample of Yahoo has as many groups as the full data set has at 5."""
 
 MADE = (250, 500, 1000, 2000)
 QUICK_MADE = (100, 200)
-"""Features of problems that are made, in groups of ten."""
+"""Numbers of features of the synthetic problems, in groups of ten."""
 
 
 def _runs(setting: Setting) -> Many[Run]:
@@ -218,33 +217,32 @@ def _ratio(result: Result, first: str, second: str) -> float:
     return float(result["seconds"][first][-1] / result["seconds"][second][-1])
 
 
-def _saved(result: Result, literal: str, *more: str) -> float:
-    """A literal way as a multiple of our whole `sequence` by FR, and of more beside it."""
+def _speedup(result: Result, literal: str, *more: str) -> float:
+    """Return the time of a literal way as a multiple of our complete `sequence` by FR plus the named extras."""
     return float(result["seconds"][literal][-1] / sum(result["totals"][name] for name in ("FR, whole", *more)))
 
 
 def _section(setting: Setting, every: Results) -> Section:
-    made = {name: result for name, result in every.items() if name.startswith("made-")}
-    results = {name: result for name, result in every.items() if name not in made}
+    synthetic = {name: result for name, result in every.items() if name.startswith("made-")}
+    results = {name: result for name, result in every.items() if name not in synthetic}
     real = setting.data is not None or setting.yahoo is not None
     drawn = [name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in results]
     drawn = [drawn[0], drawn[-1]]
     return Section(
-        (_same(results), _factor(results), _paper(results, real), _ours(results, made)),
+        (_same(results), _factor(results), _paper(results, real), _ours(results, synthetic)),
         (
-            "The paper pays for CS-G-FR with a new model for every candidate at every step, so that CS-G-OMP is to be "
-            "had for a small part of its training time. We keep the factor of the covariance and take off all else "
-            "what each selected group explains: the exact gains of the candidates then come from blocks that are at "
-            "hand.",
-            f"What this means: use method fr. It chooses by the objective itself, and whole training takes "
-            f"{_whole(results):.2g} times that of OMP at the most, the pass over the rows counted.",
+            "In the paper, CS-G-FR builds a new model for every candidate at every step, so CS-G-OMP needs only a "
+            "small "
+            "part of its training time. We store the factor of the covariance and subtract from all remaining columns "
+            "what each selected group explains: the exact gains of the candidates then come from stored blocks.",
+            f"Conclusion: use method fr. It selects by the objective itself, and the complete training takes at most "
+            f"{_complete_ratio(results):.2g} times as long as OMP, including the pass over the rows.",
             "All ways were measured in turns in one process on one BLAS thread, in processor time, and the fastest "
-            "time of each step counts; seconds are this machine's, the ratios are what to compare. The literal way "
-            "starts from the rows, as the paper's count of operations has it, or, kinder, from the products X'X that "
-            "are made once; ours starts from the products, and where it is set against the rows, making them is "
-            "counted.",
-            f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, {ROWS:,} rows at the most, and on "
-            "problems that are made.",
+            "time of each step counts. Seconds depend on the machine; compare the ratios. The literal way starts "
+            "from the rows, as in the paper's count of operations, or, with an advantage, from the products X'X "
+            "computed once. Ours starts from the products; in comparisons with the rows, computing them is included.",
+            f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, at most {ROWS:,} rows, and on "
+            "synthetic problems.",
         ),
         (_table(results),),
         (
@@ -258,8 +256,8 @@ def _section(setting: Setting, every: Results) -> Section:
     )
 
 
-def _whole(results: Results) -> float:
-    """The largest ratio of FR to OMP with the making of the moments."""
+def _complete_ratio(results: Results) -> float:
+    """Return the largest ratio of FR to OMP, including the accumulation of the moments."""
     largest: float = max(
         (r["totals"]["FR, whole"] + r["totals"]["moments"]) / (r["totals"]["OMP, whole"] + r["totals"]["moments"])
         for r in results.values()
@@ -268,44 +266,44 @@ def _whole(results: Results) -> float:
 
 
 def _same(results: Results) -> Finding:
-    found = [(name, method, told) for name, r in results.items() for method, told in r["same"].items()]
-    unlike = [f"{name} {method}" for name, method, told in found if not told["order"] or told["difference"] > AGREE]
-    widest = max(told["difference"] for *_, told in found)
+    found = [(name, method, match) for name, r in results.items() for method, match in r["same"].items()]
+    unlike = [f"{name} {method}" for name, method, match in found if not match["order"] or match["difference"] > AGREE]
+    widest = max(match["difference"] for *_, match in found)
     return Finding(
         f"Our sequences {'are' if not unlike else 'are not all'} the literal ones, group by group, on all "
         f"{len(found)} paths ({len(results)} problems, FR and OMP, from products and from rows); F differs by "
-        f"{widest:.1g} at the most" + (f"; unlike: {', '.join(unlike)}." if unlike else "."),
+        f"at most {widest:.1g}" + (f"; different: {', '.join(unlike)}." if unlike else "."),
         agrees=not unlike,
     )
 
 
-def _ours(results: Results, made: Results) -> Finding:
+def _ours(results: Results, synthetic: Results) -> Finding:
     ratios = [r["totals"]["FR, whole"] / r["totals"]["OMP, whole"] for r in results.values()]
-    sizes = ", ".join(f"{r['ratio']:.2f} at {r['features']}" for r in made.values())
+    sizes = ", ".join(f"{r['ratio']:.2f} at {r['features']}" for r in synthetic.values())
     return Finding(
-        f"Ours, FR takes {min(ratios):.2g} to {max(ratios):.2g} times as long as OMP from finished products, and "
-        f"at most {_whole(results):.2g} times with the making of the products. On problems that are "
-        f"made, by the number of features: {sizes}."
+        f"Ours, FR takes {min(ratios):.2g} to {max(ratios):.2g} times as long as OMP from given products, and "
+        f"at most {_complete_ratio(results):.2g} times including the computation of the products. On synthetic "
+        f"problems, by the number of features: {sizes}."
     )
 
 
 WITHIN = 2.0
-"""A measured ratio agrees with what is counted within this factor."""
+"""A measured ratio agrees with the counted one within this factor."""
 
 
 def _paper(results: Results, real: bool) -> Finding:
     measured = {name: (_ratio(r, "FR, rows", "OMP, rows"), r["counted"]) for name, r in results.items()}
-    told = "; ".join(
+    entries = "; ".join(
         f"{name} {ratio:.2g} ({results[name]['groups']} groups, by counting {counted:.2g})"
         for name, (ratio, counted) in measured.items()
     )
     off = [name for name, (ratio, counted) in measured.items() if not 1 / WITHIN < ratio / counted < WITHIN]
     return Finding(
         "The paper's way, FR takes many times as long as OMP: published are 25-28 times (Yahoo, s = 5), 15-16 (s = 10) "
-        "and 8 (Agriculture). By the paper's count of operations the ratio depends on the number of groups J alone and "
-        "is about J/4, where groups are alike: 25 and 13 for Yahoo's 501 features, 14 for Agriculture, whose groups "
-        f"are not alike. From the rows we measured {told}."
-        + (f" Not within a factor of {WITHIN:g} of what is counted: {', '.join(off)}." if off else "")
+        "and 8 (Agriculture). By the paper's count of operations the ratio depends on the number of groups J only and "
+        "is about J/4 for equal groups: 25 and 13 for Yahoo's 501 features, 14 for Agriculture, whose groups "
+        f"are unequal. From the rows we measured {entries}."
+        + (f" Not within a factor of {WITHIN:g} of the count: {', '.join(off)}." if off else "")
         + ("" if real else " The problems are stand-ins."),
         agrees=not off if real else None,
     )
@@ -313,19 +311,19 @@ def _paper(results: Results, real: bool) -> Finding:
 
 def _factor(results: Results) -> Finding:
     by_groups = sorted(results.values(), key=lambda result: int(result["groups"]))
-    grows = _saved(by_groups[-1], "FR, products") > _saved(by_groups[0], "FR, products")
-    told = [
-        f"{name} {_saved(r, 'FR, products'):.3g} ({_saved(r, 'FR, rows', 'moments'):.3g})"
+    grows = _speedup(by_groups[-1], "FR, products") > _speedup(by_groups[0], "FR, products")
+    entries = [
+        f"{name} {_speedup(r, 'FR, products'):.3g} ({_speedup(r, 'FR, rows', 'moments'):.3g})"
         for name, r in results.items()
     ]
     return Finding(
-        f"How many times as long as ours the literal FR takes, from products, and from rows (in brackets, ours with "
-        f"the making of the products): {'; '.join(told)}." + (" The more groups, the more is saved." if grows else "")
+        f"Time of the literal FR as a multiple of ours, from products, and from rows (in brackets, ours including "
+        f"the products): {'; '.join(entries)}." + (" The saving grows with the number of groups." if grows else "")
     )
 
 
 def _published(result: Result, name: str) -> str:
-    """The published ratio of about as many groups."""
+    """Return the published ratio for about as many groups."""
     if name.startswith("yahoo") and 85 <= result["groups"] <= 120:
         return "25-28 (s = 5, 100 groups)"
     if name.startswith("yahoo") and 42 <= result["groups"] <= 60:
@@ -343,7 +341,7 @@ def _table(results: Results) -> Table:
         "FR/OMP literal, products",
         "FR/OMP ours",
         "literal FR, products / our FR",
-        "literal FR, rows / our FR with products made",
+        "literal FR, rows / our FR including products",
     )
     rows = tuple(
         (
@@ -354,8 +352,8 @@ def _table(results: Results) -> Table:
             _ratio(r, "FR, rows", "OMP, rows"),
             _ratio(r, "FR, products", "OMP, products"),
             float(r["totals"]["FR, whole"] / r["totals"]["OMP, whole"]),
-            _saved(r, "FR, products"),
-            _saved(r, "FR, rows", "moments"),
+            _speedup(r, "FR, products"),
+            _speedup(r, "FR, rows", "moments"),
         )
         for name, r in results.items()
     )

@@ -1,1 +1,1 @@
-"""Ways by which an open prediction is reached; each translates its messages to events, and answers back."""
+"""Routes of the service; each translates its messages to events of open predictions, and sends their answers."""

@@ -1,4 +1,4 @@
-"""Whether the service is well, and what it measures of itself: routes for probes and scrapes, on whatever port."""
+"""Routes of health probes and metrics, on the main port or the metrics port."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ metrics = APIRouter(tags=["health"], responses=problem_responses(500))
 
 
 class Health(BaseModel):
-    """What a probe is told."""
+    """The response to a liveness probe."""
 
     status: Literal["ok"] = "ok"
 
 
 class Readiness(BaseModel):
-    """What a probe is told of a service that answers; `sessions` is where they live, or why they cannot be reached."""
+    """The response to a readiness probe; `sessions` is the kind of the session store, or why it is unreachable."""
 
     status: Literal["ok", "degraded"]
     sessions: str
@@ -42,16 +42,18 @@ def _handler(request: Request) -> PredictionService:
 
 @probes.get("/livez")
 async def live() -> Health:
-    """Tell whether the process answers."""
+    """Report that the process is alive."""
     return Health()
 
 
 @probes.get("/readyz", response_model=Readiness, responses=problem_responses(422, 503))
 async def ready(
     request: Request,
-    sessions: Annotated[Literal["required"] | None, Query(description="Whether it is of use without sessions.")] = None,
+    sessions: Annotated[
+        Literal["required"] | None, Query(description="Report 503 if the session store is unreachable.")
+    ] = None,
 ) -> Readiness | Response:
-    """Tell whether predictions are begun here; without its sessions a service still answers everything else."""
+    """Report whether the server begins predictions. Without its session store it still serves all other routes."""
     handler, store = _handler(request), cast(SessionStore, request.app.state.sessions)
     if handler.draining:
         return not_ready("the service is stopping")
@@ -61,13 +63,13 @@ async def ready(
     if store.trouble is None:
         return Readiness(status="ok", sessions=store.kind)
     if sessions == "required":
-        return not_ready(f"sessions cannot be reached: {store.trouble}")
+        return not_ready(f"the session store is unavailable: {store.trouble}")
     return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 
 @metrics.get("/metrics", response_class=Response)
 async def scrape(request: Request) -> Response:
-    """Tell what the service measures of itself, as Prometheus reads it, or by `Accept` as OpenMetrics."""
+    """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
     exposition = _handler(request).signals.exposition
     content, media_type = await exposition.write(request.headers.get("accept", ""))
     return Response(content, headers={"content-type": media_type})

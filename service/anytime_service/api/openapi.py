@@ -1,4 +1,4 @@
-"""The OpenAPI document: the framework's own, plus the hot routes that the framework does not look into."""
+"""The OpenAPI document: the framework's document, and the routes whose endpoints are plain ASGI applications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from anytime.inference.answer import Answer
 from anytime.types import Overload, Policy
-from anytime_service.http.auth import need_of
+from anytime_service.http.auth import required_scope
 from anytime_service.schemas.oip_reply import (
     InferModel,
     InferModelState,
@@ -41,21 +41,21 @@ _REF = "#/components/schemas/"
 _PROBLEM_CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
 
 PROBLEMS = {
-    400: "The body or the message cannot be read",
-    401: "A key is needed that holds",
-    403: "The key does not allow this, or the request comes from a page of another site",
-    404: "There is no such model or session",
-    408: "The request has not come in time",
-    409: "That cannot be done now",
+    400: "Malformed body or message",
+    401: "Missing or invalid API key",
+    403: "Insufficient scope of the API key, or a page of an origin that is not allowed",
+    404: "Unknown model or session",
+    408: "Request timeout",
+    409: "Conflict with the current state",
     410: "The session has ended",
     413: "The body is too large",
-    415: "The body is in a form that is not read here",
-    422: "A value cannot be used; `field` names it",
-    426: "This route speaks WebSocket",
+    415: "Unsupported content type or encoding",
+    422: "Invalid value; `field` names it",
+    426: "WebSocket required",
     431: "The head of the request is too large",
-    500: "The server failed",
-    503: "Too much is asked for, open or held, sessions cannot be reached, or no model is loaded; Retry-After tells "
-    "when to ask again",
+    500: "Server failure",
+    503: "The server is overloaded or at a limit, the session store is unreachable, or no model is loaded; Retry-After "
+    "gives the seconds to wait before a retry",
 }
 """Problems that routes document, by status."""
 
@@ -82,12 +82,12 @@ _STRUCTS = (
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Problem responses as a route documents them."""
+    """Return the OpenAPI responses of problems, by status."""
     return {status: {"description": PROBLEMS[status], "content": _PROBLEM_CONTENT} for status in statuses}
 
 
 def _problems(*statuses: int) -> dict[str, Any]:
-    return {str(status): told for status, told in problem_responses(*statuses).items()}
+    return {str(status): response for status, response in problem_responses(*statuses).items()}
 
 
 def _parameter(
@@ -105,28 +105,29 @@ def _ref(struct: type) -> dict[str, str]:
 
 
 _AMOUNT = {"type": "number", "minimum": 0}
-_ANSWERED = {"200": {"description": "The answer; also when the deadline has struck", "content": _content(_ref(Answer))}}
-_ASKING = [
-    _parameter("budget", _AMOUNT, "What the groups used may cost a row, in the model's cost unit; none: no limit."),
-    _parameter("deadline_ms", _AMOUNT, "Time to answer in, from the head of the request."),
+_ANSWERED = {"200": {"description": "The answer; also after the deadline", "content": _content(_ref(Answer))}}
+_PREDICTION_PARAMETERS = [
+    _parameter(
+        "budget", _AMOUNT, "Maximum cost per row of the groups used, in the model's cost unit; default: no limit."
+    ),
+    _parameter("deadline_ms", _AMOUNT, "Deadline of the answer, counted from the head of the request."),
     _parameter(
         "policy",
         {"type": "string", "enum": list(get_args(Policy)), "default": "prefix"},
-        "prefix: the longest complete prefix; arrived: the optimum for whatever set has arrived (`approximate` for a "
-        "likelihood), where `policies` of the model has it.",
+        "prefix: the longest complete prefix; arrived: the optimum for the set of groups received (`approximate` for a "
+        "likelihood), if `policies` of the model lists it.",
     ),
-    _parameter("ranking", {"type": "boolean", "default": False}, "Also give the order of the rows."),
+    _parameter("ranking", {"type": "boolean", "default": False}, "Also return the order of the rows, best first."),
     _parameter(
         "overload",
         {"type": "string", "enum": list(get_args(Overload)), "default": "refuse"},
-        "Where more is asked for than can be answered in time: be refused with 503, or told the base rate at once "
-        "(prior), with `reason` overload.",
+        "Response of an overloaded server: 503 (refuse), or at once the base rate (prior), with `reason` overload.",
     ),
-    _parameter("Request-Timeout-Ms", _AMOUNT, "A deadline too; the smallest counts.", "header"),
+    _parameter("Request-Timeout-Ms", _AMOUNT, "A further deadline; the shortest applies.", "header"),
     _parameter(
         "grpc-timeout",
         {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
-        "A deadline too; the smallest counts.",
+        "A further deadline; the shortest applies.",
         "header",
     ),
 ]
@@ -137,16 +138,21 @@ PREDICT_OPERATION: dict[str, Any] = {
     "tags": ["predictions"],
     "summary": "Predict from the groups of one body",
     "description": "The best prediction that the groups in the body allow within the budget. A body of JSON or "
-    "MessagePack counts when it is whole; of lines (`application/x-ndjson`), each counts when it comes. When the "
-    "deadline strikes, the answer is the best from what counts, at once: 200, with `complete` false. In MessagePack "
-    "the values of a group may be `{dtype: 'f4' or 'f8', values: bytes}`, little-endian, row after row.",
+    "MessagePack counts when it is complete. Each line of a body of lines (`application/x-ndjson`) counts as soon as "
+    "it is received. When the deadline expires, the server at once sends the best answer from the groups received: "
+    "200, with `complete` false. In MessagePack the values of a group may be `{dtype: 'f4' or 'f8', values: bytes}`, "
+    "little-endian, row after row.",
     "parameters": [
-        *_ASKING,
-        _parameter("model", {"type": "string"}, "Name of the model, or name@version; not needed if there is one."),
+        *_PREDICTION_PARAMETERS,
+        _parameter(
+            "model",
+            {"type": "string"},
+            "Name of the model, or name@version; optional if there is only one.",
+        ),
         _parameter(
             "rows",
             {"type": "integer", "minimum": 1},
-            "Rows of the body, so that an answer that leaves before its end has as many; else it has one.",
+            "Number of rows in the body. An answer sent before the body is received has this many rows; default 1.",
         ),
     ],
     "requestBody": {
@@ -160,11 +166,11 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
     "create": {
         "operationId": "create_session",
         "tags": ["sessions"],
-        "summary": "Begin a session, to which groups are posted as they are computed",
+        "summary": "Create a session, to which the client posts groups as it computes them",
         "requestBody": {"required": False, "content": _content(_ref(SessionRequest))},
         "responses": {
             "201": {
-                "description": "The session; it ends when it has not been used for a while",
+                "description": "The session; it ends after it has been idle for `expires_in_s`",
                 "content": _content(_ref(SessionCreated)),
                 "headers": {"Location": {"schema": {"type": "string"}}},
             }
@@ -174,36 +180,40 @@ SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
     "groups": {
         "operationId": "post_groups",
         "tags": ["sessions"],
-        "summary": "Hand over groups: all of them, or none if one is refused",
+        "summary": "Store groups in a session: all of them, or none if one is invalid",
         "parameters": [_SESSION_ID],
         "requestBody": {
             "required": True,
             "content": _content({"type": "object", "additionalProperties": msgspec.json.schema(Values)}),
         },
-        "responses": {"200": {"description": "The groups were taken", "content": _content(_ref(SessionTook))}}
+        "responses": {"200": {"description": "The groups are stored", "content": _content(_ref(SessionTook))}}
         | _problems(400, 404, 408, 410, 413, 415, 422, 500, 503),
     },
     "predict": {
         "operationId": "predict_session",
         "tags": ["sessions"],
         "summary": "Predict from the groups of a session",
-        "description": "At once; with a deadline, when it strikes or the budget's prefix is complete.",
-        "parameters": [_SESSION_ID, *_ASKING],
+        "description": "The server answers at once. With a deadline, it answers when the deadline expires or when the "
+        "prefix that the budget allows is complete.",
+        "parameters": [_SESSION_ID, *_PREDICTION_PARAMETERS],
         "responses": _ANSWERED | _problems(404, 410, 415, 422, 500, 503),
     },
     "predict_query": {
         "operationId": "predict_session_by_query",
         "tags": ["sessions"],
         "summary": "The same as GET /sessions/{id}/predict",
-        "parameters": [_parameter("session", {"type": "string"}, "Id of the session.", required=True), *_ASKING],
+        "parameters": [
+            _parameter("session", {"type": "string"}, "Id of the session.", required=True),
+            *_PREDICTION_PARAMETERS,
+        ],
         "responses": _ANSWERED | _problems(404, 410, 415, 422, 500, 503),
     },
     "delete": {
         "operationId": "delete_session",
         "tags": ["sessions"],
-        "summary": "End a session; those who wait are answered",
+        "summary": "Delete a session; the server answers its open predictions",
         "parameters": [_SESSION_ID],
-        "responses": {"204": {"description": "It has ended, and stays so"}} | _problems(404, 410, 500, 503),
+        "responses": {"204": {"description": "The session is deleted"}} | _problems(404, 410, 500, 503),
     },
 }
 
@@ -214,8 +224,8 @@ STREAM_OPERATION: dict[str, Any] = {
     "description": "Open it as a WebSocket. Text frames are JSON, binary frames MessagePack, with the same fields. "
     "The client sends `BeginFrame`, `GroupFrame` (in MessagePack `values` may be bytes, with `dtype` f4 or f8) and "
     "`EndFrame`; the server sends `ErrorFrame`, and the fields of `Answer` with `type` answer or update, and `id`. "
-    "Every prediction has an id of its own. A group after its answer is dropped. A page, which cannot send a key as a "
-    "header, offers it as a second subprotocol: `anytime.key.` and the key, percent-encoded.",
+    "Every prediction has a unique id. The server discards groups that arrive after the answer. A page cannot send the "
+    "API key as a header; it offers a second subprotocol: `anytime.key.` and the key, percent-encoded.",
     "x-websocket": {
         "subprotocol": "anytime.v1",
         "client": [_ref(BeginFrame), _ref(GroupFrame), _ref(EndFrame)],
@@ -234,24 +244,24 @@ STREAM_OPERATION: dict[str, Any] = {
 
 
 class AnytimeAPI(FastAPI):
-    """FastAPI whose document also has the routes whose endpoints carry an `operation` of their own.
+    """FastAPI application whose document also contains the routes whose endpoints have an attribute `operation`.
 
     Attributes
     ----------
-    keyed : whether keys are needed; else the document tells that they may be left out.
-    entrance : makes what stands before everything, the framework's own error handling too; None for nothing.
+    keyed : whether keys are required; if not, the document declares them optional.
+    entrance : wraps the complete stack, the framework's error handling included; None for no wrapper.
     """
 
     keyed = False
     entrance: Callable[[ASGIApp], ASGIApp] | None = None
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Put together what a request passes through."""
+        """Return the middleware stack, wrapped by `entrance`."""
         stack = super().build_middleware_stack()
         return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
-        """Build the OpenAPI document."""
+        """Return the OpenAPI document."""
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")
@@ -269,13 +279,13 @@ class AnytimeAPI(FastAPI):
         return document
 
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
-        """Tell of an operation what it needs of who asks."""
+        """Return an operation with its security requirement and the problems of authentication."""
         problem = InferProblem if path.startswith("/v2") else Problem
         content = {MEDIA_TYPE: {"schema": _ref(problem)}}
-        if need_of(method.upper(), path) == "open":
+        if required_scope(method.upper(), path) == "open":
             statuses: tuple[int, ...] = (403,)
         else:
             statuses = (401, 403)
             operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
-        told = {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
-        return {**operation, "responses": {**operation["responses"], **told}}
+        refusals = {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
+        return {**operation, "responses": {**operation["responses"], **refusals}}

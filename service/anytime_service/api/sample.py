@@ -1,4 +1,4 @@
-"""A made-up row to try a model on, drawn from what the model knows of its training data."""
+"""A synthetic row for trying a model, drawn from the statistics of the training data that the model stores."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = [
 ]
 
 WIDEST = 1000
-"""Features up to which they are drawn jointly: the factorisation takes the cube of their number."""
+"""Maximum number of features that are drawn jointly: the factorisation costs the cube of their number."""
 
 RIDGE = 1e-6
-"""Added to the correlations, so that duplicate columns do not stop the factorisation."""
+"""Added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns."""
 
 DIGITS = 2
-"""Decimals kept beyond the first digit of a feature's deviation: what a person can read and type."""
+"""Decimals after the first digit of a feature's deviation: few enough for a person to read and type."""
 
 router = APIRouter(tags=["models"], responses=problem_responses(500))
 
 
 class Sample(BaseModel):
-    """A made-up row: the values of every group that has features, as a prediction takes them.
+    """A synthetic row: the values of every group that has features, in the format of a prediction request.
 
-    `correlated` tells whether features vary together as in training, or each on its own.
+    `correlated` is whether the features are drawn with the correlations of the training data, or independently.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,17 +51,17 @@ class Sample(BaseModel):
 Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
 
 
-# No coroutine: the factorisation is work, and is done beside the event loop.
+# Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
 @router.get("/models/{name}/sample", responses=problem_responses(404, 422))
 def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
-    """Make up a row with the means and deviations of the training data, to try the model on."""
+    """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(registry.get(name), seed)
 
 
 def sample(model: Model, seed: int) -> Sample:
-    """Draw a row from a normal distribution by the correlations that the model knows, or else feature by feature.
+    """Draw a row from a normal distribution, with the training correlations if the model has them.
 
-    A column whose variance is m(1 - m) for a mean m within (0, 1) is taken for zeros and ones, and is 1 as often.
+    A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with probability m.
     """
     groups, mean, scale = model.groups, model.prefixes.mean, model.prefixes.scale
     z = np.random.default_rng(seed).standard_normal(len(mean))
@@ -87,17 +87,18 @@ def sample(model: Model, seed: int) -> Sample:
 
 
 def _correlations(model: Model) -> Float | None:
-    """Correlations (D, D) of the features in training; None where the model does not know them.
+    """Return the correlations (D, D) of the features in training; None if the model does not have them.
 
-    At the base rate of a likelihood all rows have one curvature, so that its second derivatives are a multiple of them.
+    At the base rate of a likelihood all rows have the same curvature, so the second derivatives are a multiple of the
+    correlations.
     """
-    moments, kept, scale = model.moments, model.curvatures, model.prefixes.scale
+    moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
     if moments is not None:
         D = len(scale)
         covariance: Float = moments.imputed().scatter[:D, :D] / moments.weight
         return covariance / np.outer(scale, scale)
-    if kept is None or kept.prefixes[0] > 0:
+    if stored is None or stored.prefixes[0] > 0:
         return None
-    H = kept.at(0).H
+    H = stored.at(0).H
     correlations: Float = H[1:, 1:] / H[0, 0]
     return correlations

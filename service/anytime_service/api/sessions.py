@@ -1,4 +1,4 @@
-"""Sessions as resources: begin one, post groups, ask for predictions, delete it."""
+"""Routes of sessions: create a session, post groups, request predictions, delete the session."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
-from anytime_service.http.exchange import Exchange, Reply, decided
+from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import (
-    ASKING,
+    PREDICTION_PARAMETERS,
     Head,
     body_form,
     body_limit,
@@ -24,7 +24,7 @@ from anytime_service.http.options import (
     read_head,
     reply_form,
 )
-from anytime_service.http.responses import answering, problem_reply
+from anytime_service.http.responses import answer_callbacks, problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import JSON, Form
 from anytime_service.schemas.predict import (
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class _Route:
-    """What the routes of sessions have in common: errors are told, and the request is read to its end."""
+    """Base class of the session routes: it sends errors as problems and reads the request to its end."""
 
     def __init__(self, handler: PredictionService, sessions: SessionStore) -> None:
         self.handler = handler
@@ -60,28 +60,28 @@ class _Route:
         handler = self.handler
         account = handler.accounts.of(scope)
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, handler.bodies)
-        live: ActivePrediction | None = None
+        active: ActivePrediction | None = None
         try:
-            live = await self.answer(scope, exchange)
+            active = await self.answer(scope, exchange)
         except Exception as error:
             exchange.reply(problem_reply(error))
         finally:
             try:
                 await exchange.finish()
             finally:
-                if live is not None:
-                    live.drop()
+                if active is not None:
+                    active.drop()
 
     def limited(self, headers: Mapping[str, str], exchange: Exchange) -> Form:
-        """Limit the body to what its form may have; return the form."""
+        """Return the form of the body, and apply its size limit to the exchange."""
         form, _ = body_form(headers)
-        most, advice = body_limit(form, self.handler.settings)
-        check_length(headers, most, advice)
-        exchange.limit_to(most, advice)
+        limit, advice = body_limit(form, self.handler.settings)
+        check_length(headers, limit, advice)
+        exchange.limit_to(limit, advice)
         return form
 
     async def answer(self, scope: Scope, exchange: Exchange) -> ActivePrediction | None:
-        """Reply, or open the prediction that will."""
+        """Send the response, or open and return the prediction that sends it."""
         raise NotImplementedError
 
 
@@ -91,23 +91,23 @@ class CreateSession(_Route):
     operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["create"]
 
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
-        """Begin a session."""
+        """Create a session."""
         headers = headers_of(scope)
         form = self.limited(headers, exchange)
-        content = await exchange.whole()
+        content = await exchange.read_all()
         request = read_session(form, content) if content.strip() else SessionRequest()
-        most = self.handler.settings.max_rows
-        if request.rows is not None and request.rows > most:
-            raise FieldError("rows", f"rows is {request.rows}; expected 1 to {most}")
+        limit = self.handler.settings.max_rows
+        if request.rows is not None and request.rows > limit:
+            raise FieldError("rows", f"rows is {request.rows}; expected 1 to {limit}")
         account = self.handler.accounts.of(scope)
-        self.handler.check_room(account)
+        self.handler.check_capacity(account)
         model = self.handler.registry.get(request.model)
         name = await self.sessions.create(model, request.rows, account)
         created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
         reply = reply_form(headers, form)
         where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
-        self.handler.session_laps.begin(name, self.handler.signals.of(model), now_ms())
+        self.handler.session_timings.begin(name, self.handler.signals.of(model), now_ms())
 
 
 class SessionGroups(_Route):
@@ -116,10 +116,10 @@ class SessionGroups(_Route):
     operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["groups"]
 
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
-        """Take groups."""
+        """Store the groups of the body in the session."""
         headers = headers_of(scope)
         form = self.limited(headers, exchange)
-        content = await exchange.whole()
+        content = await exchange.read_all()
         if not exchange.ended:
             return
         name = scope["path_params"]["id"]
@@ -129,12 +129,12 @@ class SessionGroups(_Route):
                 groups = await self._read(form, content, session)
         else:
             groups = await self._read(form, content, session)
-        prefix, replaced = await session.take(groups)
-        took = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
+        prefix, replaced = await session.add_groups(groups)
+        stored = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
         reply = reply_form(headers, form)
-        exchange.reply(Reply(200, reply.media_type, reply.encode(took)))
-        signals, again = self.handler.signals.of(session.model), bool(took.replaced)
-        self.handler.session_laps.came(name, signals, tuple(groups), exchange.ended_ms, again=again)
+        exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
+        signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
+        self.handler.session_timings.received(name, signals, tuple(groups), exchange.ended_ms, again=repeated)
 
     async def _read(self, form: Form, content: bytes, session: OpenSession) -> Arrays:
         settings = self.handler.settings
@@ -150,25 +150,29 @@ class PredictSession(_Route):
     operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["predict"]
 
     async def answer(self, scope: Scope, exchange: Exchange) -> ActivePrediction:
-        """Answer at once, or at the deadline if one was told."""
+        """Answer at once, or at the deadline if the request has one."""
         begun = now_ms()
         named: str | None = scope["path_params"].get("id")
-        head = read_head(scope, self.handler.settings, ASKING if named else (*ASKING, "session"))
+        head = read_head(
+            scope, self.handler.settings, PREDICTION_PARAMETERS if named else (*PREDICTION_PARAMETERS, "session")
+        )
         name = named or head.session
         if name is None:
-            raise FieldError("session", "GET /predict answers from a session; name it by ?session=, or POST the groups")
-        told = head.ask.deadline_ms
-        due = None if told is None else begun + min(told, self.handler.settings.max_deadline_ms)
+            raise FieldError(
+                "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
+            )
+        deadline_ms = head.request.deadline_ms
+        due = None if deadline_ms is None else begun + min(deadline_ms, self.handler.settings.max_deadline_ms)
         account = self.handler.accounts.of(scope)
         async with self.sessions.read(name, due, account) as session:
-            live = self._open(session, head, begun, exchange, account, admitted=decided(scope)[0])
+            active = self._open(session, head, begun, exchange, account, admitted=admission_of(scope)[0])
         try:
             async for _ in exchange.body():
                 pass
         except BaseException:
-            live.drop()
+            active.drop()
             raise
-        return live
+        return active
 
     def _open(
         self,
@@ -180,23 +184,23 @@ class PredictSession(_Route):
         *,
         admitted: bool | None,
     ) -> ActivePrediction:
-        """Open a prediction that waits, if a deadline was told, or is answered at once."""
-        tell, fail = answering(exchange, head.reply_form)
-        live = self.handler.open(
-            head.ask,
+        """Open a prediction that waits for its deadline, or without one is answered at once."""
+        send_answer, send_error = answer_callbacks(exchange, head.reply_form)
+        active = self.handler.open(
+            head.request,
             begun,
-            lambda answer: tell(session.noted(answer)),
-            fail,
+            lambda answer: send_answer(session.noted(answer)),
+            send_error,
             shared=session.prediction,
             admitted=admitted,
             account=account,
         )
-        if not live.answered:
-            if head.ask.deadline_ms is None:
-                live.end()
+        if not active.answered:
+            if head.request.deadline_ms is None:
+                active.end()
             else:
-                session.join(live)
-        return live
+                session.join(active)
+        return active
 
 
 class PredictNamedSession(PredictSession):
@@ -211,8 +215,8 @@ class DeleteSession(_Route):
     operation: ClassVar[Mapping[str, Any]] = SESSION_OPERATIONS["delete"]
 
     async def answer(self, scope: Scope, exchange: Exchange) -> None:
-        """End the session."""
+        """Delete the session."""
         name = scope["path_params"]["id"]
         await self.sessions.delete(name)
-        self.handler.session_laps.end(name)
+        self.handler.session_timings.end(name)
         exchange.reply(Reply(204, JSON.media_type, b""))

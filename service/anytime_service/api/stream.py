@@ -1,6 +1,6 @@
-"""Error frames of predictions that are not begun: the same for all but the id, and so at hand.
+"""The WebSocket route `/stream`: many predictions over one connection; the id in each message names its prediction.
 
-`/stream`: many predictions over one WebSocket, each message with the id of its own.
+The error frames of refused predictions differ only in their id. `Refusals` encodes them once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from anytime.errors import AnytimeError
 from anytime.inference.answer import Answer
 from anytime_service.api.openapi import STREAM_OPERATION
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, Ask
+from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import FieldError, OutOfTurnError, OverloadedError, SubprotocolError, UpgradeRequiredError
+from anytime_service.errors import (
+    FieldError,
+    OverloadedError,
+    SubprotocolError,
+    UnexpectedEventError,
+    UpgradeRequiredError,
+)
 from anytime_service.http.exchange import ABORT, CHARGE, Exchange
 from anytime_service.http.problems import problem_of
 from anytime_service.http.responses import problem_reply, refuse_handshake
@@ -51,26 +57,26 @@ __all__ = [
     "UpgradeRequired",
 ]
 
-_STAND_IN = "\x00"
+_PLACEHOLDER = "\x00"
 
 
 class Refusals:
-    """Writes error frames.
+    """Encoder of the error frames of predictions that the server refuses because of overload.
 
     Parameters
     ----------
-    why : makes the error.
+    make_error : returns the error that every frame reports.
     """
 
-    def __init__(self, why: Callable[[], OverloadedError]) -> None:
-        problem = problem_of(why())
+    def __init__(self, make_error: Callable[[], OverloadedError]) -> None:
+        problem = problem_of(make_error())
         self._parts: dict[str, tuple[bytes, bytes]] = {}
         for form in (JSON, MSGPACK):
-            before, _, after = form.encode(ErrorFrame(_STAND_IN, problem)).partition(form.encode(_STAND_IN))
+            before, _, after = form.encode(ErrorFrame(_PLACEHOLDER, problem)).partition(form.encode(_PLACEHOLDER))
             self._parts[form.name] = before, after
 
     def frame(self, form: Form, name: str | int) -> bytes:
-        """Error frame of the prediction of that name."""
+        """Return the error frame of the prediction with the id `name`."""
         before, after = self._parts[form.name]
         return b"".join((before, form.encode(name), after))
 
@@ -78,25 +84,25 @@ class Refusals:
 SUBPROTOCOL = "anytime.v1"
 
 MAX_OPEN = 1024
-"""Predictions that may be open on one connection."""
+"""Maximum number of open predictions on one connection."""
 
 REMEMBERED = 1024
-"""Answered ids that a connection remembers, and as many refused ones, so that it knows groups that come too late."""
+"""Number of answered ids, and of refused ids, that a connection remembers in order to recognise late groups."""
 
 REMEMBERED_MS = 10_000.0
-"""How long it remembers them; groups that come later still are taken for those of a prediction never begun."""
+"""Time for which it remembers them; a group that arrives later counts as one of a prediction that was never begun."""
 
 GOING_AWAY = 1001
-"""Code with which a connection is closed that asks for nothing."""
+"""Close code of an idle connection."""
 
 AT_A_TIME = 16
-"""Messages read before others have their turn."""
+"""Number of messages that a connection reads before the event loop serves other connections."""
 
 _log = logging.getLogger("anytime_service")
 
 
 class Stream:
-    """The WebSocket route, a bare ASGI application."""
+    """ASGI application of the WebSocket route."""
 
     operation: ClassVar[dict[str, Any]] = STREAM_OPERATION
 
@@ -110,11 +116,11 @@ class Stream:
         await receive()  # websocket.connect
         offered = scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
-            error = SubprotocolError(f"offered are {offered[:5]}; expected {SUBPROTOCOL!r}")
+            error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
             await refuse_handshake(send, problem_reply(error))
             return
         if self.handler.draining:
-            stopping = OverloadedError("the service is stopping; ask another replica")
+            stopping = OverloadedError("the service is stopping; send the request to another replica")
             await refuse_handshake(send, problem_reply(stopping))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
@@ -132,19 +138,19 @@ class Stream:
             if connection.given_up and ABORT in extensions:
                 extensions[ABORT]["abort"]()
 
-    def dismiss(self, holds: Callable[[Key], bool]) -> None:
-        """Close the connections whose key does not hold any more, when what is open there has been answered."""
+    def dismiss(self, is_valid: Callable[[Key], bool]) -> None:
+        """Answer the open predictions of connections whose key is no longer valid, and close these connections."""
         for connection in tuple(self.connections):
-            if connection.key is not None and not holds(connection.key):
+            if connection.key is not None and not is_valid(connection.key):
                 connection.dismiss()
 
     async def flushed(self) -> None:
-        """Wait until every answer has been handed over."""
+        """Wait until every answer has been sent."""
         await asyncio.gather(*(connection.outbox.flushed() for connection in tuple(self.connections)))
 
 
 class UpgradeRequired:
-    """What a plain GET of the WebSocket's route is told."""
+    """ASGI application that answers a plain GET of the WebSocket route with 426."""
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -155,7 +161,7 @@ class UpgradeRequired:
 
 
 class _Connection:
-    """One client: the predictions that it has open, and those it had."""
+    """One connection: its open predictions, and the ids of its recent ones."""
 
     def __init__(self, handler: PredictionService, send: Send, refusals: Refusals, key: Key | None = None) -> None:
         self.handler = handler
@@ -173,52 +179,52 @@ class _Connection:
         self.given_up = False
 
     def watch(self) -> None:
-        """Close the connection once it has asked for nothing for long enough."""
-        left_s = self.handler.settings.idle_timeout_s - (now_ms() - self.used_ms) / 1000.0
+        """Close the connection when it has been idle for the idle timeout."""
+        remaining_s = self.handler.settings.idle_timeout_s - (now_ms() - self.used_ms) / 1000.0
         if self.open:
-            left_s = self.handler.settings.idle_timeout_s
-        if left_s > 0:
-            self._idle = asyncio.get_running_loop().call_later(left_s, self.watch)
+            remaining_s = self.handler.settings.idle_timeout_s
+        if remaining_s > 0:
+            self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:
-            self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "nothing was asked for"}, 0)
+            self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
-        """Take messages until the connection closes."""
+        """Handle messages until the connection closes."""
         count = 0
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
-                if self.dismissed:  # what was read before the connection closed counts no more
+                if self.dismissed:  # discard messages that were read before the connection closed
                     continue
                 text = message.get("text")
                 form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
                 if len(content) > AT_ONCE:
-                    await self.take_long(form, content)
+                    await self.handle_long(form, content)
                 else:
-                    self.take(form, content)
+                    self.handle(form, content)
                 count += 1
-                if count % AT_A_TIME == 0:  # messages at hand are received without waiting
+                if count % AT_A_TIME == 0:  # `receive` does not yield while messages are buffered
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
             if not self.given_up:
                 raise
 
     def dismiss(self) -> None:
-        """Answer what is open, and close."""
-        for live in tuple(self.open.values()):
-            live.drain()
+        """Answer the open predictions, and close the connection."""
+        for active in tuple(self.open.values()):
+            active.drain()
         self.dismissed = True
-        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the key holds no more"}, 0)
+        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def close(self) -> None:
-        """Forget what is open: nobody is there to be answered."""
+        """Drop the open predictions, because the client has disconnected."""
         if self._idle is not None:
             self._idle.cancel()
-        for live in self.open.values():
-            live.drop()
+        for active in self.open.values():
+            active.drop()
         self.outbox.close()
 
-    def take(self, form: Form, content: bytes | str) -> None:
-        """Handle one message; an invalid one is answered by an error, and changes nothing."""
+    def handle(self, form: Form, content: bytes | str) -> None:
+        """Handle one message. The reply to an invalid message is an error; an invalid message changes nothing."""
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
@@ -227,22 +233,22 @@ class _Connection:
         except Exception as error:
             self._refuse(form, content, frame, error)
 
-    async def take_long(self, form: Form, content: bytes | str) -> None:
-        """Handle one long message as `take` does; its values are converted with turns for others in between."""
+    async def handle_long(self, form: Form, content: bytes | str) -> None:
+        """Handle one long message as `handle` does; yield to the event loop while its values are converted."""
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
             async with self.handler.converting:
                 frame = read_frame(form, content, self.handler.settings.max_json_bytes)
                 await asyncio.sleep(0)
-                live = self.open.get(frame.id) if isinstance(frame, LongGroupFrame) else None
-                if isinstance(frame, LongGroupFrame) and live is not None:
-                    array = await array_of_long(form, live.model, frame, self.handler.settings.max_rows)
-                    if self.open.get(frame.id) is live and not self.dismissed:
-                        live.group(frame.group, array, frame.took_ms)
+                active = self.open.get(frame.id) if isinstance(frame, LongGroupFrame) else None
+                if isinstance(frame, LongGroupFrame) and active is not None:
+                    array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows)
+                    if self.open.get(frame.id) is active and not self.dismissed:
+                        active.group(frame.group, array, frame.took_ms)
                         return
             if not self.dismissed:
-                self._handle(form, frame, begun)  # also groups of what has been answered meanwhile
+                self._handle(form, frame, begun)  # also a group whose prediction was answered meanwhile
         except Exception as error:
             self._refuse(form, content, frame, error)
 
@@ -250,17 +256,17 @@ class _Connection:
         if isinstance(frame, BeginFrame):
             self._begin(form, frame, begun)
         elif frame.id in self.refused:
-            pass  # its client did not know of the refusal when it sent this
+            pass  # the client sent this before it received the refusal
         elif isinstance(frame, EndFrame):
             self._end(frame)
         else:
             self._group(frame)
 
     def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
-        """Answer a message by an error."""
+        """Send the error that a message caused."""
         if not isinstance(error, AnytimeError):
-            _log.error("a message failed", exc_info=error)
-            self._tell_error(form, None if frame is None else frame.id, error)
+            _log.error("handling a message failed", exc_info=error)
+            self._send_error(form, None if frame is None else frame.id, error)
             return
         if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
             self._remember_refused(frame.id)
@@ -270,13 +276,13 @@ class _Connection:
                 return
         else:
             name = frame.id
-        self._tell_error(form, name, error)
+        self._send_error(form, name, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
         name = frame.id
         if name in self.open or name in self.answered:
             state = "open" if name in self.open else "answered"
-            raise OutOfTurnError(f"prediction {name!r} is {state} already; every prediction takes an id of its own")
+            raise UnexpectedEventError(f"prediction {name!r} is already {state}; use a new id for every prediction")
         self.refused.forget(name)
         admitted = self.handler.admission.admits(begun)
         if not admitted and frame.overload != "prior":
@@ -286,8 +292,11 @@ class _Connection:
             self._put(form, self.refusals.frame(form, name))
             return
         if len(self.open) >= MAX_OPEN:
-            raise OverloadedError(f"{len(self.open)} predictions are open on this connection; await some answers")
-        ask = Ask(
+            raise OverloadedError(
+                f"{len(self.open)} predictions are open on this connection; expected at most {MAX_OPEN}; "
+                "wait for some answers"
+            )
+        request = PredictionRequest(
             frame.model,
             frame.rows,
             frame.budget,
@@ -298,53 +307,53 @@ class _Connection:
             frame.traceparent,
         )
         update = partial(self._update, form, name) if frame.updates else None
-        tell, fail = partial(self._answer, form, name), partial(self._failed, form, name)
-        live = self.handler.open(ask, begun, tell, fail, update=update, admitted=admitted, account=self.account)
-        if live.answered:
-            self._remember(name, live)
+        answer, fail = partial(self._answer, form, name), partial(self._failed, form, name)
+        active = self.handler.open(request, begun, answer, fail, update=update, admitted=admitted, account=self.account)
+        if active.answered:
+            self._remember(name, active)
         else:
-            self.open[name] = live
+            self.open[name] = active
 
     def _group(self, frame: Any) -> None:
-        live = self.open.get(frame.id)
-        if live is None:
-            laps = self._known(frame.id, "group")
+        active = self.open.get(frame.id)
+        if active is None:
+            timings = self._known(frame.id, "group")
             if frame.values or frame.took_ms is None:
-                laps.missed(frame.group, now_ms(), frame.took_ms)
-            else:  # its client has the answer, and tells only what the group took
-                laps.came(frame.group, now_ms(), frame.took_ms)
+                timings.received_late(frame.group, now_ms(), frame.took_ms)
+            else:  # the client has received the answer and reports only how long the group took
+                timings.received(frame.group, now_ms(), frame.took_ms)
             return
         dtype = None if isinstance(frame, GroupFrame) else frame.dtype
-        array = array_of(live.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
-        live.group(frame.group, array, frame.took_ms)
+        array = array_of(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
+        active.group(frame.group, array, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:
-        live = self.open.get(frame.id)
-        if live is None:
+        active = self.open.get(frame.id)
+        if active is None:
             self._known(frame.id, "end")
         else:
-            live.end()
+            active.end()
 
     def _known(self, name: str | int, event: str) -> GroupTimings:
-        laps = self.answered.get(name)
-        if laps is None:
+        timings = self.answered.get(name)
+        if timings is None:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
-        return laps
+        return timings
 
     def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
-        live = self.open.pop(name, None)
-        if live is not None:
-            self._remember(name, live)
+        active = self.open.pop(name, None)
+        if active is not None:
+            self._remember(name, active)
         self._reply(form, "answer", name, answer)
 
     def _failed(self, form: Form, name: str | int, error: Exception) -> None:
-        live = self.open.pop(name, None)
-        if live is not None:
-            self._remember(name, live)
-        self._tell_error(form, name, error)
+        active = self.open.pop(name, None)
+        if active is not None:
+            self._remember(name, active)
+        self._send_error(form, name, error)
 
-    def _remember(self, name: str | int, live: ActivePrediction) -> None:
-        self.answered.add(name, live.trail.laps, now_ms())  # no more of it: its values may be large
+    def _remember(self, name: str | int, active: ActivePrediction) -> None:
+        self.answered.add(name, active.record.timings, now_ms())  # not the prediction itself: its values may be large
 
     def _remember_refused(self, name: str | int) -> None:
         self.refused.add(name, True, now_ms())
@@ -357,9 +366,9 @@ class _Connection:
         try:
             self._put(form, encode_reply(form, kind, name, answer))
         except AnytimeError as error:
-            self._tell_error(form, name, error)
+            self._send_error(form, name, error)
 
-    def _tell_error(self, form: Form, name: str | int | None, error: Exception) -> None:
+    def _send_error(self, form: Form, name: str | int | None, error: Exception) -> None:
         self._put(form, form.encode(ErrorFrame(name, problem_of(error))))
 
     def _put(self, form: Form, content: bytes) -> None:

@@ -1,10 +1,10 @@
-"""Clients of the service: `Client` for threads, `AsyncClient` for event loops; both do the same.
+"""Clients of the service: `Client` for threads and `AsyncClient` for event loops, with the same methods.
 
     with Client("http://127.0.0.1:8000") as client:
         answer = client.run({"hog": hog, "speed": speed}, image, deadline_ms=20)
 
-Nothing of the server is imported here. What is named below is imported when it is first used, so that a missing package
-is told in one line.
+This package does not import the server. It imports each name below on first use, so that the error for a missing
+package is one line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "Session",
 ]
 
-_HOMES = {
+_MODULES = {
     "AsyncClient": "client",
     "AsyncSession": "sessions",
     "Client": "client",
@@ -57,10 +57,10 @@ _REQUIREMENTS = ("httpx", "msgspec", "websockets")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _REQUIREMENTS:

@@ -1,13 +1,10 @@
-"""An event loop in a thread of its own, to which calls from other threads are sent.
+"""Synchronous and asynchronous clients of the service.
 
-What both clients are made of: the parts of one client, put together, in one event loop.
+`AsyncClient` is the client for event loops. `Client` is the client for threads: it runs the same `Core` in a background
+event loop, through a `Portal`.
 
-Predictions go over one WebSocket that all of them share: a round trip takes less than one by HTTP, each group leaves
-when it is computed, and an answer may come before everything is sent. Everything else goes by HTTP.
-
-The client for event loops.
-
-The client for threads: it runs the same core as the other one, in an event loop of its own in the background.
+All predictions share one WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is
+computed, and an answer may arrive before all groups are sent. All other requests use HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from anytime.inference.extractors import check_extractors
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
 from anytime_service.client.control import Control, ModelCard, ModelDescription, Plan
-from anytime_service.client.engine import Ask, Call, asked
+from anytime_service.client.engine import Call, PredictionOptions, checked_options
 from anytime_service.client.errors import ClientError, ClosedError, NoAnswerError
 from anytime_service.client.messages import Encoded, encode_all
 from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
@@ -52,15 +49,15 @@ Result = TypeVar("Result")
 
 
 class Portal:
-    """Runs coroutines for other threads until it is closed.
+    """A background thread with an event loop, which runs coroutines for other threads until it is closed.
 
     Parameters
     ----------
-    at_end : awaited in the loop when it is closed.
+    at_end : awaited in the loop on closing.
 
     Notes
     -----
-    The thread is a daemon: a program that ends without closing it is not held up by it.
+    The thread is a daemon, so a program can end without closing the portal.
     """
 
     def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
@@ -76,29 +73,29 @@ class Portal:
         self._ready.wait()
 
     def call(self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a coroutine function in the loop, and wait for what it returns or raises.
+        """Run a coroutine function in the loop, and return its result or raise its exception.
 
         Raises
         ------
         ClosedError
-            The portal is closed, was closed meanwhile, or belongs to the process that this one was forked from.
+            The portal is closed, was closed during the call, or belongs to the parent process of a fork.
         """
         if self._process != os.getpid():
-            raise ClosedError("this client was made before a fork; make another in this process")
+            raise ClosedError("this client was created before a fork; create a new one in this process")
         with self._lock:
             if self._stopped:
-                raise ClosedError("this client is closed; make another")
+                raise ClosedError("this client is closed; create a new one")
             future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise ClosedError("this client was closed meanwhile; make another") from None
-        except BaseException:  # Ctrl-C while waiting: what was begun for this caller ends too
+            raise ClosedError("this client was closed during the call; create a new one") from None
+        except BaseException:  # Ctrl-C while waiting: the coroutine ends too
             future.cancel()
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread soon; after a fork there is nothing to end. Safe to call twice."""
+        """Signal the loop and its thread to end; do nothing in a forked process. Idempotent."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -107,7 +104,7 @@ class Portal:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        """End the loop and its thread, and wait until they have ended. Safe to call twice."""
+        """End the loop and its thread, and wait until they have ended. Idempotent."""
         self.stop()
         if self._process == os.getpid():
             self._thread.join()
@@ -123,9 +120,9 @@ Extractors = Mapping[str, Callable[[Any], Any]]
 
 
 class Core:
-    """A client's connections, knowledge and workers; see `Client` for the parameters and for what the methods do.
+    """The connections, cached models and workers of a client; `Client` documents the parameters and methods.
 
-    Made in any thread; everything else happens in one event loop, but for `note_lateness`.
+    Any thread may create it. All methods except `note_lateness` run in one event loop.
     """
 
     def __init__(
@@ -139,9 +136,9 @@ class Core:
     ) -> None:
         address, headers = Address.of(url), authorization(api_key)
         if not timeout_s > 0:
-            raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds, above 0")
+            raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
         if ssl is not None and not address.http.startswith("https"):
-            raise ClientError(f"{url} is not encrypted, so it has no use for ssl; expected https://")
+            raise ClientError(f"the ssl context does not apply to {url}; expected an https:// address")
         self.url = url
         self.late = LatenessRecord()
         self.connection = Connection(address, headers, timeout_s=timeout_s, ssl=ssl)
@@ -154,73 +151,79 @@ class Core:
         self._closed = False
 
     async def run(
-        self, begun: float, extractors: Extractors, x: Any, deadline_ms: float, ask: Ask, worker: Worker
+        self,
+        begun: float,
+        extractors: Extractors,
+        x: Any,
+        deadline_ms: float,
+        options: PredictionOptions,
+        worker: Worker,
     ) -> tuple[Answer, Deadline]:
-        """Run extractors under a deadline that counts from `begun`, by `time.perf_counter`."""
+        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
         self.check()
         length_ms = checked_ms(deadline_ms)
-        known, pool = self._known.at_hand(ask.model), self._workers.at_hand(extractors, worker)
+        known, pool = self._known.cached(options.model), self._workers.cached(extractors, worker)
         if known is None or pool is None:
-            known, pool = await self._prepared(extractors, ask.model, worker)
+            known, pool = await self._prepared(extractors, options.model, worker)
             begun = time.perf_counter()
         else:
             _check(known, extractors)
         deadline = Deadline(begun, length_ms, self.late)
-        base = known.base_rate(ask)
+        base = known.base_rate(options)
         if base.complete or length_ms == 0:
-            return deadline.told(replace(base, reason="budget" if base.complete else "deadline")), deadline
-        call = Call(self.connection, ask, deadline.until, self.connection.margin.told_ms)
+            return deadline.with_elapsed(replace(base, reason="budget" if base.complete else "deadline")), deadline
+        call = Call(self.connection, options, deadline.until, self.connection.margin.server_deadline_ms)
         answer = await run(call, pool, known, x)
-        self._known.saw(ask.model, answer)
-        return deadline.told(answer), deadline
+        self._known.check_version(options.model, answer)
+        return deadline.with_elapsed(answer), deadline
 
     async def predict(
-        self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, ask: Ask
+        self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, options: PredictionOptions
     ) -> tuple[Answer, Deadline | None]:
-        """Answer from groups at hand; a deadline counts from `begun`, by `time.perf_counter`."""
+        """Answer from available groups; a deadline counts from `begun`, in seconds of `time.perf_counter`."""
         self.check()
         if deadline_ms is None:
-            answer = await self._answered(Call(self.connection, ask, time.perf_counter() + self._timeout_s), groups)
+            answer = await self._answered(Call(self.connection, options, time.perf_counter() + self._timeout_s), groups)
             if answer is None:
                 raise NoAnswerError(f"{self.url} did not answer within {self._timeout_s:g} s; is it overloaded?")
             return answer, None
-        length_ms, known = checked_ms(deadline_ms), self._known.at_hand(ask.model)
+        length_ms, known = checked_ms(deadline_ms), self._known.cached(options.model)
         if known is None:
-            known, begun = await self._known.learn(ask.model), time.perf_counter()
+            known, begun = await self._known.learn(options.model), time.perf_counter()
         deadline = Deadline(begun, length_ms, self.late)
         if length_ms == 0:
-            return deadline.told(replace(known.base_rate(ask), reason="deadline")), deadline
-        call = Call(self.connection, ask, deadline.until, self.connection.margin.told_ms)
-        answer = await self._answered(call, groups) or call.fallback(known.base_rate(ask))
-        self._known.saw(ask.model, answer)
-        return deadline.told(answer), deadline
+            return deadline.with_elapsed(replace(known.base_rate(options), reason="deadline")), deadline
+        call = Call(self.connection, options, deadline.until, self.connection.margin.server_deadline_ms)
+        answer = await self._answered(call, groups) or call.fallback(known.base_rate(options))
+        self._known.check_version(options.model, answer)
+        return deadline.with_elapsed(answer), deadline
 
     def note_lateness(self, answer: Answer, deadline: Deadline | None) -> None:
-        """Learn from when an answer that a deadline interrupted was in its caller's hands: now; from any thread."""
+        """Record the lateness of an answer that a deadline interrupted and the caller receives now; thread-safe."""
         if deadline is not None and answer.reason == "deadline" and deadline.at > deadline.begun:
             self.late.add((time.perf_counter() - deadline.at) * 1e3)
 
     def session(self, model: str | None, rows: int | None) -> AsyncSession:
-        """Make a session, not begun."""
+        """Return a session that has not begun."""
         return AsyncSession(self._control, model, rows)
 
     async def models(self) -> list[ModelCard]:
-        """List the models."""
+        """Return the models of the server."""
         self.check()
         return await self._control.models()
 
     async def model(self, name: str | None) -> ModelDescription:
-        """Describe a model, or the only one."""
+        """Return the description of a model, or of the only one."""
         self.check()
         return await self._control.model(name or await self._only())
 
     async def plan(self, name: str | None, budget: float | None, have: Iterable[str]) -> Plan:
-        """Plan what to compute next of a model, or the only one."""
+        """Return the plan of the next groups to compute for a model, or the only one."""
         self.check()
         return await self._control.plan(name or await self._only(), budget, have)
 
     async def warm_up(self, extractors: Extractors | None, model: str | None, worker: Worker) -> None:
-        """Do ahead what a first call with a deadline does before its clock starts."""
+        """Prepare in advance what the first call with a deadline prepares before its clock starts."""
         self.check()
         if extractors is None:
             await self._known.learn(model)
@@ -237,24 +240,24 @@ class Core:
             await self._workers.close()
 
     def check(self) -> None:
-        """Check that the client can be used, in this event loop."""
+        """Raise ClosedError unless the client is usable in this event loop."""
         if self._closed:
-            raise ClosedError("this client is closed; make another")
+            raise ClosedError("this client is closed; create a new one")
         if self._process != os.getpid():
-            raise ClosedError("this client was made before a fork; make another in this process")
+            raise ClosedError("this client was created before a fork; create a new one in this process")
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise ClosedError("this client belongs to another event loop; make one in each loop, or use Client")
+            raise ClosedError("this client belongs to another event loop; create one per event loop, or use Client")
 
     async def _prepared(self, extractors: Extractors, model: str | None, worker: Worker) -> tuple[KnownModel, Pool]:
         known = await self._known.learn(model)
         _check(known, extractors)
-        return known, self._workers.at_hand(extractors, worker) or await self._workers.make(extractors, worker)
+        return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
 
     async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
-        """Send groups that are at hand and wait for the answer; None when it does not come."""
+        """Send available groups and wait for the answer; return None if it does not arrive."""
         try:
             for name, values in groups.items():
                 call.send(name, values)
@@ -265,12 +268,12 @@ class Core:
             call.close()
 
     async def _only(self) -> str:
-        """Name of the only model; the server says what to do where there are several."""
+        """Return the name of the only model; the server refuses the request if it has several."""
         return (await self._known.learn(None)).description.name
 
 
 def _check(known: KnownModel, extractors: Extractors) -> None:
-    """Refuse extractors that are not those of a model's groups."""
+    """Raise ExtractorError if the extractors do not match the model's groups."""
     described = known.description
     check_extractors([group.name for group in described.groups], described.featured, extractors)
 
@@ -278,8 +281,8 @@ def _check(known: KnownModel, extractors: Extractors) -> None:
 class AsyncClient:
     """A client of the service for one event loop; an asynchronous context manager.
 
-    Parameters, methods and errors are those of `Client`, with `await`. Used from a second event loop it raises
-    ClosedError. A task that is cancelled while it waits leaves nothing behind.
+    Parameters, methods and errors are those of `Client`, with `await`. A call from a second event loop raises
+    ClosedError. Cancelling a task that waits for an answer releases all resources of the call.
     """
 
     def __init__(
@@ -307,12 +310,12 @@ class AsyncClient:
 
     @property
     def lateness(self) -> Lateness:
-        """As `Client.lateness`."""
+        """Lateness of answers, see `Client.lateness`."""
         return self._core.late.summary()
 
     @property
     def network_ms(self) -> float:
-        """As `Client.network_ms`."""
+        """Network margin in milliseconds, see `Client.network_ms`."""
         return self._core.connection.margin.ms
 
     async def run(
@@ -328,13 +331,13 @@ class AsyncClient:
         overload: Overload = "refuse",
         worker: Worker = "thread",
     ) -> Answer:
-        """Compute groups of `x` in sequence order, send each as it is computed, and answer at the deadline.
+        """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
 
-        As `Client.run`.
+        See `Client.run`.
         """
         begun = time.perf_counter()
-        ask = asked(model, rows, budget, "prefix", ranking=ranking, overload=overload)
-        answer, deadline = await self._core.run(begun, extractors, x, deadline_ms, ask, worker)
+        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
+        answer, deadline = await self._core.run(begun, extractors, x, deadline_ms, options, worker)
         self._core.note_lateness(answer, deadline)
         return answer
 
@@ -350,69 +353,69 @@ class AsyncClient:
         ranking: bool = False,
         overload: Overload = "refuse",
     ) -> Answer:
-        """Answer from groups that are at hand, as `Client.predict`."""
+        """Answer from available groups, see `Client.predict`."""
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
         rows = next((each.rows for each in encoded.values()), rows)
-        ask = asked(model, rows, budget, policy, ranking=ranking, overload=overload)
-        answer, deadline = await self._core.predict(begun, encoded, deadline_ms, ask)
+        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
+        answer, deadline = await self._core.predict(begun, encoded, deadline_ms, options)
         self._core.note_lateness(answer, deadline)
         return answer
 
     def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
-        """Make a session, an asynchronous context manager; as `Client.session`."""
+        """Return a session, an asynchronous context manager; see `Client.session`."""
         self._core.check()
         return self._core.session(model, rows)
 
     async def models(self) -> list[ModelCard]:
-        """List the server's models."""
+        """Return the models of the server."""
         return await self._core.models()
 
     async def model(self, name: str | None = None) -> ModelDescription:
-        """Describe a model, as `Client.model`."""
+        """Return the description of a model, see `Client.model`."""
         return await self._core.model(name)
 
     async def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
-        """Plan what to compute next, and what it buys; as `Client.plan`."""
+        """Return the plan of the next groups to compute, see `Client.plan`."""
         return await self._core.plan(model, budget, have)
 
     async def warm_up(
         self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
     ) -> None:
-        """Connect, learn the model, and start workers for extractors, so that the first call need not."""
+        """Connect, request the model, and start workers for extractors, before the first call needs them."""
         await self._core.warm_up(extractors, model, worker)
 
     async def close(self) -> None:
-        """Close the connections and end the workers; predictions under way end. Safe to call twice."""
+        """Close the connections, and end the workers and running predictions. Idempotent."""
         await self._core.close()
 
 
 class Client:
-    """A client of the service, safe to use from several threads at once; a context manager.
+    """A thread-safe client of the service; a context manager.
 
     Parameters
     ----------
     url : address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
-    api_key : sent as `Authorization: Bearer`, also with the handshake of the WebSocket.
-    timeout_s : how long connecting, and a reply without a deadline, may take.
-    max_workers : threads or processes there may be for each set of extractors.
-    ssl : context for `https`; None for the system's own.
+    api_key : sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
+    timeout_s : timeout of connecting, and of a reply without a deadline.
+    max_workers : largest number of threads or processes for each set of extractors.
+    ssl : context for `https`; None for the system default.
 
     Raises
     ------
     ClientError
-        The address or the key cannot be used. The server is not asked before the first call.
+        The address or the key is invalid. The client connects on the first call.
 
     Notes
     -----
-    A deadline counts from the call to the answer, at the caller. The server is told one shorter by what the network was
-    seen to take. If its answer is not here in time, the last update that came is returned, or else the base rate, and
-    its `note` says so. The first call with a deadline learns the model before its clock starts; `warm_up` does that
-    ahead.
+    A deadline counts from the call to the answer, at the caller. The client sends the server a deadline that is shorter
+    by the measured network delay. If the answer does not arrive in time, the client returns the last update, or else
+    the base rate, and its `note` says so. The first call with a deadline requests the model before its clock starts;
+    `warm_up` does that in advance.
 
-    A connection that breaks is made anew by the next call; a prediction that it interrupts is sent again if there is
-    time. Close a client, or use `with`; one that is dropped closes by itself. A process that is forked off cannot use
-    the client of its parent: there, every call raises ClosedError.
+    After a connection breaks, the next call reconnects. The client repeats an interrupted prediction if there is time.
+    Close a client, or use `with`; a garbage-collected client closes by itself. A forked process must not use the client
+    of its parent: every call raises ClosedError there.
     """
 
     def __init__(
@@ -426,8 +429,8 @@ class Client:
     ) -> None:
         self._core = Core(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)
         self._portal = Portal(self._core.close)
-        # Who drops a client does not wait for it to close. When the interpreter ends it is not closed at all: threads
-        # that this needs cannot be started any more, and its own is a daemon.
+        # Dropping a client does not wait for it to close. At interpreter exit it does not close at all: closing needs
+        # new threads, which Python no longer starts, and the thread of the portal is a daemon.
         weakref.finalize(self, self._portal.stop).atexit = False
 
     def __repr__(self) -> str:
@@ -443,12 +446,12 @@ class Client:
 
     @property
     def lateness(self) -> Lateness:
-        """How late the answers were that a deadline interrupted, at the caller; deadlines of 0 are not counted."""
+        """Lateness, at the caller, of answers that a deadline interrupted; it excludes deadlines of 0."""
         return self._core.late.summary()
 
     @property
     def network_ms(self) -> float:
-        """How much earlier than the caller's deadline the server is asked to answer now, in milliseconds."""
+        """Network margin: how much earlier than the caller's deadline the server must answer, in milliseconds."""
         return self._core.connection.margin.ms
 
     def run(
@@ -464,46 +467,45 @@ class Client:
         overload: Overload = "refuse",
         worker: Worker = "thread",
     ) -> Answer:
-        """Compute groups of `x` in sequence order, send each as it is computed, and answer at the deadline.
+        """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
 
         Parameters
         ----------
-        extractors : for every group that has features, a callable that takes `x` and returns the group's values:
+        extractors : for every group with features, a callable that receives `x` and returns the group's values:
             (rows, features) numbers, or (features,) for one row. It must not change `x`.
-        x : what the extractors are called with.
-        deadline_ms : milliseconds from the call to the answer, here; 0 gives the base rate at once.
-        budget : cost that the groups may have, in the model's cost unit; None is no limit.
-        model : its name; not needed if the server has one.
-        rows : how many rows `x` is.
-        ranking : whether the answer tells the rows in order of their scores.
-        overload : what is wanted of a server that is asked for more than it can answer in time. "prior": the base rate
-            from it, at once; "refuse": its refusal, upon which this answers the base rate by itself. Either way
-            `reason` is "overload" and `note` says why; where a prediction is refused that was begun before, the
-            last update that came is the answer.
-        worker : "thread", or "process" for extractors that hold the interpreter, crash or hang; see `anytime.Runner`.
-            Workers are kept for the next calls with the same extractors.
+        x : input of the extractors.
+        deadline_ms : milliseconds from the call to the answer, at the caller; 0 returns the base rate at once.
+        budget : limit on the cost of the groups, in the model's cost unit; None means no limit.
+        model : name of the model; optional if the server has one model.
+        rows : number of rows of `x`.
+        ranking : whether the answer ranks the rows by their scores.
+        overload : reply of an overloaded server. With "prior" it returns the base rate at once. With "refuse" it
+            refuses, and the client returns the base rate itself. In both cases `reason` is "overload" and `note` says
+            why. If the server refuses a prediction that had begun before, the answer is the last update.
+        worker : "thread", or "process" for extractors that hold the interpreter lock, crash or hang; see
+            `anytime.Runner`. The client keeps the workers for further calls with the same extractors.
 
         Returns
         -------
         Answer
-            `reason` as the server gives it; "deadline" with a `note` where the network was too late or the connection
-            broke. `note` also reports extractors that failed. `unused_groups` names the groups that were computed and
-            had not reached the server when it answered.
+            `reason` is the server's, or "deadline" with a `note` if the network was too slow or the connection broke.
+            `note` also reports failed extractors. `unused_groups` names the computed groups that had not reached the
+            server when it answered.
 
         Raises
         ------
         ValuesError
-            The deadline, the budget or `rows` is no such number.
+            The deadline, the budget or `rows` is invalid.
         ExtractorError
-            Extractors are missing or have no group, do not start, or `x` cannot be sent to a process.
+            Extractors are missing, belong to no group or do not start, or `x` is not picklable for a process.
         ConnectionLostError
-            The server cannot be reached.
+            The server is unreachable.
         ProblemError
-            It refuses the prediction.
+            The server refuses the prediction.
         """
         begun = time.perf_counter()
-        ask = asked(model, rows, budget, "prefix", ranking=ranking, overload=overload)
-        answer, deadline = self._portal.call(self._core.run, begun, extractors, x, deadline_ms, ask, worker)
+        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
+        answer, deadline = self._portal.call(self._core.run, begun, extractors, x, deadline_ms, options, worker)
         self._core.note_lateness(answer, deadline)
         return answer
 
@@ -519,88 +521,89 @@ class Client:
         ranking: bool = False,
         overload: Overload = "refuse",
     ) -> Answer:
-        """Answer from groups that are at hand.
+        """Answer from available groups.
 
         Parameters
         ----------
-        groups : values of each group, (rows, features) or (features,) for one row; None or NaN where one is missing.
-            Arrays are sent as their bytes, 4 or 8 a number.
-        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
-        deadline_ms : milliseconds from the call to the answer, here, as for `run`; None waits for the server.
-        policy : "prefix", the longest complete prefix; "arrived", the optimum for whatever set this is.
-        model : its name; not needed if the server has one.
-        rows : how many rows there are; counted if not told.
-        ranking : whether the answer tells the rows in order of their scores.
-        overload : what is wanted of a server that is asked for more than it can answer in time: "refuse", a
-            ProblemError that is `overloaded`, or "prior", the base rate at once, with `reason` "overload".
+        groups : values of each group, (rows, features) or (features,) for one row; None or NaN for missing values.
+            The client sends arrays as their bytes, 4 or 8 per number.
+        budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
+        policy : "prefix" for the longest complete prefix, or "arrived" for the optimum of the given set of groups.
+        model : name of the model; optional if the server has one model.
+        rows : number of rows; None counts them in the values.
+        ranking : whether the answer ranks the rows by their scores.
+        overload : reply of an overloaded server: "refuse" for a ProblemError that is `overloaded`, or "prior" for the
+            base rate at once, with `reason` "overload".
 
         Raises
         ------
         ValuesError
-            Values are no numbers, or of different numbers of rows; the deadline or the budget is no such number.
+            Values are not numbers or have different numbers of rows, or the deadline or the budget is invalid.
         ConnectionLostError
-            The server cannot be reached.
+            The server is unreachable.
         ProblemError
-            It refuses the prediction: no such model or group, values of another width.
+            The server refuses the prediction: unknown model or group, or values with a wrong number of features.
         NoAnswerError
-            Without a deadline: no answer came within `timeout_s`.
+            Without a deadline: no answer arrived within `timeout_s`.
         """
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
         rows = next((each.rows for each in encoded.values()), rows)
-        ask = asked(model, rows, budget, policy, ranking=ranking, overload=overload)
-        answer, deadline = self._portal.call(self._core.predict, begun, encoded, deadline_ms, ask)
+        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
+        answer, deadline = self._portal.call(self._core.predict, begun, encoded, deadline_ms, options)
         self._core.note_lateness(answer, deadline)
         return answer
 
     def session(self, model: str | None = None, rows: int | None = None) -> Session:
-        """Make a session, a context manager: groups added over time, answers in between; deleted at its end.
+        """Return a session, a context manager: it accepts groups over time and answers in between; its end deletes it.
 
         Parameters
         ----------
-        model : its name; not needed if the server has one.
-        rows : how many rows there are; counted from the first group if not told.
+        model : name of the model; optional if the server has one model.
+        rows : number of rows; None counts them in the first group.
         """
         return Session(self, self._portal, self._core.session(model, rows))
 
     def models(self) -> list[ModelCard]:
-        """List the server's models."""
+        """Return the models of the server."""
         return self._portal.call(self._core.models)
 
     def model(self, name: str | None = None) -> ModelDescription:
-        """Describe a model: its sequence, groups and features; `name` is not needed if the server has one."""
+        """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
         return self._portal.call(self._core.model, name)
 
     def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
-        """Plan what to compute next, and what it buys.
+        """Return the plan of the next groups to compute, with the quality after each step.
 
         Parameters
         ----------
-        model : its name; not needed if the server has one.
-        budget : cost of the whole prefix, what is at hand included, in the model's cost unit; None is no limit.
-        have : groups computed already.
+        model : name of the model; optional if the server has one model.
+        budget : limit on the cost of the complete prefix, including available groups, in the model's cost unit; None
+            means no limit.
+        have : available groups.
         """
         return self._portal.call(self._core.plan, model, budget, have)
 
     def warm_up(
         self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
     ) -> None:
-        """Connect, learn the model, and start workers for extractors, so that the first call need not."""
+        """Connect, request the model, and start workers for extractors, before the first call needs them."""
         self._portal.call(self._core.warm_up, extractors, model, worker)
 
     def close(self) -> None:
-        """Close the connections and end the workers; calls under way end. Safe to call twice."""
+        """Close the connections, and end the workers and running calls. Idempotent."""
         self._portal.close()
 
 
 class Session:
-    """A session on the server; a context manager, begun when it is entered or first used, and deleted at its end.
+    """A session on the server, as a thread-safe context manager; created by `Client.session`.
 
-    Made by `Client.session`; safe to use from several threads.
+    It begins on the server when it is entered or first used, and `close` deletes it.
     """
 
     def __init__(self, client: Client, portal: Portal, session: AsyncSession) -> None:
-        self._client = client  # which would close if it were dropped
+        self._client = client  # keeps the client alive: it closes when it is garbage-collected
         self._portal = portal
         self._session = session
 
@@ -615,34 +618,34 @@ class Session:
 
     @property
     def id(self) -> str | None:
-        """Id on the server, by which other programs may use it too; None before it is begun."""
+        """Session id on the server, which other programs can also use; None before the session begins."""
         return self._session.id
 
     @property
     def model(self) -> str | None:
-        """Name of its model."""
+        """Name of the model."""
         return self._session.model
 
     @property
     def version(self) -> str | None:
-        """Version of its model, which it keeps; None before it is begun."""
+        """Version of the model, fixed for the session; None before the session begins."""
         return self._session.version
 
     @property
     def expires_in_s(self) -> float | None:
-        """Seconds without use after which the server forgets it, as told when it was begun."""
+        """Seconds without use after which the server deletes the session; None before the session begins."""
         return self._session.expires_in_s
 
     def open(self) -> None:
-        """Begin it on the server, if that has not been done; raises as `AsyncSession.open`."""
+        """Begin the session on the server, unless it has begun; raises like `AsyncSession.open`."""
         self._portal.call(self._session.open)
 
     def add(self, group: str, values: Any) -> Progress:
-        """Send the values of one group; raises as `AsyncSession.add_many`."""
+        """Send the values of one group; raises like `AsyncSession.add_many`."""
         return self._portal.call(self._session.add, group, values)
 
     def add_many(self, groups: Mapping[str, Any]) -> Progress:
-        """Send the values of groups; all of them are taken, or none. As `AsyncSession.add_many`."""
+        """Send the values of several groups; the server accepts all of them or none. See `AsyncSession.add_many`."""
         return self._portal.call(self._session.add_many, groups)
 
     def predict(
@@ -653,11 +656,11 @@ class Session:
         policy: Policy = "prefix",
         ranking: bool = False,
     ) -> Answer:
-        """Answer from what has been sent; the session stays open. As `AsyncSession.predict`."""
+        """Answer from the groups sent so far; the session stays open. See `AsyncSession.predict`."""
         return self._portal.call(
             self._session.predict, budget=budget, deadline_ms=deadline_ms, policy=policy, ranking=ranking
         )
 
     def close(self) -> None:
-        """Delete it on the server. Safe to call twice, after it has expired, and when the server is gone."""
+        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
         self._portal.call(self._session.close)

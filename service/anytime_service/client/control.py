@@ -1,6 +1,6 @@
-"""What a server tells of its models: cards, descriptions, plans. Fields that are not known here are left out.
+"""HTTP requests to the service, except predictions with a deadline; descriptions of the server's models.
 
-HTTP requests to the service: what is not a prediction under a deadline.
+The client ignores unknown fields of model cards, descriptions and plans.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model in one line; `total_cost` is of all its steps, in `cost_unit`."""
+    """The short description of a model; `total_cost` is the cost of all its steps, in `cost_unit`."""
 
     name: str
     version: str
@@ -60,7 +60,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class ModelStep:
-    """A step of the sequence: the groups that it adds, in order, their joint cost, and how good the prefix is then."""
+    """A step of the sequence: the groups that it adds, in order, their total cost, and the quality of the prefix."""
 
     group: str
     adds: tuple[str, ...]
@@ -74,7 +74,7 @@ class ModelStep:
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """A feature group: columns in the order of its values, cost, and the groups that must be paid before it."""
+    """A feature group: its columns in the order of its values, its cost, and the groups that it requires."""
 
     name: str
     features: tuple[str, ...]
@@ -84,10 +84,10 @@ class ModelGroup:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model's sequence and groups; `steps` are in the order in which the sequence computes them.
+    """The sequence and groups of a model; `steps` are in sequence order.
 
-    `cv_error` of steps and `prior_error` are mean squared errors by least squares (family gaussian), mean deviances in
-    other families.
+    `cv_error` of steps and `prior_error` are mean squared errors for least squares (family gaussian) and mean deviances
+    for other families.
     """
 
     name: str
@@ -112,16 +112,16 @@ class ModelDescription:
 
     @cached_property
     def featured(self) -> tuple[str, ...]:
-        """Groups that have features, and so values, in the order of the groups file."""
+        """Groups with features, which therefore have values, in the order of the groups file."""
         return tuple(group.name for group in self.groups if group.features)
 
     def order(self, budget: float | None = None) -> tuple[str, ...]:
-        """Groups to compute within a budget, in the model's cost unit, in the order of the sequence.
+        """Return the groups to compute within a budget, in the model's cost unit, in sequence order.
 
         Raises
         ------
         ValuesError
-            The budget is negative or not a number.
+            The budget is not a number >= 0.
         """
         costs = np.array([0.0, *(step.cumulative_cost for step in self.steps)])
         prefix = affordable(costs, checked_budget(budget, self.cost_unit))
@@ -131,9 +131,9 @@ class ModelDescription:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step still to complete: groups to compute for it, their cost, and how good the prefix is then.
+    """An incomplete step: the groups to compute for it, their cost, and the quality of the prefix after it.
 
-    `spent` is the cost of what is at hand and of this plan, up to and with this step.
+    `spent` is the cost of the available groups and of this plan up to and including this step.
     """
 
     prefix: int
@@ -149,7 +149,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compute next, in order, within a budget; `prefix` is complete already."""
+    """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps."""
 
     model: str
     version: str
@@ -161,33 +161,33 @@ class Plan:
 
 
 def described(content: bytes, kind: type[Described]) -> Described:
-    """Read a description of that kind from JSON.
+    """Decode a description of type `kind` from JSON.
 
     Raises
     ------
     ReplyError
-        It is not what a server of this kind sends.
+        The content is not a valid description.
     """
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ReplyError(f"the server sent {shortened(content)}, which cannot be used: {error}") from error
+        raise ReplyError(f"the server sent {shortened(content)}, which is not a valid reply: {error}") from error
 
 
 MESSAGEPACK = "application/msgpack"
 
 KEEPALIVE_S = 2.0
-"""An idle connection is not used after that: servers close theirs after 5 s, and a request may meet the closing."""
+"""Lifetime of idle connections. Servers close theirs after 5 s, so reusing an older one could fail."""
 
 
 class Control:
-    """HTTP requests to one server; belongs to one event loop.
+    """HTTP client for one server; belongs to one event loop.
 
     Parameters
     ----------
-    address, headers : where to ask, and with what.
-    timeout_s : how long each part of a request may take.
-    ssl : context for `https`; None for the system's own.
+    address, headers : address of the server, and headers of each request.
+    timeout_s : timeout of each part of a request.
+    ssl : context for `https`; None for the system default.
     """
 
     def __init__(
@@ -197,31 +197,31 @@ class Control:
         self._headers = dict(headers)
         self._timeout_s = timeout_s
         self._ssl = ssl
-        self._made: httpx.AsyncClient | None = None
+        self._http: httpx.AsyncClient | None = None
         self._closed = False
 
     async def models(self) -> list[ModelCard]:
-        """List the models."""
+        """Return the models of the server."""
         return described(await self.request("GET", "/models"), list[ModelCard])
 
     async def model(self, name: str) -> ModelDescription:
-        """Describe a model."""
+        """Return the description of a model."""
         return described(await self.request("GET", f"/models/{quote(name, safe='')}"), ModelDescription)
 
     async def plan(self, name: str, budget: float | None, have: Iterable[str]) -> Plan:
-        """Plan what to compute next."""
-        asked: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
-        return described(await self.request("GET", f"/models/{quote(name, safe='')}/plan", params=asked), Plan)
+        """Return the plan of the next groups to compute."""
+        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
+        return described(await self.request("GET", f"/models/{quote(name, safe='')}/plan", params=params), Plan)
 
     async def session_answer(
         self, path: str, budget: float | None, deadline_ms: float | None, policy: Policy, *, ranking: bool
     ) -> Answer:
-        """Ask the session at a path for an answer; it may take until the deadline, and then the way back."""
-        asked = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy, "ranking": ranking or None}
+        """Request an answer of the session at a path; it may arrive a network delay after the deadline."""
+        options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy, "ranking": ranking or None}
         content = await self.request(
             "GET",
             f"{path}/predict",
-            params={name: _written(value) for name, value in asked.items() if value is not None},
+            params={name: _query_value(value) for name, value in options.items() if value is not None},
             waits_s=(deadline_ms or 0.0) / 1e3,
         )
         return answer_of(decode(content))
@@ -237,32 +237,32 @@ class Control:
         waits_s: float = 0.0,
         once: bool = False,
     ) -> bytes:
-        """Send a request and read the body of its response.
+        """Send a request and return the body of its response.
 
-        A connection that was kept may turn out to be closed: the request is then sent once more, unless `once` says
-        that it would not mean the same.
+        A reused connection may turn out to be closed. The client then sends the request again, unless `once` is set for
+        a request that is not idempotent.
 
         Raises
         ------
         ProblemError
-            The server refused.
+            The server refused the request.
         ConnectionLostError
-            It cannot be reached, or went away.
+            The server is unreachable, or the connection broke.
         NoAnswerError
-            It took too long, the `waits_s` that it may take on purpose aside.
+            The reply took longer than the timeout plus `waits_s`, the time for which the server may wait.
         """
         headers = {} if content is None else {"Content-Type": media_type}
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + waits_s)
-        asked = self._client().build_request(
+        request = self._client().build_request(
             method, self._address.http + path, params=params, content=content, headers=headers, timeout=timeout
         )
         try:
             try:
-                response, body = await self._exchange(asked)
+                response, body = await self._exchange(request)
             except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
                 if once or isinstance(error, httpx.ConnectError):
                     raise
-                response, body = await self._exchange(asked)
+                response, body = await self._exchange(request)
         except (httpx.ConnectTimeout, httpx.ConnectError) as error:
             raise ConnectionLostError(f"cannot connect to {self._address.shown}: {error}") from error
         except httpx.TimeoutException as error:
@@ -278,31 +278,31 @@ class Control:
     async def close(self) -> None:
         """Close the connections."""
         self._closed = True
-        if self._made is not None:
-            await self._made.aclose()
+        if self._http is not None:
+            await self._http.aclose()
 
-    async def _exchange(self, asked: httpx.Request) -> tuple[httpx.Response, bytes]:
-        response = await self._client().send(asked, stream=True)
+    async def _exchange(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
+        response = await self._client().send(request, stream=True)
         try:
             return response, await _read(response)
         finally:
             await response.aclose()
 
     def _client(self) -> httpx.AsyncClient:
-        """Make it when it is first needed: reading the system's certificates takes time."""
+        """Return the HTTP client; create it on first use, since reading the system's certificates takes time."""
         if self._closed:
-            raise ClosedError("this client is closed; make another")
-        if self._made is None:
-            self._made = httpx.AsyncClient(
+            raise ClosedError("this client is closed; create a new one")
+        if self._http is None:
+            self._http = httpx.AsyncClient(
                 headers={"Accept": "application/json", **self._headers},
                 verify=self._ssl or self._address.http.startswith("https"),
                 limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
                 transport=None if self._address.uds is None else httpx.AsyncHTTPTransport(uds=self._address.uds),
             )
-        return self._made
+        return self._http
 
 
-def _written(value: Any) -> Any:
+def _query_value(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -313,12 +313,12 @@ async def _read(response: httpx.Response) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_REPLY_BYTES:
-            raise ReplyError(f"the server sent more than {MAX_REPLY_BYTES} bytes")
+            raise ReplyError(f"the server sent a reply of more than {MAX_REPLY_BYTES} bytes; expected a smaller one")
     return b"".join(chunks)
 
 
 def _problem(response: httpx.Response, body: bytes) -> ClientError:
-    """Read why a request was refused."""
+    """Return the error for a response that refuses a request."""
     retry_after_s = seconds_of(response.headers.get("retry-after", ""))
     if "problem+json" in response.headers.get("content-type", ""):
         return problem_of(decode(body), response.status_code, retry_after_s)

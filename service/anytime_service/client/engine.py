@@ -1,14 +1,15 @@
-"""What happens while a call waits, in order, and the moment at which it waits no longer.
+"""Client side of a prediction: its event queue, and the call from begin to answer.
 
-A timer wakes the call; nothing is cancelled and no timeout wraps anything, which is what keeps it punctual.
+`EventQueue` delivers the events of a call in order until the deadline. A timer wakes the call. The queue cancels no
+task and uses no timeout wrapper, so the call returns on time.
 
-One prediction as its caller sees it: begun on the server, perhaps more than once, over at the deadline.
+`Call` is one prediction as seen by its caller. It begins on the server, possibly more than once, and ends at the
+deadline. The client measures the caller's deadline with the clock of this machine. It sends the server a deadline that
+is shorter by the learned network margin, so that the answer arrives in time. If it does not, the call returns the last
+update, or the base rate if there is no update.
 
-The caller's deadline is kept here, by this machine's clock. The server is told one that is shorter by the margin
-learned, so that its answer is here in time. If it is not, the last update that came is the answer, or else the base
-rate.
-
-A prediction whose connection breaks is begun anew on another one, with all that was sent and the time that is left.
+If the connection breaks, the call begins the prediction again on a new connection, with all groups sent so far and the
+remaining time.
 """
 
 from __future__ import annotations
@@ -33,47 +34,47 @@ from anytime_service.client.messages import Begin, Encoded, End, Group
 from anytime_service.client.transport import Channel, Connection, Link, Outcome
 
 __all__ = [
-    "Ask",
     "Call",
-    "Mailbox",
-    "asked",
+    "EventQueue",
+    "PredictionOptions",
+    "checked_options",
     "with_note",
 ]
 
 Event = TypeVar("Event")
 Kind = TypeVar("Kind")
 
-KEPT = 4096
-"""Events that wait to be looked at, at most: a server that sends more loses the oldest."""
+MAX_EVENTS = 4096
+"""Largest number of unread events; a further event replaces the oldest one."""
 
 
-class Mailbox(Generic[Event]):
-    """Events for one call; belongs to the event loop in which it is made.
+class EventQueue(Generic[Event]):
+    """The events of one call until its deadline; belongs to the event loop that creates it.
 
     Parameters
     ----------
-    until : when to wait no longer, by `time.perf_counter`.
+    until : deadline, in seconds of `time.perf_counter`.
     """
 
     def __init__(self, until: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._until = until
-        self._events: deque[Event] = deque(maxlen=KEPT)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._waiter: asyncio.Future[None] | None = None
         self._set_timer()
 
     @property
-    def struck(self) -> bool:
-        """Whether the moment has come."""
+    def expired(self) -> bool:
+        """Whether the deadline has expired."""
         return time.perf_counter() >= self._until
 
     def put(self, event: Event) -> None:
-        """Add an event and wake the call; from the event loop's own thread."""
+        """Add an event and wake the call; only from the thread of the event loop."""
         self._events.append(event)
         self._wake()
 
     def pop(self, kind: type[Kind]) -> Kind | None:
-        """Remove and return the oldest event of one kind, also after the deadline; None if there is none."""
+        """Remove and return the oldest event of type `kind`, also after the deadline; return None without one."""
         for place, event in enumerate(self._events):
             if isinstance(event, kind):
                 del self._events[place]
@@ -81,19 +82,19 @@ class Mailbox(Generic[Event]):
         return None
 
     async def get(self) -> Event | None:
-        """Wait for the next event; None once the deadline has expired, whatever has happened by then."""
-        while not self.struck:
+        """Wait for the next event; return None after the deadline, even if events are available."""
+        while not self.expired:
             if self._events:
                 return self._events.popleft()
             self._waiter = self._loop.create_future()
             await self._waiter
-            if not self._events and not self.struck:  # timers of some event loops fire a little early
+            if not self._events and not self.expired:  # timers of some event loops fire a little early
                 self._timer.cancel()
                 self._set_timer()
         return None
 
     def close(self) -> list[Event]:
-        """Stop the timer; return the events that `get` has not returned."""
+        """Stop the timer, and return the unread events."""
         self._timer.cancel()
         events = list(self._events)
         self._events.clear()
@@ -108,21 +109,21 @@ class Mailbox(Generic[Event]):
 
 
 _REFUSED = (401, 403)
-"""Statuses of who may not ask: the key is wrong, or has gone."""
+"""HTTP statuses of a missing, invalid or removed key."""
 
 _NO_VALUES = msgspec.Raw(msgspec.msgpack.encode([]))
-"""What is sent of a group when the answer is here: what it took still counts."""
+"""Values of a group that the client sends after the answer, only to report its computation time."""
 
 MAX_TURNS = 4
-"""Turns of the event loop in which the socket is read after the deadline; a frame takes two."""
+"""Iterations of the event loop in which the call reads the socket after the deadline; a frame needs two."""
 
 MAX_BREAKS = 2
-"""How often a prediction is begun anew: what the server closes the connection over would be sent again and again."""
+"""Largest number of restarts after a broken connection: the cause may be a frame of this prediction."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What is asked for, but for the deadline; None is not said."""
+class PredictionOptions:
+    """The options of a prediction, except its deadline; None leaves an option to the server."""
 
     model: str | None = None
     rows: int | None = None
@@ -132,7 +133,7 @@ class Ask:
     overload: Overload = "refuse"
 
 
-class _Told(NamedTuple):
+class _Received(NamedTuple):
     channel: Channel
     outcome: Outcome
 
@@ -143,30 +144,35 @@ class _Sent(NamedTuple):
 
 
 class Call:
-    """A prediction under way; belongs to the event loop in which it is made.
+    """A running prediction; belongs to the event loop that creates it.
 
     Parameters
     ----------
-    connection : where to.
-    ask : what is asked for.
-    until : when the caller waits no longer, by `time.perf_counter`.
-    tell : the deadline to tell the server when some milliseconds are left; None for none, `until` being a time-out.
+    connection : connection to the server.
+    options : options of the prediction.
+    until : time at which the caller stops waiting, in seconds of `time.perf_counter`.
+    server_deadline : returns the deadline to send to the server for some remaining milliseconds. None sends no
+        deadline; `until` is then a timeout.
 
     Attributes
     ----------
-    events : of the caller's own, put there by whoever knows; `next` hands them on.
-    sent : the groups sent, those being left out that a later beginning was without.
-    refused : why the server did not begin it, if it has too much to do; nothing more is sent then.
+    events : queue for the caller's own events, which `next` returns.
+    sent : the groups sent, except those that a restart excluded.
+    refused : reason of the refusal by an overloaded server, or None; the call sends nothing after a refusal.
     """
 
     def __init__(
-        self, connection: Connection, ask: Ask, until: float, tell: Callable[[float], float] | None = None
+        self,
+        connection: Connection,
+        options: PredictionOptions,
+        until: float,
+        server_deadline: Callable[[float], float] | None = None,
     ) -> None:
-        self.events: Mailbox[object] = Mailbox(until)
+        self.events: EventQueue[object] = EventQueue(until)
         self._connection = connection
-        self.ask = ask
+        self.options = options
         self.until = until
-        self._tell = tell
+        self._server_deadline = server_deadline
         self._link: Link | None = None
         self._channel: Channel | None = None
         self._update: Answer | None = None
@@ -176,149 +182,149 @@ class Call:
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
 
-    async def begin(self, *, sparing: bool = True) -> None:
-        """Begin on the server; comes back without having done so when the time is over.
+    async def begin(self, *, throttled: bool = True) -> None:
+        """Begin on the server; return without a beginning if the deadline expires first.
 
-        One with a deadline is not begun, but counts as refused, where the server has just refused many and is to be
-        spared.
+        If the server has recently refused many predictions, the client may reject a prediction with a deadline itself.
+        This counts as a refusal.
 
         Raises
         ------
         ClientError
-            The server cannot be reached or refuses the connection; too many predictions are open.
+            The server is unreachable or refuses the connection, or too many predictions are open.
         """
-        if sparing and self._tell is not None and self._connection.throttle.spares():
-            self.refused = _spared()
+        if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
+            self.refused = _rejected()
             return
         self._link = await self._connection.link(self.until)
         self._open()
 
     def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
-        """Send a group; after `end` it is left out."""
+        """Send a group; do nothing after `end`."""
         if self._ended:
             return
         self.sent[group] = _Sent(values, took_ms)
         self._send(group)
 
     def end(self) -> None:
-        """Ask for the answer, since nothing more will be sent."""
+        """Request the answer, since the caller sends no more groups."""
         if not self._ended:
             self._ended = True
             if self._link is not None and self._channel is not None:
                 self._link.send(End(self._channel.id))
 
-    def again(self, policy: Policy, without: str) -> None:
-        """Begin anew under another policy, with all groups so far but one; after the deadline, do nothing."""
-        if self.events.struck:
+    def restart(self, policy: Policy, without: str) -> None:
+        """Begin again with a different policy and all groups so far except one; do nothing after the deadline."""
+        if self.events.expired:
             return
-        self.ask = replace(self.ask, policy=policy)
+        self.options = replace(self.options, policy=policy)
         self.sent.pop(without, None)
         if self._link is not None and self._channel is not None:
             self._link.send(End(self._channel.id))
-        self._leave()
+        self._abandon()
         self._open()
 
     async def next(self) -> object | None:
-        """Wait for the answer, a problem, or an event of the caller's own; None when the deadline has expired.
+        """Wait for the answer, a problem, or an event of the caller; return None after the deadline.
 
         Raises
         ------
         ConnectionLostError
-            The connection broke and a new one cannot be made.
+            The connection broke, and connecting again failed.
         ProblemError
-            A new one cannot be made because the key is no longer valid.
+            The connection broke, and the server rejected the key of the new connection.
         """
         if self.refused is not None:
             return self.refused
         while (event := await self.events.get()) is not None:
-            if not isinstance(event, _Told):
+            if not isinstance(event, _Received):
                 return event
-            outcome = self._note(event)
+            outcome = self._record(event)
             if isinstance(outcome, ConnectionLostError):
-                await self._begin_anew(outcome)
+                await self._reconnect(outcome)
             elif outcome is not None:
                 return outcome
         return await self._received()
 
     async def answer(self) -> Answer | None:
-        """Wait for the answer; None when the time is over, or where a base rate is wanted of a server that refuses.
+        """Wait for the answer; return None after the deadline, or if the server refuses and the options accept that.
 
         Raises
         ------
         ProblemError
-            The server refused something of it.
+            The server refused the prediction or a group.
         ConnectionLostError
-            The connection broke, there is no other to be had, and no deadline for the sake of which to fall back.
+            The connection broke, connecting again failed, and there is no deadline, so the client does not fall back.
         """
         try:
             while (event := await self.next()) is not None:
                 if isinstance(event, ProblemError):
-                    if event.overloaded and self.ask.overload == "prior" and self._tell is not None:
-                        return None  # the base rate is known here, too
+                    if event.overloaded and self.options.overload == "prior" and self._server_deadline is not None:
+                        return None  # the client knows the base rate, too
                     raise event
                 if isinstance(event, Answer):
                     return event
         except ConnectionLostError:
-            if self._tell is None:
+            if self._server_deadline is None:
                 raise
         return None
 
     def fallback(self, base: Answer) -> Answer:
-        """Answer without the server: the last update, or else the base rate; the note says why."""
+        """Return the last update, or the base rate without one, instead of the server's answer; the note says why."""
         if self._channel is not None and self._channel.update is not None:
             self._update = self._channel.update
         reason: Reason = "deadline"
         if self.refused is not None:
             why, reason = f"the server refused: {self.refused.detail}", "overload"
         elif self._broken is None:
-            why = "the network was later than the deadline"
+            why = "no answer arrived before the deadline"
         else:
             why = f"the connection broke: {self._broken}"
-        what = "the base rate, since no update had come" if self._update is None else "the last update that had come"
+        what = "the base rate, since no update arrived" if self._update is None else "the last update received"
         return with_note(replace(self._update or base, reason=reason), f"{why}; this is {what}")
 
-    def afterwards(self) -> Callable[[str, Encoded, float], None]:
-        """How to tell, once this is closed, what a group took that came too late; from the event loop.
+    def late_sender(self) -> Callable[[str, Encoded, float], None]:
+        """Return a function that reports the computation time of a late group after `close`; for the event loop.
 
-        The server measures it, or it would know only what groups take when they are quick.
+        The server includes these times in its statistics, which would otherwise contain fast groups only.
         """
         link, channel = self._link, self._channel
 
-        def tell(group: str, values: Encoded, took_ms: float) -> None:
+        def send_late(group: str, values: Encoded, took_ms: float) -> None:
             if link is None or channel is None:
                 return
-            if channel.answer is None:  # it may be open there
+            if channel.answer is None:  # the prediction may still be open on the server
                 link.send(Group(channel.id, group, values.values, values.dtype, took_ms))
             else:
                 link.send(Group(channel.id, group, _NO_VALUES, None, took_ms))
 
-        return tell
+        return send_late
 
     def close(self) -> list[object]:
-        """Wait no longer, and hand over the caller's own events that were not looked at."""
-        if self._link is not None and self._channel is not None and self._channel.told_ms is None:
-            self.end()  # without a deadline the server would keep it open
-        self._leave()
-        return [event for event in self.events.close() if not isinstance(event, _Told)]
+        """Stop waiting, and return the caller's unread events."""
+        if self._link is not None and self._channel is not None and self._channel.deadline_ms is None:
+            self.end()  # without a deadline the prediction would stay open on the server
+        self._abandon()
+        return [event for event in self.events.close() if not isinstance(event, _Received)]
 
     def _open(self) -> None:
         if self._link is None:
             return
-        ask, tell = self.ask, self._tell
-        told_ms = None if tell is None else tell((self.until - time.perf_counter()) * 1e3)
-        updates = tell is not None
+        options, server_deadline = self.options, self._server_deadline
+        deadline_ms = None if server_deadline is None else server_deadline((self.until - time.perf_counter()) * 1e3)
+        updates = server_deadline is not None
         # An update is better than the base rate.
-        overload: Overload = ask.overload if self._update is None else "refuse"
+        overload: Overload = options.overload if self._update is None else "refuse"
         begin = Begin(
             0,
-            ask.model,
-            ask.rows,
-            ask.budget,
-            told_ms,
-            ask.policy,
+            options.model,
+            options.rows,
+            options.budget,
+            deadline_ms,
+            options.policy,
             updates=updates,
-            ranking=ask.ranking,
-            overload=None if overload == "refuse" else overload,  # a server of before knows no such field
+            ranking=options.ranking,
+            overload=None if overload == "refuse" else overload,  # older servers do not know this field
         )
         self._channel = self._link.begin(begin, self._wake)
         for group in self.sent:
@@ -331,16 +337,16 @@ class Call:
             values, took_ms = self.sent[group]
             self._link.send(Group(self._channel.id, group, values.values, values.dtype, took_ms))
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         if self._link is not None and self._channel is not None:
-            self._link.leave(self._channel)
+            self._link.abandon(self._channel)
             self._update = self._channel.update or self._update
         self._channel = None
 
-    async def _begin_anew(self, lost: ConnectionLostError) -> None:
+    async def _reconnect(self, lost: ConnectionLostError) -> None:
         self._broken = lost
         self._breaks += 1
-        self._leave()
+        self._abandon()
         if self._breaks > MAX_BREAKS:
             raise lost
         try:
@@ -348,35 +354,35 @@ class Call:
             self._open()
         except ClientError as error:
             if isinstance(error, ProblemError) and error.status in _REFUSED:
-                raise  # no network is to blame for it, and the next call would meet it too
+                raise  # the network is not the cause, so the next call would fail too
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
 
-    def _note(self, told: _Told) -> Outcome | None:
-        """Take note of what the server sent, the throttle too; None if it is about a prediction begun before."""
-        outcome, throttle = told.outcome, self._connection.throttle
-        if told.channel is not self._channel:
+    def _record(self, received: _Received) -> Outcome | None:
+        """Record an outcome, also in the throttle, and return it; return None if it belongs to an earlier beginning."""
+        outcome, throttle = received.outcome, self._connection.throttle
+        if received.channel is not self._channel:
             return None
         if isinstance(outcome, ProblemError) and outcome.overloaded:
             self.refused = outcome
             throttle.refused()
-            self._leave()
+            self._abandon()
         elif isinstance(outcome, Answer):
             (throttle.refused if outcome.reason == "overload" else throttle.accepted)()
         return outcome
 
     async def _received(self) -> Answer | ProblemError | None:
-        """Return the next outcome that has reached this machine by now, after the deadline; None if there is none.
+        """Return the next outcome that has already reached this machine after the deadline; return None without one.
 
-        After a stall of this process the timer fires before the socket is read.
+        After a stall of this process the timer fires before the loop reads the socket.
         """
         give_up = time.perf_counter() + MAX_DRAIN_S
         for _ in range(MAX_TURNS):
             if self._channel is None or self._channel.answer is not None or time.perf_counter() > give_up:
                 break
             await asyncio.sleep(0)
-        while (told := self.events.pop(_Told)) is not None:
-            outcome = self._note(told)
+        while (received := self.events.pop(_Received)) is not None:
+            outcome = self._record(received)
             if isinstance(outcome, ConnectionLostError):
                 self._broken = outcome
             elif outcome is not None:
@@ -384,33 +390,35 @@ class Call:
         return None
 
     def _wake(self, channel: Channel, outcome: Outcome) -> None:
-        self.events.put(_Told(channel, outcome))
+        self.events.put(_Received(channel, outcome))
 
 
-def _spared() -> ProblemError:
-    """What is refused in the server's name, so that it has time for others."""
-    detail = "it has refused many predictions in the last seconds and was not asked for this one; ask again in a second"
+def _rejected() -> ProblemError:
+    """Return the refusal that the client makes on behalf of the server."""
+    detail = "it refused many predictions in the last seconds, so the client did not send this one; retry in a second"
     return ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
 
 
-def asked(
+def checked_options(
     model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload = "refuse"
-) -> Ask:
-    """Put together what a caller asks for.
+) -> PredictionOptions:
+    """Return the validated options of a caller.
 
     Raises
     ------
     ValuesError
-        The budget is negative or not a number, `rows` not a whole number from 1 on, or `overload` not known.
+        The budget is not a number >= 0, `rows` is not an integer >= 1, or `overload` is unknown.
     """
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
         raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
     if overload not in get_args(Overload):
         raise ValuesError(f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
     rows = None if rows is None else int(rows)
-    return Ask(model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking), overload)
+    return PredictionOptions(
+        model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking), overload
+    )
 
 
 def with_note(answer: Answer, note: str) -> Answer:
-    """Put a note before what an answer says already."""
+    """Return the answer with a note before its existing note."""
     return replace(answer, note=note if answer.note is None else f"{note}; {answer.note}")

@@ -1,15 +1,15 @@
-"""What can go wrong for a client, as a branch of the library's tree.
+"""Errors of the client, a branch of the library's exception tree.
 
 AnytimeError
-└── ClientError              what only a client can meet; also raised as itself, for a call that cannot be made
-    ├── ClosedError          the client is closed, or was made before a fork
-    ├── ConnectionLostError  the server cannot be reached, or went away (also a ConnectionError)
-    ├── NoAnswerError        no reply within the client's own time-out (also a TimeoutError)
-    ├── ProblemError         the server refused: problem details (RFC 9457)
-    ├── ReplyError           a reply that is not what a server of this kind sends
+└── ClientError              base class; also raised itself for an invalid call
+    ├── ClosedError          the client is closed, or was created before a fork
+    ├── ConnectionLostError  the server is unreachable, or the connection broke (also a ConnectionError)
+    ├── NoAnswerError        no reply within the client's timeout (also a TimeoutError)
+    ├── ProblemError         the server refused the request: problem details (RFC 9457)
+    ├── ReplyError           the reply is not valid for this protocol
     └── RequirementError     a package of the `client` extra is missing (also an ImportError)
 
-What a caller hands over wrongly is told as everywhere in the library: ValuesError, ExtractorError.
+Invalid arguments raise the same errors as in the library: ValuesError, ExtractorError.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ OVERLOADED = "urn:anytime:problem:overloaded"
 
 
 class ClientError(AnytimeError):
-    """A call that the client cannot make, or that came to nothing."""
+    """An invalid call, or a call that failed."""
 
 
 class ClosedError(ClientError):
-    """The client is closed, or belongs to another process or event loop; make another."""
+    """The client is closed, or belongs to another process or event loop; create a new one."""
 
 
 class ConnectionLostError(ClientError, ConnectionError):
-    """The server cannot be reached, or went away; the next call connects again."""
+    """The server is unreachable, or the connection broke; the next call reconnects."""
 
 
 class NoAnswerError(ClientError, TimeoutError):
-    """No reply came within the client's own time-out."""
+    """No reply arrived within the client's timeout."""
 
 
 class ProblemError(ClientError):
-    """The server refused, and says why.
+    """A refusal by the server, with its reason.
 
     Attributes
     ----------
-    status : HTTP status of the problem, also where it came over a WebSocket.
-    title : what kind of problem it is.
-    detail : what came, what was expected, what to do.
-    field : the parameter or place in the body that is wrong; None where none is named.
+    status : HTTP status of the problem, also for a problem received over a WebSocket.
+    title : short description of the kind of problem.
+    detail : what the server received, what it expected, what to do.
+    field : the invalid parameter or position in the body; None if the server names none.
     type : URI of the kind of problem.
-    retry_after_s : seconds to wait before another try, where the server says so.
+    retry_after_s : seconds to wait before a retry; None if the server does not state them.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ProblemError(ClientError):
 
     @property
     def overloaded(self) -> bool:
-        """Whether a prediction was refused because the server has too much to do."""
+        """Whether the server refused a prediction because it is overloaded."""
         return self.type == OVERLOADED and self.field is None
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class ProblemError(ClientError):
 
 
 class ReplyError(ClientError):
-    """A reply that cannot be understood: another kind of server, or something in between."""
+    """An invalid reply: the address belongs to a different kind of server, or to a proxy."""
 
 
 class RequirementError(ClientError, ImportError):

@@ -1,12 +1,12 @@
-"""What is sent: begin, group and end as MessagePack frames, and the values of a group in them.
+"""Messages of the client: encoding of requests and decoding of replies.
 
-Arrays travel as their bytes, 4 bytes a number if that is what they have and 8 if not: nothing is turned into text, and
-nothing is rounded. Lists, in which None is a value that is missing, travel as lists.
+The client sends begin, group and end frames in MessagePack. It sends arrays as their bytes, with 4 bytes per number for
+32-bit (or smaller) floats and 8 bytes otherwise, so it neither converts numbers to text nor rounds them. It sends lists
+as lists, in which None is a missing value.
 
-What is received: answers, updates and problems, from frames and from bodies.
-
-A newer server may say more than this client knows: fields that are not known here are left out, and values are taken as
-they come. Nothing else is believed: what is no such reply at all raises ReplyError.
+The client receives answers, updates and problems, in frames and in response bodies. A newer server may send fields that
+this client does not know: the client ignores these fields and does not validate values. Any other content raises
+ReplyError.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Begin(msgspec.Struct, tag_field="type", tag="begin", omit_defaults=True, frozen=True):
-    """Open a prediction."""
+    """The frame that opens a prediction."""
 
     id: int
     model: str | None = None
@@ -57,7 +57,7 @@ class Begin(msgspec.Struct, tag_field="type", tag="begin", omit_defaults=True, f
 
 
 class Group(msgspec.Struct, tag_field="type", tag="group", omit_defaults=True, frozen=True):
-    """Values of one group; bytes if there is a `dtype`."""
+    """The frame with the values of one group; the values are bytes if `dtype` is set."""
 
     id: int
     group: str
@@ -67,20 +67,20 @@ class Group(msgspec.Struct, tag_field="type", tag="group", omit_defaults=True, f
 
 
 class End(msgspec.Struct, tag_field="type", tag="end", frozen=True):
-    """Nothing more will come."""
+    """The frame that ends the groups of a prediction and requests its answer."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Values of a group, ready to be put in a frame as often as need be.
+    """Encoded values of a group, usable in any number of frames.
 
     Attributes
     ----------
     values : MessagePack, a list or the bytes of an array.
-    dtype : "f4" or "f8" for bytes.
-    rows : how many rows there are.
+    dtype : "f4" or "f8" for bytes; None for a list.
+    rows : number of rows.
     """
 
     values: msgspec.Raw
@@ -89,26 +89,27 @@ class Encoded:
 
 
 def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
-    """Encode what an extractor returned or a caller handed over.
+    """Encode the values of a group, from an extractor or a caller.
 
     Parameters
     ----------
-    group : its name, for messages.
-    values : (rows, features), or (features,) for one row: an array, what numpy makes an array of, or lists.
-    rows : how many rows there must be; None for as many as there are.
+    group : name of the group, for error messages.
+    values : (rows, features), or (features,) for one row: an array, an object that numpy converts to one, or lists.
+    rows : expected number of rows; None accepts any number.
 
     Raises
     ------
     ValuesError
-        These are no numbers, no array, or not of that many rows. How many features there must be the server will say.
+        The values are not numbers, not an array, or have a different number of rows. The server checks the number of
+        features.
     """
     if isinstance(values, list | tuple):
         return _encoded_list(group, values, rows)
     try:
         array = np.asarray(values)
-    except Exception as error:  # whatever the making of an array of somebody's object raises
+    except Exception as error:  # the conversion of a foreign object to an array may raise anything
         raise ValuesError(
-            f"values of group {group!r} cannot be read as an array ({summary(error)}); expected rows x features"
+            f"converting the values of group {group!r} to an array failed ({summary(error)}); expected rows x features"
         ) from error
     if array.dtype == object and array.ndim:  # None among numbers
         return _encoded_list(group, array.tolist(), rows)
@@ -117,15 +118,15 @@ def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
     shape = " x ".join(map(str, array.shape)) or "a single value"
     count = array.shape[0] if array.ndim == 2 else 1
     if array.ndim not in (1, 2) or rows not in (None, count):
-        told = f"{rows} rows" if rows is not None else "rows"
-        raise ValuesError(f"values of group {group!r} are {shape}; expected {told} x features")
+        expected = f"{rows} rows" if rows is not None else "rows"
+        raise ValuesError(f"values of group {group!r} are {shape}; expected {expected} x features")
     dtype = "f4" if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else "f8"
     packed = np.ascontiguousarray(array, dtype=f"<{dtype}")
     return Encoded(msgspec.Raw(msgspec.msgpack.encode(packed.data)), dtype, count)
 
 
 def encode_all(groups: Mapping[str, Any], rows: int | None = None) -> dict[str, Encoded]:
-    """Encode groups of as many rows each, by name; raises as `encode_values`."""
+    """Encode groups with equal numbers of rows, by name; raises like `encode_values`."""
     encoded: dict[str, Encoded] = {}
     for name, values in groups.items():
         encoded[name] = encode_values(name, values, rows)
@@ -134,12 +135,12 @@ def encode_all(groups: Mapping[str, Any], rows: int | None = None) -> dict[str, 
 
 
 def encode_frame(frame: Begin | Group | End) -> bytes:
-    """Write a frame."""
+    """Encode a frame in MessagePack."""
     return msgspec.msgpack.encode(frame)
 
 
 def encode_groups(groups: Mapping[str, Encoded]) -> bytes:
-    """Write groups as the body of a session's request, in MessagePack."""
+    """Encode groups as the body of a session request, in MessagePack."""
     packed = {name: {"dtype": each.dtype, "values": each.values} for name, each in groups.items() if each.dtype}
     return msgspec.msgpack.encode({name: packed.get(name, each.values) for name, each in groups.items()})
 
@@ -151,10 +152,10 @@ def _encoded_list(group: str, values: Sequence[Any], rows: int | None) -> Encode
         raise ValuesError(f"values of group {group!r} have {count} rows; expected {rows}")
     try:
         content = msgspec.msgpack.encode(values, enc_hook=_plain)
-        _NUMBERS.decode(content)  # the server would refuse the rest too, but not say whose values these are
+        _NUMBERS.decode(content)  # the server would refuse other values too, but would not name the group
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValuesError(
-            f"values of group {group!r} are not all numbers ({error}); expected numbers, None where one is missing"
+            f"values of group {group!r} are not all numbers ({error}); expected numbers, or None for missing values"
         ) from error
     return Encoded(msgspec.Raw(content), None, count)
 
@@ -164,19 +165,19 @@ _NUMBERS = msgspec.msgpack.Decoder(list[_Number | list[_Number]])
 
 
 def _plain(item: Any) -> Any:
-    """Numbers and rows of numpy as Python's."""
+    """Convert numpy numbers and rows to Python objects."""
     if isinstance(item, np.ndarray | np.generic):
         return item.tolist()
     raise TypeError(f"{type(item).__name__} is not a number")
 
 
 _SHOWN = 200
-"""Characters of a reply that is not understood that a message shows."""
+"""Number of characters of an invalid reply that an error message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A frame of the server, about the prediction `id`; None where it is about none.
+    """A frame from the server for the prediction `id`; `id` is None for a frame without a prediction.
 
     `content` is an answer or a problem; `final` is False for an update.
     """
@@ -187,12 +188,12 @@ class Reply:
 
 
 def decode_reply(message: str | bytes) -> Reply | None:
-    """Read a frame; None for one of a type that is not known here.
+    """Decode a frame; return None for an unknown type.
 
     Raises
     ------
     ReplyError
-        It is no frame of this protocol.
+        The message is not a frame of this protocol.
     """
     frame = decode(message, packed=isinstance(message, bytes))
     kind = frame.get("type") if isinstance(frame, dict) else None
@@ -206,12 +207,12 @@ def decode_reply(message: str | bytes) -> Reply | None:
 
 
 def decode(content: str | bytes, *, packed: bool = False) -> Any:
-    """Read JSON, or MessagePack if it is `packed`.
+    """Decode JSON, or MessagePack bytes if `packed`.
 
     Raises
     ------
     ReplyError
-        It is neither.
+        The content is not valid in this format.
     """
     try:
         return (
@@ -222,37 +223,37 @@ def decode(content: str | bytes, *, packed: bool = False) -> Any:
         raise ReplyError(f"the server sent {shortened(content)}, which is not {form}: {error}") from error
 
 
-def answer_of(told: Any) -> Answer:
-    """Make an answer from its fields.
+def answer_of(content: Any) -> Answer:
+    """Build an answer from its fields.
 
     Raises
     ------
     ReplyError
-        A field that an answer must have is not there.
+        A required field is missing or invalid.
     """
-    if not isinstance(told, Mapping):
-        raise ReplyError(f"the server sent {shortened(told)}; expected an answer")
+    if not isinstance(content, Mapping):
+        raise ReplyError(f"the server sent {shortened(content)}; expected an answer")
     try:
-        return Answer(**{name: convert(told[name]) for name, convert in _CONVERT.items() if name in told})
+        return Answer(**{name: convert(content[name]) for name, convert in _CONVERT.items() if name in content})
     except (TypeError, KeyError) as error:
-        missing = [name for name in _REQUIRED if name not in told]
-        what = f"without {missing[0]!r}" if missing else f"that cannot be read ({error})"
-        raise ReplyError(f"the server sent an answer {what}; is it a server of this kind?") from error
+        missing = [name for name in _REQUIRED if name not in content]
+        what = f"without {missing[0]!r}" if missing else f"with invalid fields ({error})"
+        raise ReplyError(f"the server sent an answer {what}; is it an anytime server?") from error
 
 
-def problem_of(told: Any, status: int = 0, retry_after_s: float | None = None) -> ProblemError:
-    """Make an error from problem details; `status` is the one to tell where they have none."""
-    if not isinstance(told, Mapping):
-        told = {}
+def problem_of(content: Any, status: int = 0, retry_after_s: float | None = None) -> ProblemError:
+    """Build an error from problem details; `status` is the default if they have none."""
+    if not isinstance(content, Mapping):
+        content = {}
 
     def text(name: str, default: str) -> str:
-        return told[name] if isinstance(told.get(name), str) else default
+        return content[name] if isinstance(content.get(name), str) else default
 
-    number = told.get("status")
+    number = content.get("status")
     return ProblemError(
         number if isinstance(number, int) else status,
         text("title", "a problem without a title"),
-        text("detail", "the server refused, and did not say why"),
+        text("detail", "the server refused the request without a reason"),
         text("field", "") or None,
         type=text("type", "about:blank"),
         retry_after_s=retry_after_s,
@@ -260,33 +261,33 @@ def problem_of(told: Any, status: int = 0, retry_after_s: float | None = None) -
 
 
 def seconds_of(retry_after: str) -> float | None:
-    """Seconds that a Retry-After header tells; None where it tells a date, or nothing."""
+    """Return the seconds of a Retry-After header; None if it contains a date or is empty."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 10 else None
 
 
 def shortened(content: Any) -> str:
-    """The beginning of a reply, for a message."""
+    """Return the start of a reply, for an error message."""
     text = repr(content)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def _expected(told: Any) -> Expected:
-    return Expected(told["cv_error"], told["explained_variance"], told["r2"], told.get("deviance"))
+def _expected(value: Any) -> Expected:
+    return Expected(value["cv_error"], value["explained_variance"], value["r2"], value.get("deviance"))
 
 
-def _tuple(told: Any) -> Any:
-    return tuple(told) if isinstance(told, list) else told
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _as_it_is(told: Any) -> Any:
-    return told
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _converter(hint: Any) -> Callable[[Any], Any]:
     if hint is Expected:
         return _expected
     has_tuple = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
-    return _tuple if has_tuple else _as_it_is
+    return _tuple if has_tuple else _unchanged
 
 
 _HINTS = get_type_hints(Answer)

@@ -1,16 +1,15 @@
-"""Workers kept between runs, so that not every run starts a thread or a process.
+"""Runs of extractors under a deadline with a remote model, cached workers, and cached models.
 
-At most four sets of extractors are kept, the least recently used goes first; those that runs are using stay.
+`WorkerCache` keeps workers between runs, so that most runs start no thread or process. It keeps the workers of at most
+four sets of extractors and removes the least recently used first, but not while a run uses it.
 
-What the client knows of the models: sequence and base rate, asked for once per version.
+`KnownModels` caches the sequence and base rate of each model, requested once per version. If an answer has a version
+that differs from the cached one, it refreshes the model in the background; no prediction waits for that.
 
-An answer of another version than the one that is known has it asked for again, in the background: no prediction waits.
-
-Extractors under a deadline with the model elsewhere: each group is sent as soon as it is computed.
-
-As in `anytime.inference.runner`, a group may fail: its extractor raises, its process dies, the server refuses its
-values. The policy "prefix" cannot use the groups after it. A model that supports the policy "arrived" then answers from
-the groups that have arrived; any other model answers at once.
+`run` computes groups in sequence order and sends each one as soon as it is available. As in `anytime.inference.runner`,
+a group may fail: its extractor raises, its process dies, or the server refuses its values. The policy "prefix" cannot
+use the groups after it. A model that supports the policy "arrived" then answers from the groups that have arrived; any
+other model answers at once.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from anytime.inference.answer import Answer
 from anytime.inference.runner import Failure
 from anytime.inference.workers import Arrival, Extraction, Worker, Workers
 from anytime_service.client.control import Control, ModelDescription
-from anytime_service.client.engine import Ask, Call, with_note
+from anytime_service.client.engine import Call, PredictionOptions, with_note
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.messages import Encoded, encode_values
 from anytime_service.client.transport import Connection
 
 __all__ = [
-    "KEPT",
+    "MAX_POOLS",
     "KnownModel",
     "KnownModels",
     "Pool",
@@ -44,15 +43,16 @@ __all__ = [
     "run",
 ]
 
-KEPT = 4
+MAX_POOLS = 4
+"""Largest number of cached pools; pools in use may exceed it."""
 
 
 @dataclass(eq=False)
 class Pool:
-    """Workers for some extractors, and threads that hand on what they compute.
+    """Workers for a set of extractors, and the threads that pass their groups to the event loop.
 
-    There are as many of the one as of the other. Both take runs in the order in which they came, so a run whose groups
-    are being computed never waits to have them handed on.
+    Their numbers are equal, and both process runs in order of arrival. A run whose groups are being computed therefore
+    never waits for a thread.
     """
 
     extractors: dict[str, Callable[[Any], Any]]
@@ -62,7 +62,7 @@ class Pool:
     users: int = 0
 
     def close(self) -> None:
-        """End the threads and processes; takes as long as `Workers.close`."""
+        """End the threads and processes; this takes as long as `Workers.close`."""
         self.workers.close()
         self.pumps.shutdown()
 
@@ -72,7 +72,7 @@ class WorkerCache:
 
     Parameters
     ----------
-    max_workers : threads or processes that each pool may have.
+    max_workers : largest number of threads or processes of each pool.
     """
 
     def __init__(self, max_workers: int) -> None:
@@ -81,8 +81,8 @@ class WorkerCache:
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def at_hand(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool | None:
-        """Find the pool for these extractors (by equality) and this worker."""
+    def cached(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool | None:
+        """Return the cached pool for these extractors (by equality) and this kind of worker, or None."""
         for place, pool in enumerate(self._pools):
             if pool.worker == worker and pool.extractors == extractors:
                 self._pools.append(self._pools.pop(place))
@@ -90,33 +90,33 @@ class WorkerCache:
         return None
 
     async def make(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool:
-        """Make a pool, which for processes takes most of a second, and keep it.
+        """Create and cache a pool; with processes this takes most of a second.
 
         Raises
         ------
         ExtractorError
-            As `anytime.inference.workers.Workers` does.
+            See `anytime.inference.workers.Workers`.
         ClosedError
-            The client was closed meanwhile.
+            The client was closed during the call.
         """
         own = dict(extractors)
         workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
-        pool = self.at_hand(own, worker)
+        pool = self.cached(own, worker)
         made = Pool(own, worker, workers, ThreadPoolExecutor(self._max_workers, "anytime-client-pump"))
-        if pool is not None or self._closed:  # two runs may both have made one; the first stays
+        if pool is not None or self._closed:  # two runs may both have created one; the cache keeps the first
             self._close(made)
             if pool is None:
-                raise ClosedError("this client was closed meanwhile; make another")
+                raise ClosedError("this client was closed during the call; create a new one")
             return pool
         self._pools.append(made)
-        # One that is in use is let be; there are then more than four for a while, as many as runs can use.
-        for gone in [idle for idle in self._pools[:-1] if not idle.users][: max(0, len(self._pools) - KEPT)]:
-            self._pools.remove(gone)
-            self._close(gone)
+        # Pools in use stay, so the cache may exceed its limit until their runs end.
+        for removed in [idle for idle in self._pools[:-1] if not idle.users][: max(0, len(self._pools) - MAX_POOLS)]:
+            self._pools.remove(removed)
+            self._close(removed)
         return made
 
     async def close(self) -> None:
-        """Close every pool."""
+        """Close all pools."""
         self._closed = True
         for pool in self._pools:
             self._close(pool)
@@ -130,26 +130,26 @@ class WorkerCache:
 
 
 MAX_KNOWN = 64
-"""Models that are remembered; the least recently used goes first."""
+"""Largest number of cached models; the cache removes the least recently used first."""
 
 REFRESH_S = 1.0
-"""Not more often than this: replicas of different versions behind one address would have it asked for all the time."""
+"""Minimum time between two refreshes: replicas with different versions behind one address would cause many."""
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model's description, and what it answers for one row before anything is known of it."""
+    """A model's description, and its base rate: the answer for one row without any group."""
 
     description: ModelDescription
     base: Answer
 
-    def base_rate(self, ask: Ask) -> Answer:
-        """Answer without any group, for as many rows as asked for."""
-        base, rows = self.base, ask.rows or 1
-        missing = self.description.order(ask.budget)
+    def base_rate(self, options: PredictionOptions) -> Answer:
+        """Return the answer without any group, for the requested number of rows."""
+        base, rows = self.base, options.rows or 1
+        missing = self.description.order(options.budget)
 
-        def of_rows(told: Any) -> Any:
-            return told if rows == 1 or told is None else [told] * rows
+        def of_rows(value: Any) -> Any:
+            return value if rows == 1 or value is None else [value] * rows
 
         return replace(
             base,
@@ -157,56 +157,56 @@ class KnownModel:
             probabilities=of_rows(base.probabilities),
             interval=of_rows(base.interval),
             prediction_set=of_rows(base.prediction_set),
-            budget=ask.budget,
+            budget=options.budget,
             missing=missing,
             complete=not missing,
-            ranking=list(range(rows)) if ask.ranking else None,
+            ranking=list(range(rows)) if options.ranking else None,
         )
 
 
 class KnownModels:
-    """Models known by the name that callers use, None being the only one; belongs to one event loop."""
+    """A cache of models by the name that callers use, None for the only model; belongs to one event loop."""
 
     def __init__(self, connection: Connection, control: Control, timeout_s: float) -> None:
         self._connection = connection
         self._control = control
         self._timeout_s = timeout_s
         self._known: OrderedDict[str | None, KnownModel] = OrderedDict()
-        self._asking: dict[str | None, asyncio.Task[KnownModel | ClientError]] = {}
+        self._requests: dict[str | None, asyncio.Task[KnownModel | ClientError]] = {}
         self._refreshed_at = -REFRESH_S
         self._closed = False
 
-    def at_hand(self, name: str | None) -> KnownModel | None:
-        """Find a model that is known."""
+    def cached(self, name: str | None) -> KnownModel | None:
+        """Return a cached model, or None."""
         known = self._known.get(name)
         if known is not None:
             self._known.move_to_end(name)
         return known
 
     async def learn(self, name: str | None) -> KnownModel:
-        """Ask the server for a model, if it is not known.
+        """Return a model; request it from the server if it is not cached.
 
         Raises
         ------
         ClientError
-            The server cannot be reached, has no such model, or several to choose from where no name is given.
+            The server is unreachable or has no such model, or it has several models and no name was given.
         """
-        known = self.at_hand(name)
+        known = self.cached(name)
         if known is not None:
             return known
-        task = self._ask(name)
-        await asyncio.wait({task})  # which, unlike waiting for the task itself, does not cancel it for others
+        task = self._request(name)
+        await asyncio.wait({task})  # unlike awaiting the task itself, this does not cancel it for other callers
         if task.cancelled():
-            raise ClosedError("this client was closed meanwhile; make another")
+            raise ClosedError("this client was closed during the call; create a new one")
         found = task.result()
         if isinstance(found, ClientError):
             raise copy.copy(found) from found
         return found
 
-    def saw(self, name: str | None, answer: Answer) -> None:
-        """Look at the version that answered, and learn the model anew if either part is of another.
+    def check_version(self, name: str | None, answer: Answer) -> None:
+        """Request the model again if the version of an answer differs from that of either cached part.
 
-        Base rate and description come by ways of their own, which may lead to replicas of different versions.
+        The client requests base rate and description separately, so replicas of different versions may serve them.
         """
         known = self._known.get(name)
         if known is None or self._closed:
@@ -216,24 +216,24 @@ class KnownModels:
         now = time.monotonic()
         if now - self._refreshed_at >= REFRESH_S:
             self._refreshed_at = now
-            self._ask(name)
+            self._request(name)
 
     async def close(self) -> None:
-        """Give up what is being asked for."""
+        """Cancel the running requests."""
         self._closed = True
-        tasks = list(self._asking.values())
+        tasks = list(self._requests.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ask(self, name: str | None) -> asyncio.Task[KnownModel | ClientError]:
-        if name not in self._asking:
-            self._asking[name] = asyncio.create_task(self._learned(name))
-            self._asking[name].add_done_callback(lambda _: self._asking.pop(name, None))
-        return self._asking[name]
+    def _request(self, name: str | None) -> asyncio.Task[KnownModel | ClientError]:
+        if name not in self._requests:
+            self._requests[name] = asyncio.create_task(self._learned(name))
+            self._requests[name].add_done_callback(lambda _: self._requests.pop(name, None))
+        return self._requests[name]
 
     async def _learned(self, name: str | None) -> KnownModel | ClientError:
-        """Learn a model; what goes wrong is returned, since perhaps nobody waits for it."""
+        """Request a model; return an error instead of raising it, since no caller may be waiting for it."""
         try:
             base = await self._base_rate(name)
             known = KnownModel(await self._control.model(name or base.model), base)
@@ -246,13 +246,18 @@ class KnownModels:
         return known
 
     async def _base_rate(self, name: str | None) -> Answer:
-        """Ask for an answer at once, from nothing; how long it takes is what the margin learns first.
+        """Request an immediate answer without groups; its delay is the first value of the network margin.
 
-        A server with too much to do is asked, too: it tells this all the same, and what it refuses is answered by it.
+        The client sends this request to an overloaded server too: with overload "prior" the server answers it.
         """
-        call = Call(self._connection, Ask(name, overload="prior"), time.perf_counter() + self._timeout_s, lambda _: 0.0)
+        call = Call(
+            self._connection,
+            PredictionOptions(name, overload="prior"),
+            time.perf_counter() + self._timeout_s,
+            lambda _: 0.0,
+        )
         try:
-            await call.begin(sparing=False)
+            await call.begin(throttled=False)
             answer = await call.answer()
         finally:
             call.close()
@@ -265,7 +270,7 @@ class KnownModels:
 
 @dataclass(frozen=True, slots=True)
 class _Extracted:
-    """A group that is computed: ready to be sent, or failed."""
+    """A group whose extractor has ended: encoded values, or an error."""
 
     group: str
     values: Encoded | None
@@ -275,97 +280,97 @@ class _Extracted:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """No more groups will be computed."""
+    """The event that no more groups will be computed."""
 
 
 async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
-    """Have groups computed, send them, and answer; the extractor at work is then abandoned.
+    """Compute groups, send them, and return the answer; the call then abandons the running extractor.
 
     Parameters
     ----------
-    call : not begun; closed when this returns.
-    pool : computes.
+    call : call that has not begun; this function closes it.
+    pool : workers for the extractors.
     known : the model.
-    x : what the extractors are called with.
+    x : input of the extractors.
 
     Raises
     ------
     ClientError
-        The server cannot be reached, or refuses the prediction.
+        The server is unreachable, or refuses the prediction.
     ExtractorError
-        `x` cannot be sent to a process.
+        `x` is not picklable for a process.
     """
-    desk = _Desk(call, asyncio.get_running_loop())
+    delivery = _Delivery(call, asyncio.get_running_loop())
     pool.users += 1
     try:
-        extraction = pool.workers.start(known.description.order(call.ask.budget), x)
+        extraction = pool.workers.start(known.description.order(call.options.budget), x)
         try:
-            pool.pumps.submit(_pump, extraction, call.ask.rows, call.until, desk)
+            pool.pumps.submit(_pump, extraction, call.options.rows, call.until, delivery)
             answer = await _Run(call, known).follow()
         finally:
-            unread = extraction.cancel(desk.late)
+            unread = extraction.cancel(delivery.deliver_late)
     finally:
         pool.users -= 1
-        desk.close()
-    # What the server had not received when it answered is missing there, whether or not it had been sent.
-    computed = (*desk.computed, *unread)
+        delivery.close()
+    # The answer lists as missing what the server had not received, even if the client had sent it.
+    computed = (*delivery.computed, *unread)
     return replace(answer, unused_groups=tuple(group for group in computed if group in answer.missing))
 
 
-class _Desk:
-    """Where computed groups are handed over: to the call, and when that is over, what they took to the server alone.
+class _Delivery:
+    """Delivery of computed groups to the call; after the call ends, of their computation times to the server.
 
-    The extractor at work when the answer comes goes on to its end. Without it the server would know what groups take
-    only of those times at which they were quick.
+    The extractor that runs when the answer arrives continues to its end. Without its time, the server's statistics
+    would contain fast groups only.
     """
 
     def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
         self.computed: list[str] = []
         self._call = call
         self._loop = loop
-        self._tell: Callable[[str, Encoded, float], None] | None = None
+        self._send_late: Callable[[str, Encoded, float], None] | None = None
 
-    def take(self, event: object) -> None:
-        """Take what a worker has done; in the event loop."""
-        if self._tell is None:
+    def deliver(self, event: object) -> None:
+        """Deliver an event of a worker; in the event loop."""
+        if self._send_late is None:
             self._call.events.put(event)
         elif isinstance(event, _Extracted) and event.values is not None:
-            self._tell(event.group, event.values, event.took_ms)
+            self._send_late(event.group, event.values, event.took_ms)
 
-    def pass_on(self, event: object) -> None:
-        """Have something taken; from any thread."""
-        with suppress(RuntimeError):  # the loop was closed over it
-            self._loop.call_soon_threadsafe(self.take, event)
+    def submit(self, event: object) -> None:
+        """Deliver an event from any thread."""
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self.deliver, event)
 
-    def late(self, arrival: Arrival) -> None:
-        """Have a group taken that was computed when nobody waited for it; from any thread."""
-        self.pass_on(_encoded(arrival, self._call.ask.rows))
+    def deliver_late(self, arrival: Arrival) -> None:
+        """Deliver a group that was computed after the answer, from any thread."""
+        self.submit(_encoded(arrival, self._call.options.rows))
 
     def close(self) -> None:
-        """Close the call; report the groups that it has not looked at as late."""
-        self._tell = self._call.afterwards()
+        """Close the call, and report its unread groups as late."""
+        self._send_late = self._call.late_sender()
         for event in self._call.close():
-            self.take(event)
+            self.deliver(event)
 
 
 class _Run:
-    """What happens in one run, and what is done about it."""
+    """The event loop side of one run: it handles the events of the call."""
 
     def __init__(self, call: Call, known: KnownModel) -> None:
         self._call = call
         self._known = known
-        self._holes: list[Failure] = []
+        self._failures: list[Failure] = []
         self._finished = False
 
     async def follow(self) -> Answer:
-        """Answer by the deadline, from the server or from what it has told so far."""
+        """Return the answer by the deadline: from the server, or the last update or base rate."""
         await self._call.begin()
         try:
             answer = await self._answer()
-        except ConnectionLostError:  # and there is no other to be had: what has come is all there will be
+        except ConnectionLostError:  # connecting again failed, so no more replies will arrive
             answer = None
-        answer = answer or self._call.fallback(self._known.base_rate(self._call.ask))
-        return with_note(answer, "; ".join(map(str, self._holes))) if self._holes else answer
+        answer = answer or self._call.fallback(self._known.base_rate(self._call.options))
+        return with_note(answer, "; ".join(map(str, self._failures))) if self._failures else answer
 
     async def _answer(self) -> Answer | None:
         while (event := await self._call.next()) is not None:
@@ -382,37 +387,37 @@ class _Run:
                     self._refused(event)
                 case _Finished():
                     self._finished = True
-                    if self._holes:
+                    if self._failures:
                         self._call.end()
         return None
 
     def _refused(self, problem: ProblemError) -> None:
-        """Take a group that the server refused as failed; anything else is refused to the caller too."""
-        kind, _, place = (problem.field or "").partition(".")
+        """Treat a group that the server refused as failed; raise any other refusal."""
+        kind, _, path = (problem.field or "").partition(".")
         if kind != "groups":
             raise problem
-        named = (group for group in self._call.sent if place == group or place.startswith(f"{group}["))
-        self._fail(next(named, place), problem.detail)
+        named = (group for group in self._call.sent if path == group or path.startswith(f"{group}["))
+        self._fail(next(named, path), problem.detail)
 
     def _fail(self, group: str, error: str) -> None:
-        self._holes.append(Failure(group, error))
+        self._failures.append(Failure(group, error))
         if "arrived" not in self._known.description.policies:
             self._call.end()
-        elif len(self._holes) == 1:
-            self._call.again("arrived", without=group)
+        elif len(self._failures) == 1:
+            self._call.restart("arrived", without=group)
             if self._finished:
                 self._call.end()
 
 
-def _pump(extraction: Extraction, rows: int | None, until: float, desk: _Desk) -> None:
-    """Hand groups on to the event loop, from a thread, ready to be sent."""
+def _pump(extraction: Extraction, rows: int | None, until: float, delivery: _Delivery) -> None:
+    """Encode groups in a thread, and pass them to the event loop."""
     for arrival in extraction.arrivals(until):
         event = _encoded(arrival, rows)
         if event.values is not None:
-            desk.computed.append(arrival.group)
-        desk.pass_on(event)
+            delivery.computed.append(arrival.group)
+        delivery.submit(event)
     if extraction.finished:
-        desk.pass_on(_Finished())
+        delivery.submit(_Finished())
 
 
 def _encoded(arrival: Arrival, rows: int | None) -> _Extracted:

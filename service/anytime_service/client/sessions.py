@@ -1,4 +1,4 @@
-"""Sessions: predictions that stay open on the server, for groups that come over minutes or from several programs."""
+"""Sessions: predictions that stay open on the server, for groups that arrive over minutes or from several programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENDED = (404, 410)
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a session stands: complete steps, of how many, and the groups that came more than once."""
+    """The progress of a session: complete steps, all steps, and the groups that were sent more than once."""
 
     prefix: int
     steps: int
@@ -41,9 +41,9 @@ class _Opened:
 
 
 class AsyncSession:
-    """A session on the server; a context manager, begun when it is entered or first used, and deleted at its end.
+    """A session on the server, as an asynchronous context manager; created by `AsyncClient.session`.
 
-    Made by `AsyncClient.session`.
+    It begins on the server when it is entered or first used, and `close` deletes it.
     """
 
     def __init__(self, control: Control, model: str | None, rows: int | None) -> None:
@@ -65,33 +65,33 @@ class AsyncSession:
 
     @property
     def id(self) -> str | None:
-        """Id on the server, by which other programs may use it too; None before it is begun."""
+        """Session id on the server, which other programs can also use; None before the session begins."""
         return None if self._opened is None else self._opened.id
 
     @property
     def model(self) -> str | None:
-        """Name of its model."""
+        """Name of the model."""
         return self._opened.model if self._opened else self._model
 
     @property
     def version(self) -> str | None:
-        """Version of its model, which it keeps; None before it is begun."""
+        """Version of the model, fixed for the session; None before the session begins."""
         return None if self._opened is None else self._opened.version
 
     @property
     def expires_in_s(self) -> float | None:
-        """Seconds without use after which the server forgets it, as told when it was begun."""
+        """Seconds without use after which the server deletes the session; None before the session begins."""
         return None if self._opened is None else self._opened.expires_in_s
 
     async def open(self) -> None:
-        """Begin it on the server, if that has not been done.
+        """Begin the session on the server, unless it has begun.
 
         Raises
         ------
         ProblemError
-            There is no such model, or there are too many sessions.
+            The server has no such model, or too many sessions.
         ConnectionLostError
-            The server cannot be reached.
+            The server is unreachable.
         """
         await self._begun()
 
@@ -100,16 +100,16 @@ class AsyncSession:
         return await self.add_many({group: values})
 
     async def add_many(self, groups: Mapping[str, Any]) -> Progress:
-        """Send the values of groups; all of them are taken, or none.
+        """Send the values of several groups; the server accepts all of them or none.
 
         Parameters
         ----------
-        groups : for each group (rows, features) numbers, or (features,) for one row; None or NaN where one is missing.
+        groups : for each group (rows, features) numbers, or (features,) for one row; None or NaN for missing values.
 
         Raises
         ------
         ValuesError
-            Something is no number, or not of as many rows as the session has.
+            Values are not numbers, or their number of rows is not that of the session.
         ProblemError
             The server refuses them, or the session has expired (status 410).
         """
@@ -126,13 +126,13 @@ class AsyncSession:
         policy: Policy = "prefix",
         ranking: bool = False,
     ) -> Answer:
-        """Answer from what has been sent; the session stays open.
+        """Answer from the groups sent so far; the session stays open.
 
         Parameters
         ----------
-        budget : cost that the groups used may have, in the model's cost unit; None is no limit.
-        deadline_ms : how long the server waits for groups of that budget, from when it reads this; None is not at all.
-            The way there and back comes on top: `AsyncClient.run` is for deadlines kept at the caller.
+        budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms : how long the server waits for groups of that budget after it reads the request; None means not at
+            all. Network delays are extra: use `AsyncClient.run` for deadlines at the caller.
         policy, ranking : as in `AsyncClient.predict`.
 
         Raises
@@ -146,7 +146,7 @@ class AsyncSession:
         return await self._control.session_answer(_path(begun), budget, deadline_ms, policy, ranking=ranking)
 
     async def close(self) -> None:
-        """Delete it on the server. Safe to call twice, after it has expired, and when the server is gone."""
+        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
         self._closed = True
         opened, self._opened = self._opened, None
         if opened is None:
@@ -163,12 +163,12 @@ class AsyncSession:
         if self._opened is None:
             async with self._opening:
                 if self._closed:
-                    raise ClosedError("this session is closed; begin another")
+                    raise ClosedError("this session is closed; begin a new one")
                 if self._opened is None:
-                    asked = {"model": self._model, "rows": self._rows}
-                    content = msgspec.json.encode({name: value for name, value in asked.items() if value is not None})
-                    told = await self._control.request("POST", "/sessions", content=content, once=True)
-                    self._opened = described(told, _Opened)
+                    options = {"model": self._model, "rows": self._rows}
+                    content = msgspec.json.encode({name: value for name, value in options.items() if value is not None})
+                    reply = await self._control.request("POST", "/sessions", content=content, once=True)
+                    self._opened = described(reply, _Opened)
         return self._opened
 
 

@@ -1,19 +1,21 @@
-"""Asking a server less that refuses: a refusal is cheap, but not free, and many of them take the time of answers.
+"""Client-side throttling, network margin and deadlines.
 
-Adaptive throttling (Beyer, Jones, Petoff and Murphy, *Site Reliability Engineering*, 2016, chapter 21, "Handling
-Overload"): of what is asked of a client, it spares the server the share
+`Throttle` sends fewer requests to a server that refuses them: a refusal is cheap but not free, and many refusals use
+the time of answers. It implements adaptive throttling (Beyer, Jones, Petoff and Murphy, *Site Reliability Engineering*,
+2016, chapter 21, "Handling Overload"). The client rejects the share
 
-    max(0, (requests - K accepts - FEW) / (requests + 1)),
+    max(0, (requests - K accepts - FEW) / (requests + 1))
 
-so that the server sees about K times what it accepts: enough to notice when it has time again.
+of its requests itself. The server then receives about K times as many requests as it accepts, enough for the client to
+notice when the overload ends.
 
-How much earlier than its caller's deadline the server is asked to answer, learned from how late answers came.
+`NetworkMargin` learns how much earlier than the caller's deadline the server must answer. An answer that a deadline
+interrupts arrives after the deadline, delayed by the network in both directions and by both event loops. The margin
+uses the delay of every such answer, including those that arrive too late. `anytime.inference.deadline` tracks its
+quantile in small steps. A network may change by much more than one step, so the margin uses the quantile of the most
+recent delays.
 
-An answer that a deadline interrupts comes after it by what the way there, the way back and both event loops take. Each
-such answer counts, also one that came too late to be used. `anytime.inference.deadline` follows its quantile in small
-steps. A network may change by far more than a step, so here the quantile is that of the last answers themselves.
-
-Deadlines as a caller tells them, and when the client stops waiting for the sake of them.
+`Deadline` is a caller's deadline and the time at which the client stops waiting for it.
 """
 
 from __future__ import annotations
@@ -40,22 +42,22 @@ __all__ = [
 ]
 
 K = 1.2
-"""Times as many as are accepted that the server is asked."""
+"""Ratio of requests sent to requests accepted."""
 
 FEW = 3.0
-"""Refusals that say nothing yet."""
+"""Number of refusals below which the client does not throttle."""
 
 MEMORY_S = 2.0
-"""What is this old counts a third of what is new."""
+"""Time constant of the counts: a request of this age has the weight exp(-1), about one third."""
 
 
 class Throttle:
-    """Remembers what became of the last predictions; for one event loop.
+    """Decaying counts of recent requests and acceptances; for one event loop.
 
     Parameters
     ----------
-    now : seconds, from a clock that only goes on.
-    chance : numbers from 0 to 1.
+    now : returns the time of a monotonic clock, in seconds.
+    chance : returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -65,8 +67,8 @@ class Throttle:
         self._at = now()
         self._requests = self._accepts = 0.0
 
-    def spares(self) -> bool:
-        """Whether the server is spared a prediction that is wanted now; it is refused without being asked."""
+    def rejects(self) -> bool:
+        """Return whether to reject a prediction without sending it to the server."""
         self._fade()
         share = (self._requests - K * self._accepts - FEW) / (self._requests + 1.0)
         if share <= 0.0 or self._chance() >= share:
@@ -75,63 +77,66 @@ class Throttle:
         return True
 
     def accepted(self) -> None:
-        """The server has begun one."""
+        """Count a prediction that the server accepted."""
         self._fade()
         self._requests += 1.0
         self._accepts += 1.0
 
     def refused(self) -> None:
-        """The server had too much to do for one."""
+        """Count a prediction that the server refused because it is overloaded."""
         self._fade()
         self._requests += 1.0
 
     def _fade(self) -> None:
         now = self._now()
-        kept = math.exp((self._at - now) / MEMORY_S)
+        decay = math.exp((self._at - now) / MEMORY_S)
         self._at = now
-        self._requests *= kept
-        self._accepts *= kept
+        self._requests *= decay
+        self._accepts *= decay
 
 
-KEPT = 64
-"""Answers that count: few enough that a network which has become slower is noticed after two."""
+MAX_DELAYS = 64
+"""Number of delays in the margin: few enough that two answers suffice to notice a slower network."""
 
 SHARE_IN_TIME = 0.98
 
 LONGEST_MS = 1000.0
-"""A longer delay is believed to be this long: beyond it, no deadline of the kind served here is kept anyway."""
+"""Largest delay that the margin records: with a longer one, no deadline of the usual length is feasible."""
 
 
 class NetworkMargin:
-    """Delays of the last answers, and the margin that would have had 98% of them in time; for one event loop."""
+    """Delays of the most recent answers, and the margin that covers 98% of them; for one event loop."""
 
     def __init__(self) -> None:
         self.ms = 0.0
-        self._kept: deque[float] = deque(maxlen=KEPT)
+        self._delays: deque[float] = deque(maxlen=MAX_DELAYS)
 
     def guess(self, delay_ms: float) -> None:
-        """Take a first delay, of an answer that had nothing to wait for; the next one replaces it."""
-        if not self._kept:
+        """Set the margin from the delay of an immediate answer, until `add` records the first delay."""
+        if not self._delays:
             self.ms = min(max(delay_ms, 0.0), LONGEST_MS)
 
     def add(self, delay_ms: float) -> None:
-        """Take the delay of one answer: when it came, less the deadline that the server was told."""
-        self._kept.append(min(max(delay_ms, 0.0), LONGEST_MS))
-        ordered = sorted(self._kept)
+        """Record the delay of an answer: its time of arrival minus the deadline sent to the server."""
+        self._delays.append(min(max(delay_ms, 0.0), LONGEST_MS))
+        ordered = sorted(self._delays)
         self.ms = ordered[min(int(SHARE_IN_TIME * len(ordered)), len(ordered) - 1)]
 
-    def told_ms(self, left_ms: float) -> float:
-        """Deadline to tell the server when this much is left; at least half of it, or little could be computed."""
-        return max(left_ms - self.ms, left_ms / 2, 0.0)
+    def server_deadline_ms(self, remaining_ms: float) -> float:
+        """Return the deadline to send to the server: the remaining time minus the margin, at least half of that time.
+
+        With less than half, extractors could compute only few groups.
+        """
+        return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
 
 
 def checked_ms(deadline_ms: Any) -> float:
-    """A deadline as a number of milliseconds.
+    """Return a deadline as a number of milliseconds.
 
     Raises
     ------
     ValuesError
-        It is negative, infinite, or no number.
+        The deadline is not a finite number >= 0.
     """
     number = float(deadline_ms) if isinstance(deadline_ms, Real) and not isinstance(deadline_ms, bool) else math.nan
     if not 0 <= number < math.inf:
@@ -140,21 +145,21 @@ def checked_ms(deadline_ms: Any) -> float:
 
 
 class Deadline:
-    """A caller's deadline, by `time.perf_counter`, in seconds.
+    """A caller's deadline, in seconds of `time.perf_counter`.
 
     Parameters
     ----------
-    begun : when it began to count.
-    ms : how long it is.
-    late : lateness of the answers before, and the margin learned from it.
+    begun : time from which the deadline counts.
+    ms : length of the deadline in milliseconds.
+    late : lateness of earlier answers, and the margin learned from it.
     """
 
     def __init__(self, begun: float, ms: float, late: LatenessRecord) -> None:
         self.begun = begun
         self.at = begun + ms / 1e3
-        # A deadline so short that the margin would take most of it keeps half.
+        # The margin uses at most half of a short deadline.
         self.until = self.at - min(late.margin_ms, ms / 2) / 1e3
 
-    def told(self, answer: Answer) -> Answer:
-        """Say in an answer how long it took, here."""
+    def with_elapsed(self, answer: Answer) -> Answer:
+        """Return the answer with the elapsed time at this client."""
         return replace(answer, elapsed_ms=(time.perf_counter() - self.begun) * 1e3)

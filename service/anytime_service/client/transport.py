@@ -1,19 +1,20 @@
-"""Where the server is: one address for its HTTP routes and its WebSocket.
+"""Transport of the client: server address, WebSocket link and reconnection.
 
-One live WebSocket that many predictions share, each by its id.
+`Address` holds the addresses of the HTTP routes and of the WebSocket of one server.
 
-Nothing that the server sends can pile up here: of the updates of a prediction the last is kept, predictions that nobody
-waits for are forgotten beyond a number, and what cannot be sent is bounded in bytes. A link that is lost stays lost;
-`connection` makes another.
+`Link` is one open WebSocket that many predictions share, each with its own id. Its memory is bounded: it stores the
+last update of each prediction, a limited number of abandoned predictions, and a limited number of unsent bytes. A lost
+link stays lost; `Connection` creates a new one.
 
-The connection to a server: a link when there is one, another when it is lost.
+`Connection` maintains a link to one server and replaces a lost link:
 
     no link --link()--> connecting --> link, until it is lost
                             |
-                            +--> refused: told to everyone who waits; the next attempt is not made before a pause
+                            +--> refused: all waiting callers receive the error; the next attempt waits for a pause
 
-Who asks while an attempt is under way shares it. Pauses double from 50 ms to 1 s and vary by half, so that a server
-that comes back is not met by all of its clients at once. Who has the time waits through a pause, who has not is told.
+Callers that need a link during an attempt share the attempt. Pauses double from 50 ms to 1 s and vary randomly by half,
+so that not all clients reconnect at the same time when a server restarts. A caller whose deadline ends after the pause
+waits for the next attempt; any other caller receives the last error.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ _SECURE = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 @dataclass(frozen=True)
 class Address:
-    """Addresses of one server.
+    """The addresses of one server.
 
     Attributes
     ----------
-    shown : what messages call it.
-    http : base of the HTTP routes, without a slash at its end.
-    stream : address of the WebSocket.
-    uds : path of a Unix socket to connect to instead of the host that the addresses name; None over TCP.
+    shown : address for messages.
+    http : base URL of the HTTP routes, without a trailing slash.
+    stream : URL of the WebSocket.
+    uds : path of a Unix socket to connect to instead of the host in the URLs; None for TCP.
     """
 
     shown: str
@@ -86,56 +87,58 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Read `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
+        """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
         Raises
         ------
         ClientError
-            It is none of these.
+            The URL has a different form.
         """
         if url.startswith("unix:") and len(url) > len("unix:"):
-            # The host goes into the Host header, and nowhere else.
+            # The host appears only in the Host header.
             return cls(url, "http://localhost", "ws://localhost/stream", url.removeprefix("unix:"))
         try:
             parts = urlsplit(url)
-            known = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:  # a port that is no number, a bracket that does not close
-            known = False
-        if not known or parts.query or parts.fragment:
+            valid = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:  # an invalid port, an unclosed bracket
+            valid = False
+        if not valid or parts.query or parts.fragment:
             raise ClientError(f"the address of the server is {url!r}; expected one like http://127.0.0.1:8000")
         stream = _SECURE[parts.scheme]
-        place = parts.netloc + parts.path.rstrip("/")
-        return cls(url, f"{stream.replace('ws', 'http')}://{place}", f"{stream}://{place}/stream")
+        base = parts.netloc + parts.path.rstrip("/")
+        return cls(url, f"{stream.replace('ws', 'http')}://{base}", f"{stream}://{base}/stream")
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """Headers that carry the key.
+    """Return the headers that contain the key.
 
     Raises
     ------
     ClientError
-        A header cannot carry it.
+        The key has characters that are invalid in a header.
     """
     if api_key is None:
         return {}
     if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ClientError("the API key has characters that no header can carry; expected printable ASCII, no spaces")
+        raise ClientError(
+            "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
+        )
     return {"Authorization": f"Bearer {api_key}"}
 
 
 MAX_OPEN = 1024
-"""Predictions that may be open on one link."""
+"""Largest number of open predictions on one link."""
 
-MAX_LEFT = 256
-"""Predictions that nobody waits for whose answers can still teach the margin."""
+MAX_ABANDONED = 256
+"""Largest number of abandoned predictions whose answers still update the margin."""
 
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Bytes that may wait to be sent; a network that lets more pile up is as good as broken."""
+"""Largest number of unsent bytes; the link treats a network with more as broken."""
 
 _log = logging.getLogger("anytime.client")
 
 Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
-"""What a prediction is told: its answer, that a frame of it was refused, that the link is lost."""
+"""Outcome of a prediction: its answer, the refusal of one of its frames, or the loss of the link."""
 
 
 @dataclass(eq=False)
@@ -144,32 +147,33 @@ class Channel:
 
     Attributes
     ----------
-    id : its id on this link.  told_ms : the deadline that the server was told; None for none.
-    wake : called with each outcome, in the event loop; None once nobody waits.
-    begun : when it was begun, by `time.perf_counter`.
-    update, answer : the last update and the answer, as far as they have come.
+    id : id of the prediction on this link.
+    deadline_ms : deadline sent to the server; None without a deadline.
+    wake : called with each outcome, in the event loop; None after the caller has abandoned the prediction.
+    begun : time of the beginning, in seconds of `time.perf_counter`.
+    update, answer : the last update and the answer; None before they arrive.
     """
 
     id: int
-    told_ms: float | None
+    deadline_ms: float | None
     wake: Callable[[Channel, Outcome], None] | None
     begun: float = field(default_factory=time.perf_counter)
     update: Answer | None = None
     answer: Answer | None = None
 
-    def tell(self, outcome: Outcome) -> None:
-        """Pass an outcome on to whoever waits."""
+    def deliver(self, outcome: Outcome) -> None:
+        """Pass an outcome to the caller, unless the caller has abandoned the prediction."""
         if self.wake is not None:
             self.wake(self, outcome)
 
 
 class Link:
-    """A WebSocket at work; belongs to one event loop.
+    """An open WebSocket with its reader and writer tasks; belongs to one event loop.
 
     Parameters
     ----------
-    socket : connected.
-    margin : learns from answers that a deadline interrupted.
+    socket : connected WebSocket.
+    margin : network margin, updated from answers that a deadline interrupted.
     """
 
     def __init__(self, socket: ClientConnection, margin: NetworkMargin) -> None:
@@ -178,7 +182,7 @@ class Link:
         self._margin = margin
         self._next = 0
         self._open: dict[int, Channel] = {}
-        self._left: OrderedDict[int, Channel] = OrderedDict()
+        self._abandoned: OrderedDict[int, Channel] = OrderedDict()
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._sendable = asyncio.Event()
@@ -186,53 +190,53 @@ class Link:
         self._ending: asyncio.Task[None] | None = None
 
     def begin(self, begin: Begin, wake: Callable[[Channel, Outcome], None]) -> Channel:
-        """Open a prediction as `begin` says, but for its id, which is the link's to give.
+        """Open a prediction with the options of `begin`; the link assigns its id.
 
         Raises
         ------
         ClientError
-            Too many are open.
+            Too many predictions are open.
         """
         if len(self._open) >= MAX_OPEN:
-            raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use another client")
+            raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
         channel = Channel(self._next, begin.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
             self._open[channel.id] = channel
             self.send(msgspec.structs.replace(begin, id=channel.id))
         else:
-            channel.tell(self.lost)
+            channel.deliver(self.lost)
         return channel
 
     def send(self, frame: Begin | Group | End) -> None:
-        """Send a frame as soon as the network takes it; dropped when the link is lost."""
+        """Queue a frame for sending; drop it if the link is lost."""
         if self.lost is not None:
             return
         content = encode_frame(frame)
         if self._unsent and self._unsent_bytes + len(content) > MAX_UNSENT_BYTES:
-            self._lose(f"the network does not take what is sent: {self._unsent_bytes} bytes wait already")
+            self._lose(f"the network is too slow: {self._unsent_bytes} bytes are unsent")
             return
         self._unsent.append(content)
         self._unsent_bytes += len(content)
         self._sendable.set()
 
-    def leave(self, channel: Channel) -> None:
-        """Wait no longer for a prediction; its answer, if it still comes, is dropped."""
+    def abandon(self, channel: Channel) -> None:
+        """Stop waiting for a prediction; its answer then only updates the margin."""
         channel.wake = None
         if self._open.pop(channel.id, None) is None:
             return
-        self._left[channel.id] = channel
-        while len(self._left) > MAX_LEFT:
-            self._left.popitem(last=False)
+        self._abandoned[channel.id] = channel
+        while len(self._abandoned) > MAX_ABANDONED:
+            self._abandoned.popitem(last=False)
 
     async def close(self) -> None:
-        """Close the socket and wait until nothing works on it any more; a lost link closes by itself too."""
+        """Close the socket and wait until its tasks have ended; a lost link also closes by itself."""
         self._lose("the client was closed")
         if self._ending is not None:
             await self._ending
 
     async def _end(self) -> None:
-        with suppress(Exception):  # a socket that breaks while it is closed is closed
+        with suppress(Exception):  # a socket that breaks while it closes is closed
             await self._socket.close()
         for task in self._tasks:
             task.cancel()
@@ -243,17 +247,17 @@ class Link:
             while True:
                 reply = decode_reply(await self._socket.recv())
                 if reply is not None:
-                    self._take(reply)
+                    self._handle(reply)
         except ConnectionClosed as error:
             self._lose(_closing(error))
         except ReplyError as error:
             self._lose(str(error))
         except Exception as error:
             _log.exception("reading from the server failed")
-            self._lose(f"reading from the server failed: {error!r}")  # nobody must wait for a reader that is no more
+            self._lose(f"reading from the server failed: {error!r}")  # callers must not wait for a reader that ended
 
     async def _write(self) -> None:
-        with suppress(ConnectionClosed):  # which the reader tells
+        with suppress(ConnectionClosed):  # the reader reports it
             while True:
                 await self._sendable.wait()
                 while self._unsent:
@@ -262,31 +266,31 @@ class Link:
                     await self._socket.send(frame)
                 self._sendable.clear()
 
-    def _take(self, reply: Reply) -> None:
+    def _handle(self, reply: Reply) -> None:
         channel = None
         if isinstance(reply.id, int):
-            channel = self._open.get(reply.id) or self._left.get(reply.id)
+            channel = self._open.get(reply.id) or self._abandoned.get(reply.id)
         if channel is None:
             if isinstance(reply.content, ProblemError) and reply.id is None:
                 _log.warning("the server refused a frame: %s", reply.content)
         elif isinstance(reply.content, ProblemError):
-            channel.tell(reply.content)
+            channel.deliver(reply.content)
         elif reply.final:
             self._open.pop(channel.id, None)
-            self._left.pop(channel.id, None)
+            self._abandoned.pop(channel.id, None)
             self._learn(channel, reply.content)
             channel.answer = reply.content
-            channel.tell(reply.content)
+            channel.deliver(reply.content)
         else:
             channel.update = reply.content
 
     def _learn(self, channel: Channel, answer: Answer) -> None:
-        if answer.reason != "deadline" or channel.told_ms is None:
+        if answer.reason != "deadline" or channel.deadline_ms is None:
             return
-        delay_ms = (time.perf_counter() - channel.begun) * 1e3 - channel.told_ms
-        # Far too early: the server keeps to a maximum of its own, which says nothing of the network.
+        delay_ms = (time.perf_counter() - channel.begun) * 1e3 - channel.deadline_ms
+        # Far too early: the server applied its own maximum, so the delay contains no information on the network.
         early = delay_ms < -1.0
-        if channel.told_ms == 0.0:
+        if channel.deadline_ms == 0.0:
             self._margin.guess(delay_ms)
         elif not early:
             self._margin.add(delay_ms)
@@ -297,16 +301,16 @@ class Link:
         self.lost = ConnectionLostError(reason)
         channels = list(self._open.values())
         self._open.clear()
-        self._left.clear()
+        self._abandoned.clear()
         self._unsent.clear()
         self._unsent_bytes = 0
         self._ending = asyncio.create_task(self._end())
         for channel in channels:
-            channel.tell(self.lost)
+            channel.deliver(self.lost)
 
 
 def _closing(error: ConnectionClosed) -> str:
-    """Say how a connection ended."""
+    """Return a description of how a connection ended."""
     frame = error.rcvd
     if frame is None:
         return "the connection to the server broke"
@@ -315,26 +319,26 @@ def _closing(error: ConnectionClosed) -> str:
 
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""Largest reply that is read: 10,000 rows of 100 classes, and as much again."""
+"""Largest accepted reply: twice the size of 10,000 rows of 100 classes."""
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0
-"""A network that has gone silent is noticed after 15 s; until then answers are missed one by one."""
+"""The client detects a silent network after 15 s; until then, each prediction misses its answer."""
 
 CLOSE_TIMEOUT_S = 1.0
 
 
 class Connection:
-    """Keeps a link to one server; belongs to one event loop.
+    """A connection to one server, with a new link after each loss; belongs to one event loop.
 
     Parameters
     ----------
-    address, headers : where and with what to connect.
-    timeout_s : how long an attempt may take.
-    ssl : context for `wss`; None for the system's own.
+    address, headers : address of the server, and headers of the handshake.
+    timeout_s : timeout of an attempt.
+    ssl : context for `wss`; None for the system default.
     """
 
     def __init__(
@@ -355,26 +359,26 @@ class Connection:
         self._closed = False
 
     async def link(self, until: float | None = None) -> Link | None:
-        """Find the link, or make one.
+        """Return the link, and connect first if necessary.
 
         Parameters
         ----------
-        until : when to wait no longer, by `time.perf_counter`; None waits for as long as an attempt may take.
+        until : time at which to stop waiting, in seconds of `time.perf_counter`; None waits for the complete attempt.
 
         Returns
         -------
         Link or None
-            None when the moment came first; the attempt goes on.
+            None if `until` passes first; the attempt then continues in the background.
 
         Raises
         ------
         ConnectionLostError
-            The server cannot be reached.
+            The server is unreachable.
         ProblemError
-            It refuses the connection: the key is wrong, it is full.
+            The server refuses the connection: the key is invalid, or it has too many connections.
         """
         if self._closed:
-            raise ClosedError("this client is closed; make another")
+            raise ClosedError("this client is closed; create a new one")
         if self._link is not None and self._link.lost is None:
             return self._link
         if self._refused is not None and until is not None and until < self._retry_at:
@@ -386,14 +390,14 @@ class Connection:
         if not attempt.done():
             return None
         if attempt.cancelled():
-            raise ClosedError("this client was closed meanwhile; make another")
+            raise ClosedError("this client was closed during the call; create a new one")
         made = attempt.result()
         if isinstance(made, ClientError):
             raise copy.copy(made) from made
         return made
 
     async def close(self) -> None:
-        """Close the link, and give up an attempt at one."""
+        """Close the link, and cancel an attempt to connect."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.cancel()
@@ -403,14 +407,14 @@ class Connection:
         await asyncio.gather(*self._closing)
 
     async def _connect(self) -> Link | ClientError:
-        """Make a link; what goes wrong is returned, since perhaps nobody waits for it any more."""
+        """Create a link; return an error instead of raising it, since no caller may be waiting for it any more."""
         try:
             await asyncio.sleep(max(0.0, self._retry_at - time.perf_counter()))
             made = await self._open()
         finally:
             self._attempt = None
         if isinstance(made, Link):
-            if self._link is not None:  # it is lost; what is left of it may take a second to close
+            if self._link is not None:  # the old link is lost; closing it may take a second
                 closing = asyncio.create_task(self._link.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
@@ -431,7 +435,7 @@ class Connection:
             socket = await connect(
                 self._address.stream,
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
-                compression=None,  # numbers do not shrink, and it takes time that nobody has
+                compression=None,  # it hardly shrinks numbers, and costs time
                 additional_headers=self._headers,
                 open_timeout=self._timeout_s,
                 close_timeout=CLOSE_TIMEOUT_S,
@@ -446,11 +450,13 @@ class Connection:
             return ConnectionLostError(f"cannot connect to {self._address.shown}: {_reason(error)}")
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close(1002)
-            return ConnectionLostError(f"{self._address.shown} does not speak {SUBPROTOCOL}; is it an anytime server?")
+            return ConnectionLostError(
+                f"{self._address.shown} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
+            )
         return Link(socket, self.margin)
 
     def _refusal(self, error: InvalidStatus) -> ClientError:
-        """Read why the handshake was refused."""
+        """Return the error for a refused handshake."""
         response = error.response
         status = response.status_code
         if "problem+json" in response.headers.get("Content-Type", "") and response.body:

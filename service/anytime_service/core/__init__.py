@@ -1,1 +1,1 @@
-"""Open predictions and their deadlines, without any transport."""
+"""Open predictions and their deadlines, independent of the transport."""

@@ -1,14 +1,13 @@
-"""Alarms that strike on time, on event loops that count in whole milliseconds.
+"""Active predictions: an open prediction with its deadline timer, its memory and its callbacks.
 
-An event loop's timer is a rough tool: uvloop rounds a delay to milliseconds and counts it from a clock that stood still
-since its turn began, so it fires up to .9 ms early (libuv#4773) or half a millisecond late. An alarm asks it for the
-whole milliseconds that are left and spends the rest, less than one, going round the loop, which serves everything else
-meanwhile. Nothing is cancelled and no task is woken on the way to the answer.
+`DeadlineTimer` fires on time although event loops count in whole milliseconds. uvloop rounds a delay to milliseconds
+and counts it from a clock that it updates once per iteration, so its timers fire up to 0.9 ms early (libuv#4773) or
+half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds. For the remaining fraction it
+reschedules itself in every iteration, while the loop continues to serve everything else. Sending the answer cancels
+nothing and wakes no task.
 
-A process that was stopped, or a loop that was busy, calls its timers late, and before it has read what arrived in the
-meantime. An alarm that is late lets the loop read its sockets first, so that the answer uses what they hold.
-
-A prediction that is open: its alarm, what it holds, and the answer that leaves in time.
+A process that was stopped, or a loop that was busy, calls its timers late, and before it reads the data that arrived
+meanwhile. A deadline timer that is late lets the loop read its sockets first, so that the answer uses this data.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ __all__ = [
     "VALUE_BYTES",
     "ActivePrediction",
     "AnswerCallback",
-    "Ask",
     "Context",
     "DeadlineTimer",
+    "PredictionRequest",
 ]
 
 SLACK_MS = 0.2
-"""An alarm may strike this much early, rather than go round the loop for so little."""
+"""A deadline timer may fire this much early instead of running one more iteration of the loop."""
 
 LATE_MS = 1.0
-"""An alarm that wakes later than this lets the loop read its sockets before it calls back."""
+"""A deadline timer that wakes later than this lets the loop read its sockets before it calls back."""
 
 READS = 3
-"""How often the loop then reads its sockets: for the bytes, for a slice of them, for the task that decodes messages."""
+"""Number of socket reads before a late callback: for the bytes, for a slice of them, for the task that decodes them."""
 
 READING_MS = 2.0
-"""Time after which a late alarm calls back, even if the sockets have not been read so often."""
+"""Time after which a late deadline timer calls back even if the loop has read its sockets fewer times."""
 
 
 def _nothing() -> None:
@@ -60,52 +59,54 @@ def _nothing() -> None:
 
 
 class DeadlineTimer:
-    """Calls back once, at `due_ms` by our clock; earlier by at most `SLACK_MS`, later while the loop is busy.
+    """A timer that calls back once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
     Parameters
     ----------
-    loop : the event loop that runs.
-    due_ms : when, by `now_ms`.
-    strike : called from the loop, never from the constructor.
+    loop : the running event loop.
+    due_ms : time of the callback, on the clock of `now_ms`.
+    expire : called from the loop, never from the constructor.
     """
 
-    __slots__ = ("_due_ms", "_handle", "_loop", "_strike")
+    __slots__ = ("_due_ms", "_expire", "_handle", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, due_ms: float, strike: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, due_ms: float, expire: Callable[[], None]) -> None:
         self._loop = loop
         self._due_ms = due_ms
-        self._strike = strike
+        self._expire = expire
         self._handle = self._armed(due_ms - now_ms())
 
     def cancel(self) -> None:
-        """Never strike. Safe at any time."""
+        """Cancel the timer. Idempotent."""
         self._handle.cancel()
-        self._strike = _nothing  # which has this alarm: together they would wait for the garbage collector
+        self._expire = _nothing  # the callback refers to this timer; the cycle would wait for the garbage collector
 
-    def _armed(self, left_ms: float) -> asyncio.Handle:
-        whole = int(left_ms)
-        return self._loop.call_later(whole / 1000.0, self._wake) if whole > 0 else self._loop.call_soon(self._wake)
+    def _armed(self, remaining_ms: float) -> asyncio.Handle:
+        whole_ms = int(remaining_ms)
+        if whole_ms > 0:
+            return self._loop.call_later(whole_ms / 1000.0, self._wake)
+        return self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
         now = now_ms()
-        left_ms = self._due_ms - now
-        if left_ms > SLACK_MS:
-            self._handle = self._armed(left_ms)
-        elif left_ms < -LATE_MS:
+        remaining_ms = self._due_ms - now
+        if remaining_ms > SLACK_MS:
+            self._handle = self._armed(remaining_ms)
+        elif remaining_ms < -LATE_MS:
             self._read(now + READING_MS, READS)
         else:
-            self._strike()
+            self._expire()
 
     def _read(self, until_ms: float, reads: int) -> None:
-        """Call back once the loop has read its sockets `reads` more times, or `until_ms` is past."""
+        """Call back after the loop has read its sockets `reads` more times, or after `until_ms`."""
         if reads < 0 or now_ms() >= until_ms:  # below 0: uvloop calls timers before it reads, asyncio after
-            self._strike()
+            self._expire()
         else:
             self._handle = self._loop.call_soon(self._read, until_ms, reads - 1)
 
 
 VALUE_BYTES = 8
-"""What a value takes, in whatever form it came."""
+"""Bytes that the server counts per value, whatever its format was on arrival."""
 
 AnswerCallback = Callable[[Answer], None]
 
@@ -113,8 +114,8 @@ _log = logging.getLogger("anytime_service")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a prediction is asked for, before any group; what is None was not said."""
+class PredictionRequest:
+    """The options of a prediction, before any group; None means that the client did not set the option."""
 
     model: str | None = None
     rows: int | None = None
@@ -128,12 +129,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every open prediction of a service shares.
+    """The objects that all active predictions of a service share.
 
     Attributes
     ----------
-    live : the open predictions.
-    max_deadline_ms : the longest deadline, and that of a prediction without one.
+    live : the active predictions.
+    max_deadline_ms : the longest deadline, and the deadline of a prediction without one.
     """
 
     live: set[ActivePrediction]
@@ -145,31 +146,31 @@ class Context:
 
 
 class ActivePrediction:
-    """An open prediction in time; events are those of `OpenPrediction`, without the time."""
+    """An open prediction with a clock; its events are those of `OpenPrediction`, without the time argument."""
 
     __slots__ = (
         "_account",
-        "_alarm",
         "_context",
-        "_fail",
-        "_held",
+        "_on_answer",
+        "_on_error",
+        "_on_update",
         "_solve_due",
-        "_tell",
-        "_update",
+        "_stored",
+        "_timer",
         "answered",
         "on_end",
         "opened",
+        "record",
         "signals",
-        "trail",
     )
 
     def __init__(
         self,
         context: Context,
         opened: OpenPrediction,
-        tell: AnswerCallback,
-        fail: Callable[[Exception], None],
-        update: AnswerCallback | None,
+        on_answer: AnswerCallback,
+        on_error: Callable[[Exception], None],
+        on_update: AnswerCallback | None,
         account: Account,
     ) -> None:
         self.opened = opened
@@ -177,126 +178,132 @@ class ActivePrediction:
         self._context = context
         self._account = account
         self.signals = context.signals.of(opened.model)
-        self._tell = tell
-        self._fail = fail
-        self._update = update
-        self._alarm: DeadlineTimer | None = None
+        self._on_answer = on_answer
+        self._on_error = on_error
+        self._on_update = on_update
+        self._timer: DeadlineTimer | None = None
         self._solve_due = False
-        self._held = 0
+        self._stored = 0
         self.on_end: Callable[[], None] | None = None
-        """Called when nobody waits any more."""
+        """Called once when the prediction ends: answered, failed or dropped."""
 
     @property
     def model(self) -> Model:
-        """The model that answers; a prediction keeps the one it began with."""
+        """Model of the prediction; a reload of the registry does not change it."""
         return self.opened.model
 
-    def begin(self, ask: Ask, begun_ms: float, *, overloaded: bool = False) -> None:
-        """Open, with the alarm set to the deadline; called by the handler. Answers at once if it is overloaded."""
-        self.trail = PredictionRecord(self.signals, self._context.tracing, begun_ms, ask.traceparent)
+    def begin(self, request: PredictionRequest, begun_ms: float, *, overloaded: bool = False) -> None:
+        """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
+        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, request.traceparent)
         longest = self._context.max_deadline_ms
-        deadline_ms = longest if ask.deadline_ms is None else min(ask.deadline_ms, longest)
+        deadline_ms = longest if request.deadline_ms is None else min(request.deadline_ms, longest)
         answer = self.opened.begin(
-            begun_ms, ask.rows, ask.budget, deadline_ms, ask.policy, ranking=ask.ranking, overloaded=overloaded
+            begun_ms,
+            request.rows,
+            request.budget,
+            deadline_ms,
+            request.policy,
+            ranking=request.ranking,
+            overloaded=overloaded,
         )
         if answer is None:
             self._context.live.add(self)
             self._account.live.add(self)
-            # A deadline so short that the margin would take most of it keeps half.
+            # The margin uses at most half of a short deadline.
             margin = min(self.signals.margin_ms, deadline_ms / 2)
             loop = asyncio.get_running_loop()
-            # The alarm may strike a little early; that is part of the margin.
+            # The timer may fire a little early; that is part of the margin.
             early = max(margin - SLACK_MS, 0.0)
-            self._alarm = DeadlineTimer(loop, begun_ms + deadline_ms - early, self.strike)
+            self._timer = DeadlineTimer(loop, begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
-        """Take the values of one group; `took_ms` is what computing them took, where the client tells.
+        """Accept the values of one group; `took_ms` is the client's report of their computation time, None without one.
 
         Raises
         ------
         FieldError
-            The values cannot be used.
+            The values are invalid. The prediction does not change.
         OverloadedError
-            Too many bytes are held already. Either changes nothing.
+            The values exceed the memory budget. The prediction does not change.
         """
-        now, again = now_ms(), self.opened.has(name)
-        if not again:
+        now, repeated = now_ms(), self.opened.has(name)
+        if not repeated:
             self._account.check(values.size * VALUE_BYTES, f"groups.{name}")
         answer = self.opened.group(now, name, values)
-        self.trail.laps.came(name, now, took_ms, again and took_ms is None)
-        self._hold()
+        self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
+        self._count_bytes()
         self._after(answer)
 
-    def groups(self, values: Mapping[str, Any], came_ms: float | None = None) -> None:
-        """Take several groups that came together, at `came_ms` if that is past; may raise as `group`."""
+    def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
+        """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         self._account.check(sum(array.size for array in values.values()) * VALUE_BYTES, "groups")
-        answer = self.opened.groups(now_ms() if came_ms is None else came_ms, values)
-        self._hold()
+        answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
+        self._count_bytes()
         self._after(answer)
 
     def took(self, names: Iterable[str]) -> None:
-        """Hear of groups that the shared prediction has taken."""
+        """Note groups that the shared prediction has accepted."""
         self._safely(lambda: self.opened.took(now_ms(), names))
 
     def end(self) -> None:
-        """Answer, as nothing more will come."""
+        """Answer because the client sends no more groups."""
         self._after(self.opened.end(now_ms()))
 
     def ended(self) -> None:
-        """Answer because the shared prediction has ended; never raises."""
+        """Answer because the shared prediction has ended. Never raises."""
         self._safely(lambda: self.opened.end(now_ms()))
 
     def drain(self) -> None:
-        """Answer, as the service is stopping."""
+        """Answer because the service is stopping. Never raises."""
         self._safely(self._drained)
 
     def drop(self) -> None:
-        """Forget the prediction: nobody waits for its answer. Safe at any time."""
+        """Cancel the prediction and release its resources. Idempotent."""
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
-        self._account.bytes -= self._held
-        self._held = 0
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._account.bytes -= self._stored
+        self._stored = 0
+        if self._timer is not None:
+            self._timer.cancel()
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
 
     def fail(self, error: Exception) -> None:
-        """Send the error instead of an answer; never raises, because others may wait for theirs."""
+        """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
         self.drop()
         try:
-            self._fail(error)
+            self._on_error(error)
         except Exception:
-            _log.exception("an error of a prediction of model %r could not be sent", self.model.name)
+            _log.exception("sending the error of a prediction of model %r failed", self.model.name)
 
-    def strike(self) -> None:
-        """Answer, as the deadline has struck; what can be solved on the spot still is."""
-        self._safely(lambda: self._solved_on_the_spot() or self.opened.deadline(now_ms()))
+    def expire(self) -> None:
+        """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
+        self._safely(lambda: self._solved_at_once() or self.opened.deadline(now_ms()))
 
     def _after(self, answer: Answer | None) -> None:
-        """See to what an event leads to: an answer, something to solve, or scores to have at hand."""
+        """Send the answer that an event returned, or else start solving, precompute scores and send an update."""
         if answer is not None:
-            self._leave(answer)
+            self._finish(answer)
             return
         if self.opened.unsolved is not None:
-            if not self._solve_due:  # once for all groups that are at hand
+            if not self._solve_due:  # once for all groups that are available
                 self._solve_due = True
                 asyncio.get_running_loop().call_soon(self._solve)
         elif self.opened.many:
             self.opened.prepare()
-        self._tell_update()
+        self._send_update()
 
-    def _hold(self) -> None:
-        """Account for the values that have been taken."""
-        held = self.opened.nbytes
-        self._account.bytes += held - self._held
-        self._held = held
+    def _count_bytes(self) -> None:
+        """Count the bytes of the accepted values in the account."""
+        stored = self.opened.nbytes
+        self._account.bytes += stored - self._stored
+        self._stored = stored
 
     def _solve(self) -> None:
-        """Have the optimum found of what has arrived."""
+        """Start solving for the optimum of the received groups."""
         self._solve_due = False
         groups = self.opened.unsolved
         if groups is not None and not self.answered:
@@ -307,36 +314,36 @@ class ActivePrediction:
             self._safely(lambda: self.opened.solved(now_ms(), groups, found))
 
     def _drained(self) -> Answer:
-        solved = self._solved_on_the_spot()
+        solved = self._solved_at_once()
         return self.opened.drain(now_ms()) if solved is None else replace(solved, reason="draining")
 
-    def _solved_on_the_spot(self) -> Answer | None:
-        """Take the optimum of what has arrived, if it can be had at once; the answer, if it only waited for that."""
+    def _solved_at_once(self) -> Answer | None:
+        """Use the optimum of the received groups if it is available at once; return the answer if it completes one."""
         groups = self.opened.unsolved
         found = None if groups is None else self._context.solver.at_once(self.model, groups)
         return None if groups is None or found is None else self.opened.solved(now_ms(), groups, found)
 
     def _safely(self, event: Callable[[], Answer | None]) -> None:
-        """Apply an event that this prediction's own client did not send; only that client is told of a failure."""
+        """Apply an event that the client did not send; report a failure only to the client of this prediction."""
         try:
             self._after(event())
         except Exception as error:
-            with self.trail.request():
+            with self.record.request():
                 _log.exception("a prediction of model %r failed", self.model.name)
                 self.fail(error)
 
-    def _tell_update(self) -> None:
-        if self._update is not None and not self.answered:
+    def _send_update(self) -> None:
+        if self._on_update is not None and not self.answered:
             better = self.opened.update(now_ms())
             if better is not None:
-                self._update(better)
+                self._on_update(better)
 
-    def _leave(self, answer: Answer) -> None:
+    def _finish(self, answer: Answer) -> None:
         self.drop()
-        self._tell(answer)
+        self._on_answer(answer)
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
-        if answer.reason == "deadline" and self._alarm is not None and self.opened.deadline_at is not None:
+        if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
-        self.trail.answered(answer, late_ms)
+        self.record.answered(answer, late_ms)

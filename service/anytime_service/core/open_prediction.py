@@ -1,36 +1,38 @@
-"""An open prediction: from begin to answer, as a state machine without sockets and without a clock.
+"""Open prediction: a state machine from begin to answer, without sockets and without a clock.
 
-Time comes in with every event, in milliseconds of any clock that never goes back, so the same log of events gives the
-same answers. Every transport translates to these events and back.
+Every event carries its time, in milliseconds of any monotonic clock, so the same log of events gives the same answers.
+Every transport translates its messages to these events and the answers back.
 
 ======== ======================= ================================ ================ ================= ================
 state    begin                   group, groups, took              solved           end               deadline, drain
 ======== ======================= ================================ ================ ================= ================
-NEW      OPEN; or ANSWERED when  illegal                          illegal          illegal           illegal
-         there is nothing to
-         wait for (deadline 0,
+NEW      OPEN; or, when no group illegal                          illegal          illegal           illegal
+         is awaited (deadline 0,
          a budget that buys no
-         group, no time for it)
+         group, an overloaded
+         server), ANSWERED or
+         SOLVING
 OPEN     illegal                 OPEN; or, when all awaited       OPEN             ANSWERED; or      ANSWERED
-                                 groups are there, ANSWERED or                     SOLVING
-                                 SOLVING
+                                 groups are received, ANSWERED                     SOLVING
+                                 or SOLVING
 SOLVING  illegal                 SOLVING; or, for a set that is   ANSWERED; or,    SOLVING           ANSWERED
                                  solved already, ANSWERED         for another set,
                                                                   SOLVING
 ANSWERED illegal                 illegal                          illegal          illegal           illegal
 ======== ======================= ================================ ================ ================= ================
 
-An event returns the answer when it ends in ANSWERED, else None. An illegal event raises OutOfTurnError, a refused one
-ValuesError, and either changes nothing.
+An event that ends in ANSWERED returns the answer; other events return None. An illegal event raises
+UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 
-- The answer uses every group received before it leaves. `late_groups` names those received after the deadline.
-- Awaited is every group of the budget's prefix under the policy "prefix", every group of the model under "arrived".
-- Under "arrived", `unsolved` is the set of groups whose optimum is not known yet; `solved` brings the optimum. An
-  answer that need not leave yet waits for it in SOLVING. At the deadline the prefix stands in.
-- The reason is "deadline" after the deadline. Before it, the reason is, for groups that complete what is awaited,
-  "budget" if the budget stops short of the whole sequence and "complete" if not; for the other events their own.
-- The deadline event answers whatever time it carries: event loops may call a timer a little early.
-- `took` reports groups that a shared prediction, a session's, has received already.
+- The answer uses every group received before it is sent. `late_groups` names the groups received after the deadline.
+- The prediction awaits every group of the budget's prefix under the policy "prefix", and every group of the model under
+  "arrived".
+- Under "arrived", `unsolved` is the set of groups whose optimum is not known yet; `solved` provides the optimum. An
+  answer that is not due yet waits for it in SOLVING. At the deadline the answer uses the prefix instead.
+- The reason is "deadline" after the deadline. Before it, an answer that received all awaited groups has the reason
+  "budget" if the budget excludes steps of the sequence, else "complete". Other events set their own reason.
+- The deadline event answers at any time that it carries, since event loops may call a timer a little early.
+- `took` reports groups that the shared prediction of a session has already received.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
-from anytime_service.errors import FieldError, OutOfTurnError
+from anytime_service.errors import FieldError, UnexpectedEventError
 
 __all__ = [
     "OVERLOADED",
@@ -56,12 +58,12 @@ __all__ = [
     "State",
 ]
 
-OVERLOADED = "more is asked for than can be answered in time; this is the base rate, at once"
-"""Note of an answer that did not wait for groups for that reason."""
+OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
+"""Note of an answer that did not wait for groups because the server is overloaded."""
 
 
 class State(Enum):
-    """Where an open prediction stands."""
+    """The state of an open prediction."""
 
     NEW = auto()
     OPEN = auto()
@@ -69,13 +71,13 @@ class State(Enum):
     ANSWERED = auto()
 
 
-_TAKING = frozenset({State.OPEN, State.SOLVING, State.ANSWERED})
+_AFTER_GROUPS = frozenset({State.OPEN, State.SOLVING, State.ANSWERED})
 
 TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
     (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "group"): _TAKING,
-    (State.OPEN, "groups"): _TAKING,
-    (State.OPEN, "took"): _TAKING,
+    (State.OPEN, "group"): _AFTER_GROUPS,
+    (State.OPEN, "groups"): _AFTER_GROUPS,
+    (State.OPEN, "took"): _AFTER_GROUPS,
     (State.OPEN, "solved"): frozenset({State.OPEN}),
     (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
@@ -88,7 +90,7 @@ TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
     (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
     (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
 }
-"""Where each legal event may lead; what is not listed is illegal."""
+"""Possible next states of each legal event; other pairs of state and event are illegal."""
 
 
 class OpenPrediction:
@@ -96,15 +98,15 @@ class OpenPrediction:
 
     Parameters
     ----------
-    model : the model that answers.
-    shared : where groups are collected when others share them; this prediction then only hears of them, by `took`.
+    model : model of the prediction.
+    shared : groups of a session, shared by several predictions; `took` then reports the groups that it receives.
     """
 
     def __init__(self, model: Model, shared: Prediction | None = None) -> None:
         self.model = model
         self.state = State.NEW
         self.deadline_at: float | None = None
-        """When to answer at the latest, by the clock of the events."""
+        """Time of the deadline, on the clock of the events; None without a deadline."""
         self._shared = shared
         self._prediction = shared or Prediction(model)
         self._begun_ms = 0.0
@@ -118,7 +120,7 @@ class OpenPrediction:
         self._solving = False
         self._solved: dict[frozenset[str], ArrivedModel | None] = {}
         self._late: dict[str, None] = {}
-        self._told: tuple[int, frozenset[str] | None, int] = (0, None, 0)
+        self._reported: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
     def received(self) -> tuple[str, ...]:
@@ -136,12 +138,12 @@ class OpenPrediction:
 
     @property
     def many(self) -> bool:
-        """Whether there are several rows, so that scores are worth having at hand."""
+        """Whether there are several rows, so that precomputed scores are useful."""
         return self._prediction.rows > 1
 
     @property
     def unsolved(self) -> frozenset[str] | None:
-        """Set of groups whose optimum is wanted and has not been told; None where nothing is to be solved."""
+        """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
         if not self._solving or self.state is State.ANSWERED:
             return None
         wanted = self._prediction.usable(self._budget)
@@ -158,18 +160,18 @@ class OpenPrediction:
         ranking: bool = False,
         overloaded: bool = False,
     ) -> Answer | None:
-        """Open the prediction for `rows` rows, None to count them in the first values.
+        """Open the prediction for `rows` rows; None takes their number from the first values.
 
         Parameters
         ----------
-        deadline_ms : counts from `now_ms`; None is no deadline.
-        ranking : the answer is to order the rows.
-        overloaded : answer at once, as there is no time to wait for groups; `note` says so.
+        deadline_ms : deadline in milliseconds from `now_ms`; None means no deadline.
+        ranking : whether the answer ranks the rows.
+        overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
         ------
         FieldError
-            The deadline or budget is negative, infinite or no number, the policy is unknown, or rows cannot be ranked.
+            The deadline or budget is not a finite number >= 0, the policy is unknown, or the model cannot rank rows.
         ValuesError
             `rows` is not a whole number, 1 or more.
         """
@@ -181,11 +183,14 @@ class OpenPrediction:
         if policy not in get_args(Policy):
             raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
         if ranking and len(model.prefixes.intercept) > 1:
-            raise FieldError("ranking", f"model {model.name!r} gives several scores a row, so rows have no one order")
+            raise FieldError(
+                "ranking",
+                f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
+            )
         prediction = self._shared or Prediction(model, rows)
         allowed = model.affordable(budget)
-        # Where the policy "arrived" falls back to "prefix", it waits for no more than that.
-        by_prefix = policy == "prefix" or not model.arrives
+        # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
+        by_prefix = policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
@@ -201,18 +206,18 @@ class OpenPrediction:
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
-        """Receive the values of one group, see `Prediction.add`; the last values of a group count."""
+        """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         self._expect("group")
         self._prediction.take(name, self._checked(name, values))
         return self._took((name,), now_ms)
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
-        """Receive several groups together: all of them, or none if one is refused."""
+        """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
         arrays = {name: self._checked(name, each) for name, each in values.items()}
         if len({len(array) for array in arrays.values()}) > 1:
-            told = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
-            raise FieldError("groups", f"groups have different numbers of rows: {told[:300]}")
+            counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
+            raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
         for name, array in arrays.items():
             self._prediction.take(name, array)
         return self._took(values, now_ms)
@@ -223,13 +228,13 @@ class OpenPrediction:
         return self._took(names, now_ms)
 
     def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Answer | None:
-        """Take the optimum of a set; None says that there will be none, so that the prefix stands in for good."""
+        """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
         self._expect("solved")
         self._solved = {groups: optimum}
         return self._finish(now_ms, self._pending) if self.state is State.SOLVING else None
 
     def end(self, now_ms: float) -> Answer | None:
-        """Answer because nothing more will come."""
+        """Answer because the client sends no more groups."""
         self._expect("end")
         return None if self.state is State.SOLVING else self._finish(now_ms, "end")
 
@@ -239,41 +244,42 @@ class OpenPrediction:
         return self._answer(now_ms, "deadline")
 
     def drain(self, now_ms: float) -> Answer:
-        """Answer from what is here because the service is stopping."""
+        """Answer from the received groups because the service is stopping."""
         self._expect("drain")
         return self._answer(now_ms, "draining")
 
     def update(self, now_ms: float) -> Answer | None:
-        """Tell the answer as it stands, if it is another than was told last; an answer it is not, so no event."""
+        """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
         prediction = self._prediction
         optimum = self._optimum(self.model, prediction.usable(self._budget)) if self._solving else None
-        standing = (
+        current = (
             min(prediction.prefix, self._allowed),
             None if optimum is None else optimum.groups,
             prediction.replacements,
         )
-        # While another set is being solved the prefix stands in, and what was told of the last one is better.
-        worse = self.unsolved is not None and self._told[1] is not None
-        if standing == self._told or worse:
+        # While the solver works on a new set, the current answer uses the prefix: the last reported one is better.
+        worse = self.unsolved is not None and self._reported[1] is not None
+        if current == self._reported or worse:
             return None
-        self._told = standing
+        self._reported = current
         return self._made(now_ms, None)
 
     def expect_rows(self, rows: int) -> None:
-        """Tell the number of rows, where it was not told at the beginning."""
+        """Set the number of rows if `begin` did not set it."""
         self._prediction.expect_rows(rows)
 
     def prepare(self) -> None:
-        """Have the scores at hand before the deadline strikes; of use where there are many rows."""
+        """Compute the scores before the deadline expires; useful for many rows."""
         self._prediction.prepare(self._allowed)
 
     def _expect(self, event: str) -> None:
         if (self.state, event) not in TRANSITIONS:
             legal = [name for state, name in TRANSITIONS if state is self.state]
-            can = f"it can take {', '.join(legal)}" if legal else "it has been answered; begin another"
-            raise OutOfTurnError(f"{event!r} came to a prediction that is {self.state.name.lower()}; {can}")
+            expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
+            state = self.state.name.lower()
+            raise UnexpectedEventError(f"received {event!r} for a prediction that is {state}; {expected}")
 
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
@@ -293,7 +299,7 @@ class OpenPrediction:
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def _finish(self, now_ms: float, reason: Reason) -> Answer | None:
-        """Answer, unless the optimum of these groups is still to be solved; the deadline does not wait for it."""
+        """Answer, or wait in SOLVING for the optimum of these groups; the deadline ends that wait."""
         if self.unsolved is not None:
             self._pending, self.state = reason, State.SOLVING
             return None

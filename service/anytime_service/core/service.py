@@ -1,8 +1,9 @@
-"""What every transport shares: a prediction that is open, its alarm, and the answer that leaves in time.
+"""Prediction service that all transports share: it opens, admits and drains predictions.
 
-A transport opens a prediction with what was asked and two callables, one for the answer and one for updates. It hands
-on the events that come by its wire; the alarm, the solver and the drain of a server that stops bring the others. The
-answer is told once, from inside whichever of them brought it.
+A transport opens a prediction with the options of the request and with callbacks for the answer, for errors and for
+updates. It passes on the events that it receives. The deadline timer, the solver and the drain of a stopping server
+produce the other events. The service calls the answer callback exactly once, from within the event that ends the
+prediction.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, Literal, get_args
 
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Ask, Context
+from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
-from anytime_service.limits.memory import Account, Accounts, Held
+from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
@@ -33,17 +34,17 @@ __all__ = [
 ]
 
 How = Literal["refused", "prior"]
-"""What becomes of a prediction that is not begun."""
+"""Reply to a prediction that is not admitted: an error, or the base rate."""
 
 
 class PredictionService:
-    """Opens predictions, under the limits of one service, and ends them when it drains.
+    """Service that opens predictions under its limits, and ends them when it drains.
 
     Parameters
     ----------
-    registry : the models to answer from; may be replaced by another at any time.
-    tracing : makes the spans of predictions, where they are wanted.
-    keys : the configured keys, of which one may use no more than its share of the limits.
+    registry : the models; a reload replaces the registry.
+    tracing : creates the spans of predictions; None without tracing.
+    keys : the configured keys; each may use at most its share of the limits.
     """
 
     def __init__(
@@ -53,19 +54,19 @@ class PredictionService:
         self.settings = settings
         self.tracing = tracing
         self.signals = Metrics()
-        self.signals.serves(registry.every())
-        self.session_laps = SessionTimings(settings.max_sessions)
+        self.signals.set_served(registry.every())
+        self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[ActivePrediction] = set()
         self.converting = asyncio.Lock()
-        """Held while a long body or message is converted: one at a time, so that together they do not hold the loop."""
+        """Lock for the conversion of long bodies and messages: one at a time, so that they do not block the loop."""
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
-        self.held = Held(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
+        self.held = MemoryBudget(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
         self.bodies: TimeoutQueue[Any] = TimeoutQueue(settings.body_timeout_s, lambda exchange: exchange.overdue())
         self._reloading = asyncio.Lock()
-        self._pulse = LoopMonitor(self.admission.lapped)
+        self._loop_monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}
         self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
         self.signals.open.set_function(lambda: len(self.live))
@@ -74,101 +75,103 @@ class PredictionService:
 
     def open(
         self,
-        ask: Ask,
+        request: PredictionRequest,
         begun_ms: float,
-        tell: AnswerCallback,
-        fail: Callable[[Exception], None],
+        on_answer: AnswerCallback,
+        on_error: Callable[[Exception], None],
         *,
         update: AnswerCallback | None = None,
         shared: Prediction | None = None,
         admitted: bool | None = None,
         account: Account | None = None,
     ) -> ActivePrediction:
-        """Open a prediction; `tell` may be called at once.
+        """Open a prediction; this may call `on_answer` before it returns.
 
         Parameters
         ----------
-        begun_ms : when it was asked for, from which its deadline counts.
-        tell : called once with the answer.
-        fail : called instead if there is none by a fault of ours, met when nobody is there to catch it.
-        update : called with better answers before, where they are wanted.
-        shared : the groups of a session.
-        admitted : whether it may be begun, where that has been decided already; None decides it here.
-        account : of the key that asks for it; None without a key.
+        begun_ms : time of the request, from which its deadline counts.
+        on_answer : called once with the answer.
+        on_error : called instead of `on_answer` with an internal error that no caller can catch.
+        update : called with better preliminary answers; None without updates.
+        shared : the groups of a session; None without a session.
+        admitted : result of an earlier admission decision; None decides here.
+        account : account of the API key of the request; None without a key.
 
         Raises
         ------
         UnknownModelError
-            There is no such model.
+            The registry has no such model.
         FieldError
-            Something was asked for that cannot be.
+            An option of the request is invalid.
         OverloadedError
-            More is asked for than can be answered in time, too many predictions are open, or the service is stopping.
+            The server cannot answer in time, too many predictions are open, or the service is stopping.
         """
-        account = account or self.accounts.nobody
-        self.check_room(account)
+        account = account or self.accounts.anonymous
+        self.check_capacity(account)
         if admitted is None:
             admitted = self.admission.admits(begun_ms)
         if not admitted:
-            self.shed("prior" if ask.overload == "prior" else "refused")
-            if ask.overload != "prior":
+            self.shed("prior" if request.overload == "prior" else "refused")
+            if request.overload != "prior":
                 raise self.overloaded()
-        model = shared.model if shared is not None else self.registry.get(ask.model)
+        model = shared.model if shared is not None else self.registry.get(request.model)
         if shared is not None and not admitted:
-            shared = Prediction(model, shared.rows)  # of as many rows, without what has come
+            shared = Prediction(model, shared.rows)  # the same number of rows, no groups
         most = self.settings.max_rows
-        if ask.rows is not None and not 1 <= ask.rows <= most:
-            raise FieldError("rows", f"rows is {ask.rows}; expected 1 to {most}, in several predictions if more")
-        live = ActivePrediction(self._context, OpenPrediction(model, shared), tell, fail, update, account)
-        live.begin(ask, begun_ms, overloaded=not admitted)
+        if request.rows is not None and not 1 <= request.rows <= most:
+            raise FieldError(
+                "rows", f"rows is {request.rows}; expected 1 to {most}; use several predictions for more rows"
+            )
+        live = ActivePrediction(self._context, OpenPrediction(model, shared), on_answer, on_error, update, account)
+        live.begin(request, begun_ms, overloaded=not admitted)
         return live
 
-    def check_room(self, account: Account) -> None:
-        """Raise OverloadedError where nothing more may be opened, by anybody or by the key of an account."""
-        if account.has_share(len(account.live), self.settings.max_open):
+    def check_capacity(self, account: Account) -> None:
+        """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""
+        if account.share_exhausted(len(account.live), self.settings.max_open):
             self.signals.shed.labels("refused", "open").inc()
-            raise account.over_share(len(account.live), self.settings.max_open, "open predictions")
+            raise account.share_error(len(account.live), self.settings.max_open, "open predictions")
         if self.draining or len(self.live) >= self.settings.max_open:
             self.signals.shed.labels("refused", "stopping" if self.draining else "open").inc()
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
-            raise OverloadedError(f"{why}; ask again in a second, or another replica")
+            raise OverloadedError(f"{why}; retry in a second, or use another replica")
 
     def shed(self, how: How) -> None:
-        """Count a prediction that is not begun for want of time."""
+        """Count a prediction that was not admitted because of its predicted lateness."""
         self._shed[how].inc()
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
-        """Why a prediction is not begun for want of time."""
+        """Return the error for a prediction that was not admitted because of its predicted lateness."""
         seconds = retry_after_s or self.admission.retry_after_s(now_ms())
         after = "a second" if seconds == 1 else f"{seconds} seconds"
         return OverloadedError(
-            f"more is asked for than can be answered in time; ask again in {after}, ask another replica, or with"
+            f"the server has more requests than it can answer in time; retry in {after}, use another replica, or set"
             " overload=prior for the base rate",
             retry_after_s=seconds,
         )
 
     async def reload(self, name: str | None = None) -> None:
-        """Load models again beside the event loop; what is open keeps the models it began with.
+        """Reload models in a thread; open predictions continue with their models.
 
         Raises
         ------
         RegistryError, ArtifactError, UnknownModelError
-            A model cannot be loaded; everything stays as it was. See `registry.reloaded`.
+            Loading a model failed; the registry does not change. See `registry.reloaded`.
         """
         async with self._reloading:
             with self.signals.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)
-            self.signals.serves(self.registry.every())
+            self.signals.set_served(self.registry.every())
 
     def drain(self) -> None:
-        """Answer everything that is open, and open nothing more."""
+        """Answer all open predictions, and open no new ones."""
         self.draining = True
         for live in tuple(self.live):
             live.drain()
 
     def close(self) -> None:
-        """End what runs beside the event loop."""
+        """End the solver thread."""
         self.solver.close()
 
     def _wake(self) -> None:
-        self._pulse.start()
+        self._loop_monitor.start()

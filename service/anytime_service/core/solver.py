@@ -1,8 +1,9 @@
-"""Solving for sets of groups beside the event loop, so that no other answer waits for it.
+"""Solver that finds the optimum of a set of groups in a background thread, so that no other answer waits for it.
 
-Most sets are at hand: prefixes, and those solved before. Small ones are solved on the spot, for less than handing them
-over costs. The others go to one thread, where each is solved once for all who ask; a set that would take too long, or
-comes when too many wait, is refused, and the prefix stands in.
+The optima of most sets are available at once: prefixes, and sets solved before. The solver solves small sets
+immediately, since that costs less than passing them to the thread. One thread solves each of the other sets once for
+all predictions that need it. The solver refuses a set that would take too long, or that arrives while too many sets
+wait; the prediction then uses the prefix.
 """
 
 from __future__ import annotations
@@ -14,72 +15,72 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
 
-from anytime.inference.subsets import ArrivedModel, arrived_at_hand, arrived_model
+from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 
 __all__ = [
     "AT_ONCE",
     "MAX_WAITING",
-    "TELLING",
+    "MIN_TIMED_COLUMNS",
     "Solver",
 ]
 
 AT_ONCE = 64
-"""Columns of a set that is solved on the spot."""
+"""Largest number of columns of a set that is solved immediately."""
 
 MAX_WAITING = 64
-"""Sets that may wait for the thread."""
+"""Largest number of sets that wait for the thread."""
 
-TELLING = 256
-"""Columns from which on what solving took tells of its cube; what smaller sets take is mostly something else."""
+MIN_TIMED_COLUMNS = 256
+"""Smallest number of columns whose time is used to estimate the cubic cost; other work dominates smaller sets."""
 
 _log = logging.getLogger("anytime_service")
 
-AnswerCallback = Callable[[ArrivedModel | None], None]
+OptimumCallback = Callable[[ArrivedModel | None], None]
 
 
 class Solver:
-    """Finds the optima that open predictions want.
+    """Solver for the optima that active predictions need.
 
     Parameters
     ----------
-    max_ms : longest time that solving one set may take, as estimated from the sets solved before.
+    max_ms : longest estimated time for one set, in milliseconds; the estimate uses the sets solved before.
     """
 
     def __init__(self, max_ms: float) -> None:
         self._max_ms = max_ms
         self._ms_per_cube = 3e-8  # for D^3, until one has been measured
-        self._waiting: dict[tuple[Model, frozenset[str]], list[AnswerCallback]] = {}
+        self._waiting: dict[tuple[Model, frozenset[str]], list[OptimumCallback]] = {}
         self._thread = ThreadPoolExecutor(1, "anytime-solver")
 
     def at_once(self, model: Model, groups: frozenset[str]) -> ArrivedModel | None:
-        """Optimum of a set that is at hand, or small enough to be solved on the spot; else None."""
+        """Return the optimum of a set if it is available or the set is small enough to solve immediately, else None."""
         try:
-            found = arrived_at_hand(model, groups)
+            found = cached_arrived_model(model, groups)
             if found is None and _columns(model, groups) <= AT_ONCE:
                 found = arrived_model(model, groups)
-        except Exception:  # a fault of ours costs the optimum, not the answer: the prefix stands in
+        except Exception:  # an internal error costs the optimum, not the answer: the prediction uses the prefix
             _log.exception("solving for %s failed", sorted(groups))
             return None
         return found
 
-    def find(self, model: Model, groups: frozenset[str], tell: AnswerCallback) -> None:
-        """Find the optimum of a set: `tell` is called with it, now or later from the loop, or with None if refused."""
+    def find(self, model: Model, groups: frozenset[str], on_found: OptimumCallback) -> None:
+        """Find the optimum of a set; call `on_found` with it, now or later from the loop, or with None if refused."""
         found = self.at_once(model, groups)
         columns = _columns(model, groups)
         if found is not None:
-            tell(found)
+            on_found(found)
         elif (model, groups) in self._waiting:
-            self._waiting[model, groups].append(tell)
+            self._waiting[model, groups].append(on_found)
         elif len(self._waiting) >= MAX_WAITING or columns**3 * self._ms_per_cube > self._max_ms:
-            tell(None)
+            on_found(None)
         else:
-            self._waiting[model, groups] = [tell]
+            self._waiting[model, groups] = [on_found]
             solving = asyncio.get_running_loop().run_in_executor(self._thread, _timed, model, groups)
             solving.add_done_callback(partial(self._done, model, groups, columns))
 
     def close(self) -> None:
-        """End the thread; what waits is never told."""
+        """End the thread and discard the waiting sets; their callbacks are never called."""
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -90,7 +91,7 @@ class Solver:
         columns: int,
         solving: asyncio.Future[tuple[ArrivedModel, float]],
     ) -> None:
-        tells = self._waiting.pop((model, groups), [])
+        callbacks = self._waiting.pop((model, groups), [])
         if solving.cancelled():
             return
         error = solving.exception()
@@ -99,11 +100,11 @@ class Solver:
             found = None
         else:
             found, took_ms = solving.result()
-            # The smallest of what was measured is the work itself, more is a busy machine; and it forgets, slowly.
-            if columns >= TELLING:
+            # The smallest measurement is the work itself; larger ones come from a busy machine. The estimate decays.
+            if columns >= MIN_TIMED_COLUMNS:
                 self._ms_per_cube = min(self._ms_per_cube * 1.1, took_ms / columns**3)
-        for tell in tells:
-            tell(found)
+        for on_found in callbacks:
+            on_found(found)
 
 
 def _columns(model: Model, groups: frozenset[str]) -> int:

@@ -1,1 +1,1 @@
-"""A demonstration on real work: scikit-learn's handwritten digits, feature groups from cheap to dear, one deadline."""
+"""A demonstration on real data: scikit-learn's handwritten digits, feature groups of increasing cost, deadlines."""

@@ -1,14 +1,14 @@
 """Feature extractors for handwritten digits (8 x 8 pixels of 0..16), from microseconds to milliseconds.
 
-The first reads the 8 x 8 pixels. The others work on what a camera would have given, the image interpolated to 64 x 64
-pixels of 0..1 by cubic splines, and do what vision pipelines do with it. Each is a function of the image alone, at the
-top level of this module, so that a worker process can import it.
+The first extractor reads the 8 x 8 pixels. The others imitate a vision pipeline behind a camera: they work on the image
+interpolated to 64 x 64 pixels of 0..1 by cubic splines. Each extractor is a function of the image alone, at the top
+level of this module, so that a worker process can import it.
 
 ============  ==========================================================================================
 intensity     ink, contrast, centre of gravity
 projections   ink in strips of rows and of columns
 frequencies   low-frequency coefficients of the cosine transform
-moments       magnitudes of the Zernike moments, which a rotation leaves alone
+moments       magnitudes of the Zernike moments, which are invariant to rotation
 topology      connected strokes and holes, at three thresholds: how many, how large, where
 strokes       stroke width by the distance transform, and crossings of scan lines
 patterns      local binary patterns (Ojala et al., 2002), counted in four quarters
@@ -41,7 +41,7 @@ CAMERA = 64
 
 
 def _interpolation() -> Float:
-    """Cubic spline interpolation of samples is linear: the image of the identity is its matrix."""
+    """Return the matrix of cubic spline interpolation: interpolation is linear, so it is the image of the identity."""
     return np.asarray(ndimage.zoom(np.eye(SIDE), (CAMERA / SIDE, 1), order=3, mode="nearest", grid_mode=True))
 
 
@@ -57,7 +57,7 @@ def camera(image: Float) -> Float:
 
 
 def intensity(image: Float) -> Float:
-    """Ink, contrast, centre of gravity: 4 numbers."""
+    """Measure ink, contrast and centre of gravity: 4 numbers."""
     rows, columns = image.sum(axis=1), image.sum(axis=0)
     ink = rows.sum() + 1e-9
     y, x = rows @ _PIXEL / ink, columns @ _PIXEL / ink
@@ -73,15 +73,15 @@ def projections(image: Float) -> Float:
 
 
 def frequencies(image: Float) -> Float:
-    """Take the 3 x 3 lowest coefficients of the cosine transform: 9 numbers."""
+    """Compute the 3 x 3 lowest coefficients of the cosine transform: 9 numbers."""
     return np.ravel(fft.dctn(camera(image), norm="ortho")[:3, :3])
 
 
 def _zernike(order: int) -> tuple[Float, Float]:
-    """Zernike polynomials up to an order on the disc around the image, one a row: real and imaginary parts."""
+    """Return the Zernike polynomials up to an order on the disc around the image, real and imaginary parts, as rows."""
     radius, angle = np.hypot(_ROW, _COLUMN) / np.sqrt(2.0), np.arctan2(_ROW, _COLUMN)
     polynomials = []
-    for n in range(1, order + 1):  # order 0 is the ink, which other groups have
+    for n in range(1, order + 1):  # order 0 is the ink, which other groups contain
         for m in range(n % 2, n + 1, 2):
             radial = sum(
                 (-1) ** k
@@ -99,7 +99,7 @@ _ZERNIKE_REAL, _ZERNIKE_IMAGINARY = _zernike(6)
 
 
 def moments(image: Float) -> Float:
-    """Take the Zernike moments up to order 6, magnitudes: 15 numbers."""
+    """Compute the magnitudes of the Zernike moments up to order 6: 15 numbers."""
     pixels = camera(image).ravel()
     return np.hypot(_ZERNIKE_REAL @ pixels, _ZERNIKE_IMAGINARY @ pixels)
 
@@ -111,10 +111,10 @@ def topology(image: Float) -> Float:
 
 
 def _regions(ink: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Float:
-    """Strokes, holes, area of ink, and of the largest hole the area, the centre and the share of all holes."""
+    """Return the strokes, holes and ink area, and the largest hole's area, centre and share of all holes."""
     _, strokes = ndimage.label(ink, structure=np.ones((3, 3)))
     paper, regions = ndimage.label(~ink)
-    # The border is paper, so the first region found, from the corner on, is the outside.
+    # The border is paper, so the first region, which starts in the corner, is the outside.
     holes = regions - 1
     if holes == 0:
         return np.array([strokes, 0.0, ink.mean(), 0.0, 0.0, 0.0, 0.0])
@@ -148,7 +148,7 @@ def strokes(image: Float) -> Float:
 
 
 def _zones(values: Float, count: int) -> Float:
-    """Means over count x count zones."""
+    """Return the means over count x count zones."""
     size = len(values) // count
     return np.ravel(values.reshape(count, size, count, size).mean(axis=(1, 3)))
 
@@ -157,7 +157,7 @@ _NEIGHBOURS = [(-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, 
 
 
 def _uniform_patterns() -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Class of each 8-bit pattern: its own for the 58 with at most two changes around the circle, 58 for the rest."""
+    """Return the class of each 8-bit pattern: 0 to 57 for those with at most two changes around the circle, else 58."""
     bits = (np.arange(256)[:, np.newaxis] >> np.arange(8)) & 1
     uniform = (bits != np.roll(bits, 1, axis=1)).sum(axis=1) <= 2
     return np.where(uniform, np.cumsum(uniform) - 1, 58)
@@ -187,7 +187,7 @@ _CELL = (_STRIP[:, np.newaxis] * CELLS + _STRIP) * ORIENTATIONS
 
 
 def gradients(image: Float) -> Float:
-    """Count gradient orientations in 5 x 5 cells, as shares of all: 200 numbers."""
+    """Count gradient orientations in 5 x 5 cells, as shares of the total: 200 numbers."""
     large = ndimage.gaussian_filter(camera(image), 3.0)
     dy, dx = ndimage.sobel(large, axis=0), ndimage.sobel(large, axis=1)
     strength = np.hypot(dy, dx)
@@ -206,7 +206,7 @@ PADDED = 96
 
 
 def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
-    """Gabor filters of 6 orientations and 2 wavelengths, as transfer functions on the padded grid."""
+    """Return Gabor filters of 6 orientations and 2 wavelengths, as transfer functions on the padded grid."""
     y, x = np.mgrid[0:PADDED, 0:PADDED]
     y, x = (y + PADDED // 2) % PADDED - PADDED // 2, (x + PADDED // 2) % PADDED - PADDED // 2
     bank = []
@@ -215,7 +215,7 @@ def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
             along = x * np.cos(angle) + y * np.sin(angle)
             envelope = np.exp(-(x**2 + y**2) / (2.0 * (0.4 * wavelength) ** 2))
             wave = envelope * np.exp(2j * np.pi * along / wavelength)
-            # Less its mean, so that an even surface has no energy.
+            # Subtract the mean, so that a uniform surface has no energy.
             bank.append(fft.fft2(wave - envelope * (wave.sum() / envelope.sum())) / envelope.sum())
     return np.array(bank)
 
@@ -233,7 +233,7 @@ DIRECTIONS = np.arange(12) * np.pi / 12
 
 
 def _turned_grids() -> Float:
-    """Rows and columns at which the image turned in each direction is read, (directions, 2, 64, 64)."""
+    """Return the rows and columns at which to sample the image rotated to each direction, (directions, 2, 64, 64)."""
     centre = (CAMERA - 1) / 2.0
     y, x = np.mgrid[0:CAMERA, 0:CAMERA] - centre
     grids = [(y * np.cos(a) - x * np.sin(a) + centre, y * np.sin(a) + x * np.cos(a) + centre) for a in DIRECTIONS]
@@ -262,17 +262,17 @@ EXTRACTORS: dict[str, Extractor] = {
     "texture": texture,
     "radon": radon,
 }
-"""Every group of the demonstration, by name, from cheap to dear as a rule; what each costs is measured."""
+"""All groups of the demonstration, by name, in roughly increasing cost; the demo measures the costs."""
 
 
 def measure_costs(extractors: Mapping[str, Extractor], images: Float, repeats: int = 5) -> dict[str, float]:
-    """Measure what each extractor takes for one image, on one thread of the linear algebra library.
+    """Measure the time of each extractor for one image, on one thread of the linear algebra library.
 
     Parameters
     ----------
-    extractors : by group.
-    images : (n, 8, 8), at least one; a warm-up on the first comes before the clock.
-    repeats : times that each image is measured.
+    extractors : extractor of each group.
+    images : (n, 8, 8), at least one; an unmeasured warm-up call uses the first.
+    repeats : number of measurements per image.
 
     Returns
     -------
@@ -294,7 +294,7 @@ def measure_costs(extractors: Mapping[str, Extractor], images: Float, repeats: i
 
 
 def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
-    """Compute every group of every image.
+    """Compute all groups of all images.
 
     Parameters
     ----------

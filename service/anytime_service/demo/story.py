@@ -1,4 +1,4 @@
-"""The demo: measure costs, train, serve, and answer under deadlines."""
+"""Demo program: measure costs, train, serve, and answer under deadlines."""
 
 from __future__ import annotations
 
@@ -29,33 +29,31 @@ from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
-__all__ = ["tell"]
+__all__ = ["run_demo"]
 
 DEADLINES_MS = (1.0, 3.0, 10.0)
 
 ALPHA = 1e-3
-"""Penalty of the softmax regression; cross-validation takes minutes here, and finds hardly better ones."""
+"""Penalty of the softmax regression; cross-validation takes minutes here and hardly improves it."""
 
 SHOWN = 3
-"""Images whose answers are shown one by one."""
-COUNTED = 200
-"""Images over which accuracy and punctuality are counted."""
+"""Number of images whose answers the demo shows individually."""
+EVALUATED = 200
+"""Number of images for the accuracy and timeliness figures."""
 
-PRACTICE = 50
-"""Images before the first that is shown."""
+WARM_UP = 50
+"""Number of warm-up images."""
 
 FRAME_S = 0.002
-"""Between two images; the extractor that was at work when the last deadline struck ends meanwhile."""
+"""Time between two images, in which the extractor that was running at the last deadline ends."""
 
 
-def tell(*, once: bool, port: int) -> None:
-    """Run the demo; the server goes on until it is interrupted, unless `once`."""
+def run_demo(*, once: bool, port: int) -> None:
+    """Run the demo; unless `once`, the server runs until the user interrupts it."""
     console = Console(highlight=False, soft_wrap=True)
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
-    console.print(
-        f"Computing {len(EXTRACTORS)} groups of features of {len(images)} digits, and what each costs here ..."
-    )
+    console.print(f"Computing {len(EXTRACTORS)} feature groups of {len(images)} digits and measuring their costs ...")
     X, groups = feature_table(images)
     rows = np.arange(len(images))
     train, test = train_test_split(rows, test_size=0.3, stratify=labels, random_state=0)
@@ -64,27 +62,27 @@ def tell(*, once: bool, port: int) -> None:
         classifier = AnytimeClassifier(groups, family="multinomial", alpha=ALPHA).fit(X[train], labels[train])
         model = classifier.save(path)
         console.print(
-            f"Trained softmax regression on {len(train)} of them, ordered by what a group explains for a millisecond:\n"
+            f"Trained softmax regression on {len(train)} of them, ordered by what groups explain per millisecond:\n"
         )
         console.print(steps_table(model))
         console.print(
-            f"\naccuracy on the {len(test)} others, all groups computed: {classifier.score(X[test], labels[test]):.3f}"
+            f"\naccuracy on the other {len(test)} with all groups: {classifier.score(X[test], labels[test]):.3f}"
         )
         with _server(path, port) as (address, process):
             console.print(f"\nServing {path.name} at http://127.0.0.1:{address}")
             _answer(console, model, address, images[test], labels[test])
             console.print(_invitation(model, address, X[test[0]]), markup=False)
             if not once:
-                console.print("The server goes on until you press Ctrl-C.")
+                console.print("The server runs until you press Ctrl-C.")
                 with contextlib.suppress(KeyboardInterrupt):
                     process.wait()
 
 
 def _answer(console: Console, model: Model, port: int, images: Float, labels: Any) -> None:
-    """Answer about images under each deadline, ask the server about the same groups, and print what came of it."""
+    """Answer for images under each deadline, request the same groups from the server, and print the results."""
     with Runner(model, EXTRACTORS, worker="process") as runner:
         runner.warm_up(images[0])
-        for image in images[-PRACTICE:]:  # the runner learns by how much this machine wakes it up late
+        for image in images[-WARM_UP:]:  # the runner learns how late this machine wakes it up
             for deadline in DEADLINES_MS:
                 _timed(runner, image, deadline)
         one = Table(box=None, pad_edge=False)
@@ -93,48 +91,48 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
                 answer, took = _timed(runner, image, deadline)
-                said = _ask(port, {name: EXTRACTORS[name](image).tolist() for name in answer.groups})
+                reply = _request(port, {name: EXTRACTORS[name](image).tolist() for name in answer.groups})
                 cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
-                one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{said['prediction']}")
-        console.print("A worker process computes the groups in order; the answer uses those that came in time,")
-        console.print("and the server says the same of them:\n")
+                one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{reply['prediction']}")
+        console.print("A worker process computes the groups in order. The answer uses the groups received in time;")
+        console.print("the server returns the same prediction for them:\n")
         console.print(one)
-        console.print(f"\n{COUNTED} more digits under each deadline:\n")
-        console.print(_counts(runner, images[SHOWN:][:COUNTED], labels[SHOWN:][:COUNTED]))
+        console.print(f"\n{EVALUATED} more digits under each deadline:\n")
+        console.print(_counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 
 def _likely(answer: Answer, most: int = 3) -> str:
-    """The likeliest digits, whose classes are 0 to 9."""
+    """Return the likeliest digits and their probabilities; the classes are 0 to 9."""
     order = np.argsort(answer.probabilities)[::-1][:most]
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 
 
 def _counts(runner: Runner, images: Float, labels: Any) -> Table:
-    """Accuracy and punctuality under each deadline."""
+    """Return a table of accuracy and timeliness under each deadline."""
     table = Table(box=None, pad_edge=False)
     for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
         table.add_column(name, justify="right")
     for deadline in DEADLINES_MS:
         answers, times = zip(*(_timed(runner, image, deadline) for image in images), strict=True)
         took = np.array(times)
-        right = np.mean([answer.prediction == label for answer, label in zip(answers, labels, strict=True)])
+        accuracy = np.mean([answer.prediction == label for answer, label in zip(answers, labels, strict=True)])
         used = np.mean([answer.prefix for answer in answers])
         in_time = f"{int((took <= deadline).sum())} of {len(took)}"
-        cells = (f"{deadline:g} ms", f"{used:.1f}", f"{right:.3f}", in_time)
+        cells = (f"{deadline:g} ms", f"{used:.1f}", f"{accuracy:.3f}", in_time)
         table.add_row(*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms")
     return table
 
 
 def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, float]:
-    """The answer about the next image of a camera, and after how many milliseconds it was there."""
+    """Return the answer for an image, and its time in milliseconds; images arrive every `FRAME_S`, as from a camera."""
     time.sleep(FRAME_S)
     begin = time.perf_counter()
     answer = runner.run(image, deadline_ms)
     return answer, (time.perf_counter() - begin) * 1e3
 
 
-def _ask(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
-    """What the server answers about some groups."""
+def _request(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the server's answer for some groups."""
     response = httpx.post(f"http://127.0.0.1:{port}/predict", json={"groups": groups}, params={"deadline_ms": 1000})
     response.raise_for_status()
     answer: dict[str, Any] = response.json()
@@ -142,7 +140,7 @@ def _ask(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _invitation(model: Model, port: int, row: Float) -> str:
-    """A request to try by hand."""
+    """Return an example request to try by hand."""
     first = model.manifest.steps[0].group
     values = [round(value, 4) for value in row[model.groups.slices[model.groups.position(first)]].tolist()]
     return (
@@ -154,7 +152,7 @@ def _invitation(model: Model, port: int, row: Float) -> str:
 
 @contextlib.contextmanager
 def _server(path: Path, port: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """`anytime serve` in a process of its own, ready; yields its port and the process."""
+    """Run `anytime serve` in a process until it is ready; yield its port and the process."""
     port = _free_port(port)
     command = [sys.executable, "-m", "anytime", "serve", str(path), "--port", str(port)]
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603  (this very package)
@@ -168,12 +166,12 @@ def _server(path: Path, port: int) -> Iterator[tuple[int, subprocess.Popen[bytes
 
 
 def _free_port(wanted: int) -> int:
-    """`wanted`, or any other port where it is taken."""
+    """Return `wanted`, or any free port if it is in use."""
     for candidate in (wanted, 0):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", candidate)) as listening:
             port: int = listening.getsockname()[1]
             return port
-    raise AnytimeError("no free port on 127.0.0.1; end some servers")
+    raise AnytimeError("found no free port on 127.0.0.1; stop some servers")
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Any, seconds: float = 30.0) -> None:
@@ -186,5 +184,5 @@ def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Any, sec
                 return
         time.sleep(0.05)
     log.seek(0)
-    said = log.read().decode(errors="replace").strip().splitlines()
-    raise AnytimeError(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    raise AnytimeError(f"the server did not start: {lines[-1] if lines else 'it printed nothing'}")

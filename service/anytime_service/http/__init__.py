@@ -1,1 +1,1 @@
-"""Requests and responses: exchange, problems, options, authentication."""
+"""HTTP requests and responses: exchange, problems, request options, authentication."""

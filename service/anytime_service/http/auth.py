@@ -1,13 +1,12 @@
-"""What each route needs of who asks it.
+"""Authentication: the outermost middleware, and the scope that each route requires.
 
-What is not written down here needs the most, so that a new route is closed until somebody has thought about it.
+The middleware refuses requests with a missing or invalid API key, and requests from pages of another origin. It sends
+the refusal before it reads the body. A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a
+new route is closed by default.
 
-Who may ask: the outermost middleware, which turns away what has no key that holds, or comes from another's page.
-
-A key is told as `Authorization: Bearer KEY`. Pages cannot send that with a WebSocket: they offer a second subprotocol,
-`anytime.key.KEY`, percent-encoded where the key has characters that a subprotocol cannot have. Only its hash goes
-further than here, in the scope, for the shares of the limits. A request that is refused is answered before its body is
-read.
+A client sends a key as `Authorization: Bearer KEY`. A page cannot send this header with a WebSocket. It offers a second
+subprotocol, `anytime.key.KEY`, and percent-encodes the characters that a subprotocol does not allow. The middleware
+passes on only the hash of the key, in the ASGI scope, from which the limits per key are computed.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime_service.errors import KeyNeededError, OriginError, RightError
+from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
 from anytime_service.http.exchange import Exchange, Reply
-from anytime_service.http.responses import problem_reply, refusal, refuse_handshake
-from anytime_service.keys import KEY, Key, KeyRing, Right
+from anytime_service.http.responses import oip_problem_reply, problem_reply, refuse_handshake
+from anytime_service.keys import KEY, Key, KeyRing, KeyScope
 from anytime_service.urls import Origins
 
 __all__ = [
     "KEY_SUBPROTOCOL",
-    "NEEDS",
+    "ROUTE_SCOPES",
     "AuthenticationMiddleware",
-    "Need",
+    "RequiredScope",
     "has_key",
     "key_in",
-    "need_of",
     "path_of",
+    "required_scope",
 ]
 
-Need: TypeAlias = Literal["open"] | Right
+RequiredScope: TypeAlias = Literal["open"] | KeyScope
 
-NEEDS: Mapping[Need, tuple[str, ...]] = {
-    "open": (  # whether the service is well, and the console's files, which have nothing of any model
+ROUTE_SCOPES: Mapping[RequiredScope, tuple[str, ...]] = {
+    "open": (  # health checks, and the console's files, which contain no model data
         "GET /",
         "GET /console/{file}",
         "GET /livez",
@@ -76,32 +75,34 @@ NEEDS: Mapping[Need, tuple[str, ...]] = {
         "POST /models/{name}/reload",
     ),
 }
-"""Routes by what they need; HEAD is as GET, and a WebSocket too."""
+"""Routes by required scope; HEAD requests and WebSockets require the scope of GET."""
 
 
 def _pattern(routes: Iterable[str]) -> re.Pattern[str]:
-    """One pattern for many routes; a name in braces is one segment, as it is for the router."""
+    """Return one pattern for many routes; a name in braces matches one segment, as it does in the router."""
     open_ended = (route for route in routes if "{" in route)
     return re.compile("|".join(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(route)) for route in open_ended))
 
 
-_FIXED: Mapping[str, Need] = {route: need for need, routes in NEEDS.items() for route in routes if "{" not in route}
-_OPEN, _PREDICT = _pattern(NEEDS["open"]), _pattern(NEEDS["predict"])
+_FIXED: Mapping[str, RequiredScope] = {
+    route: required for required, routes in ROUTE_SCOPES.items() for route in routes if "{" not in route
+}
+_OPEN, _PREDICT = _pattern(ROUTE_SCOPES["open"]), _pattern(ROUTE_SCOPES["predict"])
 
 
-def need_of(method: str, path: str) -> Need:
-    """Tell what a request needs; of a WebSocket the method is GET."""
-    asked = f"{'GET' if method == 'HEAD' else method} {path}"
-    fixed = _FIXED.get(asked)
+def required_scope(method: str, path: str) -> RequiredScope:
+    """Return the scope that a request requires; the method of a WebSocket is GET."""
+    route = f"{'GET' if method == 'HEAD' else method} {path}"
+    fixed = _FIXED.get(route)
     if fixed is not None:
         return fixed
-    if _PREDICT.fullmatch(asked):
+    if _PREDICT.fullmatch(route):
         return "predict"
-    return "open" if _OPEN.fullmatch(asked) else "admin"
+    return "open" if _OPEN.fullmatch(route) else "admin"
 
 
 def path_of(scope: Scope) -> str:
-    """The path that the router will look at: the decoded one, without the place where the service is mounted."""
+    """Return the path that the router matches: decoded, and without the `root_path` of the service."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
@@ -115,14 +116,14 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:
-    """Middleware; pure ASGI, as it stands before the hottest routes.
+    """Middleware that authenticates requests; pure ASGI, because it precedes the most frequent routes.
 
     Parameters
     ----------
     app : the application.
-    keys : those that hold; without any, whoever comes from no foreign page may ask.
-    origins : whose pages may ask.
-    limit : bytes of the body of a refused request that are let pass, so that its client reads the refusal.
+    keys : the valid keys; without keys, every request from an allowed origin is accepted.
+    origins : the origins whose pages may send requests.
+    limit : maximum bytes of a refused request's body that the server reads, so that the client receives the refusal.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int) -> None:
@@ -140,7 +141,7 @@ class AuthenticationMiddleware:
                 headers = _headers(scope["headers"])
                 self.origins.check(headers, scope["scheme"])
                 if kind == "websocket":
-                    scope = self._opened(scope, headers)
+                    scope = self._with_key(scope, headers)
                 elif self.needed:
                     self._check_request(scope, headers)
             except AnytimeError as error:
@@ -149,28 +150,28 @@ class AuthenticationMiddleware:
         await self.app(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Look at the key of a request, and put it into its scope."""
+        """Check the key of a request, and add it to the ASGI scope."""
         method, path = scope["method"], path_of(scope)
-        need = need_of(method, path)
-        if need != "open":
-            key = _found(self.keys, _bearer(headers))
-            _check_right(key, need, method, path)
+        required = required_scope(method, path)
+        if required != "open":
+            key = _valid_key(self.keys, _bearer(headers))
+            _check_scope(key, required, method, path)
             scope[KEY] = key
 
-    def _opened(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
-        """Look at the key of a WebSocket, and hand on its scope without it."""
+    def _with_key(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+        """Check the key of a WebSocket, and return the ASGI scope with the key masked in the subprotocols."""
         offered: list[str] = scope.get("subprotocols", [])
-        told = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
+        encoded = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
         if not self.needed:
-            return {**scope, "subprotocols": _shown(offered)} if told else scope
-        if len(told) > 1:
-            raise KeyNeededError(f"{len(told)} keys are offered as subprotocols; offer one", presented=True)
+            return {**scope, "subprotocols": _masked(offered)} if encoded else scope
+        if len(encoded) > 1:
+            raise InvalidKeyError(f"the client offers {len(encoded)} keys as subprotocols; offer one", presented=True)
         presented = _bearer(headers)
-        if presented is None and told:
-            presented = unquote_to_bytes(told[0])
-        key, path = _found(self.keys, presented), path_of(scope)
-        _check_right(key, need_of("GET", path), "GET", path)
-        return {**scope, "subprotocols": _shown(offered), KEY: key}
+        if presented is None and encoded:
+            presented = unquote_to_bytes(encoded[0])
+        key, path = _valid_key(self.keys, presented), path_of(scope)
+        _check_scope(key, required_scope("GET", path), "GET", path)
+        return {**scope, "subprotocols": _masked(offered), KEY: key}
 
     async def _refuse(self, error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _reply(error, scope)
@@ -184,85 +185,91 @@ class AuthenticationMiddleware:
 
 
 def has_key(keys: KeyRing, headers: Pairs) -> bool:
-    """Whether a request has a valid key, where one is needed; not what the key allows."""
+    """Return whether a request has a valid key, or needs none; the scope of the key is not checked."""
     return not keys.needed or key_in(keys, headers) is not None
 
 
 def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
     """Return the valid key of a request, None without one."""
     try:
-        return _found(keys, _bearer(_headers(headers)))
+        return _valid_key(keys, _bearer(_headers(headers)))
     except AnytimeError:
         return None
 
 
-def _found(keys: KeyRing, presented: bytes | None) -> Key:
+def _valid_key(keys: KeyRing, presented: bytes | None) -> Key:
     if presented is None:
-        raise KeyNeededError(
-            "a key is needed; send it as 'Authorization: Bearer KEY', or, where a WebSocket cannot, "
+        raise InvalidKeyError(
+            "the API key is missing; send it as 'Authorization: Bearer KEY', or, if a WebSocket cannot send headers, "
             f"percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
         )
     key = keys.find(presented)
     if key is None:
-        raise KeyNeededError(
-            "the key that was sent does not hold; ask the operator for one (a subprotocol has it percent-encoded)",
+        raise InvalidKeyError(
+            "the API key is invalid; get a valid one from the operator (percent-encode a key in a subprotocol)",
             presented=True,
         )
     return key
 
 
-def _check_right(key: Key, need: Need, method: str, path: str) -> None:
-    if need == "admin" and key.right != "admin":
-        raise RightError(
-            f"the key is one to predict with; {method} {path[:100]!r} is not among that, and needs a key of scope "
-            "admin, if it is there at all"
+def _check_scope(key: Key, required: RequiredScope, method: str, path: str) -> None:
+    if required == "admin" and key.scope != "admin":
+        raise KeyScopeError(
+            f"the scope of the API key is predict; {method} {path[:100]!r}, if it is a route, requires a key with "
+            "scope admin"
         )
 
 
 def _headers(pairs: Pairs) -> dict[bytes, bytes]:
-    """Headers by name; where one that is looked at here is told twice, neither counts."""
+    """Return the headers by name; a repeated Authorization header counts as malformed.
+
+    Raises
+    ------
+    OriginError
+        The header Host or Origin is repeated.
+    """
     headers = dict(pairs)
     if len(headers) < len(pairs):
         names = [name for name, _ in pairs]
         for name in _ONCE:
             if names.count(name) > 1:
-                raise OriginError(f"there are {names.count(name)} headers {name.decode().title()}; send one")
+                raise OriginError(f"the request has {names.count(name)} {name.decode().title()} headers; send one")
         if names.count(b"authorization") > 1:
             headers[b"authorization"] = b""
     return headers
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The key of the header `Authorization`; None where there is none.
+    """Return the key in the header `Authorization`; None without this header.
 
     Raises
     ------
-    KeyNeededError
-        It has something else.
+    InvalidKeyError
+        The header is not of the form `Bearer KEY`.
     """
-    told = headers.get(b"authorization")
-    if told is None:
+    value = headers.get(b"authorization")
+    if value is None:
         return None
-    scheme, _, key = told.partition(b" ")
+    scheme, _, key = value.partition(b" ")
     key = key.strip()
     if scheme.lower() != b"bearer" or not key:
-        raise KeyNeededError("the header Authorization is not as expected: 'Bearer KEY', and sent once")
+        raise InvalidKeyError("the header Authorization is malformed; expected 'Bearer KEY', sent once")
     return key
 
 
-def _shown(offered: list[str]) -> list[str]:
-    """Subprotocols as they may be told again: without the key."""
+def _masked(offered: list[str]) -> list[str]:
+    """Return the subprotocols with every key masked, so that they can be logged and returned."""
     return [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
 
 
 def _reply(error: AnytimeError, scope: Scope) -> Reply:
-    """Tell a refusal, and in the words of RFC 6750 what would be accepted."""
-    # Clients of the Open Inference Protocol look for the reason under a name of their own.
-    reply = refusal(error) if f"{path_of(scope)}/".startswith("/v2/") else problem_reply(error)
-    if isinstance(error, KeyNeededError):
-        told = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
-    elif isinstance(error, RightError):
-        told = b'Bearer error="insufficient_scope", scope="admin"'
+    """Return the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
+    # Clients of the Open Inference Protocol read the reason from the field `error`.
+    reply = oip_problem_reply(error) if f"{path_of(scope)}/".startswith("/v2/") else problem_reply(error)
+    if isinstance(error, InvalidKeyError):
+        challenge = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
+    elif isinstance(error, KeyScopeError):
+        challenge = b'Bearer error="insufficient_scope", scope="admin"'
     else:
         return reply
-    return reply._replace(headers=(*reply.headers, (b"www-authenticate", told)))
+    return reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge)))

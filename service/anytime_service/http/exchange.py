@@ -1,13 +1,13 @@
-"""Sending from a callback: an ASGI `send` run on the spot, so that an answer need not wait for a task's turn.
+"""One HTTP request and its one response, which the server may send before it has received the complete request.
 
-`send` is a coroutine that nearly never waits: it writes to the socket's buffer and returns. Started by hand it has
-written when it returns. Where the client reads too slowly it does wait, and goes on as a task.
+The exchange sends the complete response with `more_body` set. This delivers the response at once, and lets the exchange
+continue to read the request within its limits; uvicorn alone would read for as long as the client sends. If the body
+ends within the limits, the connection serves the next request. If not, the exchange returns without completing the
+response, and the server closes the connection.
 
-One HTTP request and its one response, which may leave before the request has ended.
-
-Sending the whole response with `more_body` delivers it at once and keeps the server reading under our limits; left to
-itself it reads on for as long as the client sends. If the body ends within them, the connection serves the next
-request; if not, we return without completing the response, upon which the server closes the connection.
+`start` runs an ASGI `send` directly from a callback, so that an answer does not wait for a task. `send` is a coroutine
+that almost never waits: it writes to the socket's buffer and returns. If the client reads too slowly, `send` waits, and
+`start` continues it in a task.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple, cast
 from starlette.types import Receive, Scope, Send
 
 from anytime_service.clock import now_ms
-from anytime_service.errors import BodyTooLargeError, SlowRequestError
-from anytime_service.limits.memory import Held
+from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 
-__all__ = ["ABORT", "ADMITTED", "CHARGE", "KEEP", "LINGER_S", "Exchange", "Reply", "decided", "start"]
+__all__ = ["ABORT", "ADMITTED", "CHARGE", "LINGER_S", "STORE_REPLY", "Exchange", "Reply", "admission_of", "start"]
 
 
 def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
-    """Run a coroutine up to where it first waits; None if it has ended, else the task in which it goes on.
+    """Run a coroutine until it first waits; return None if it has ended, else the task that continues it.
 
-    It must not ask for the current task before it waits: there is none.
+    The coroutine must not use the current task before its first wait, because it runs outside any task until then.
     """
     running = cast(Coroutine[Any, Any, None], awaitable)  # what every ASGI server's `send` returns
     try:
@@ -38,7 +38,7 @@ def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
     except StopIteration:
         return None
     task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for))
-    task.add_done_callback(lambda _: running.close())  # cancelled before its first turn, it has resumed nothing
+    task.add_done_callback(lambda _: running.close())  # a task cancelled before its first step has resumed nothing
     return task
 
 
@@ -48,65 +48,65 @@ async def _resumed(running: Coroutine[Any, Any, None], waiting_for: Any) -> None
 
 @coroutine
 def _relayed(running: Coroutine[Any, Any, None], waiting_for: Any) -> Generator[Any, Any, None]:
-    """Hand what a started coroutine waits for to the task that this runs in, and what comes of it back."""
+    """Pass the futures of a started coroutine to the current task, and their results back to the coroutine."""
     while True:
         try:
             try:
-                got = yield waiting_for
+                result = yield waiting_for
             except BaseException as error:
                 waiting_for = running.throw(error)
             else:
-                waiting_for = running.send(got)
+                waiting_for = running.send(result)
         except StopIteration:
             return
 
 
 LINGER_S = 2.0
-"""How long a body may go on after its answer: some clients read nothing before they have sent everything."""
+"""Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
 
 
 class Reply(NamedTuple):
-    """A response that is small enough to be sent at once."""
+    """A response that is small enough to be sent in one piece."""
 
     status: int
     media_type: str
     content: bytes
     headers: tuple[tuple[bytes, bytes], ...] = ()
     close: bool = False
-    """Whether the connection is to serve no other request."""
+    """Whether the server closes the connection after the response."""
 
 
 class Exchange:
-    """A request that is read and a response that is sent, in any order.
+    """One request and its response; the response may be sent before the request is read completely.
 
     Parameters
     ----------
-    receive, send : the channels.
-    limit : bytes that the body may have; as many again are let pass after the response.
-    held : counts the bytes of the body that are kept.
-    bodies : waits for whole bodies where no deadline answers before; None waits for as long as it takes.
+    receive, send : the ASGI channels.
+    limit : maximum number of bytes of the body; the server discards as many again after the response.
+    held : the memory budget that counts the stored bytes of the body.
+    bodies : the timeout queue of `read_all`; None for no timeout.
 
     Attributes
     ----------
     replied : whether the response has been sent.
-    gone : whether the client closed the connection before it was.
-    ended : whether the whole body has come.  ended_ms : when.
-    rest : called with what still comes of the body after the response, where that is of use; at the end maybe with
-        nothing.
+    gone : whether the client closed the connection before the response was sent.
+    ended : whether the complete body has been received.
+    ended_ms : when the end of the body was received.
+    rest : callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
     __slots__ = (
         "_advice",
         "_bodies",
+        "_body_limit",
         "_bytes",
         "_close",
         "_held",
-        "_kept",
-        "_late",
+        "_held_bytes",
         "_limit",
         "_linger",
         "_lingered",
-        "_most",
+        "_overdue",
         "_receive",
         "_send",
         "_sending",
@@ -123,7 +123,7 @@ class Exchange:
         receive: Receive,
         send: Send,
         limit: int,
-        held: Held | None = None,
+        held: MemoryBudget | None = None,
         bodies: TimeoutQueue[Exchange] | None = None,
     ) -> None:
         self.replied = False
@@ -133,12 +133,12 @@ class Exchange:
         self.rest: Callable[[bytes], None] | None = None
         self._receive = receive
         self._send = send
-        self._limit = self._most = limit
+        self._limit = self._body_limit = limit
         self._advice = "send fewer rows or groups at once"
         self._held = held
-        self._kept = 0
+        self._held_bytes = 0
         self._bodies = bodies
-        self._late = False
+        self._overdue = False
         self._bytes = 0
         self._close = False
         self._task: asyncio.Task[object] | None = None
@@ -147,16 +147,16 @@ class Exchange:
         self._lingered = False
 
     def limit_to(self, limit: int, advice: str) -> None:
-        """Limit this body to fewer bytes than others; `advice` is what the refusal says to do."""
+        """Set a lower limit for the bytes of this body; the error about a larger body contains `advice`."""
         if limit < self._limit:
-            self._most, self._advice = limit, advice
+            self._body_limit, self._advice = limit, advice
 
     def may_be_interrupted(self) -> None:
-        """Say that a timer may send the response; called by the task that reads the request."""
+        """Allow a timer to send the response; the task that reads the request calls this."""
         self._task = asyncio.current_task()
 
     def reply(self, reply: Reply) -> None:
-        """Send the response, on the spot; from the request's own task or from a timer. Only the first one is sent."""
+        """Send the response at once, from the request's task or from a timer; ignore every call after the first."""
         if self.replied or self.gone:
             return
         self.replied, self._close = True, reply.close
@@ -174,12 +174,12 @@ class Exchange:
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Read the body, as it comes, until it has ended or the response has been sent.
+        """Yield the chunks of the body until it ends or the response has been sent.
 
         Raises
         ------
         BodyTooLargeError
-            It goes on past the limit.
+            The body is larger than the limit.
         """
         while not (self.ended or self.replied or self.gone):
             chunk = await self._next()
@@ -187,17 +187,17 @@ class Exchange:
             if chunk and not self.replied:
                 yield chunk
 
-    async def whole(self) -> bytes:
-        """Read the body to its end, or until the response has been sent.
+    async def read_all(self) -> bytes:
+        """Return the body, read until it ends or the response has been sent.
 
         Raises
         ------
         BodyTooLargeError
-            It goes on past the limit of bytes.
-        SlowRequestError
-            It goes on past the limit of time.
+            The body is larger than the limit.
+        RequestTimeoutError
+            The body does not end within the time limit.
         OverloadedError
-            Too many bytes are held already.
+            The server holds too many bytes.
         """
         chunks: list[bytes] = []
         if self._bodies is not None:
@@ -207,39 +207,39 @@ class Exchange:
             while not (self.ended or self.replied or self.gone):
                 chunks.append(await self._next())
                 self._check_size()
-                self.keeps(self._bytes)
+                self.retain(self._bytes)
         finally:
             if self._bodies is not None:
                 self._bodies.end(self)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def overdue(self) -> None:
-        """Have the reading of a body that has not come in time end with SlowRequestError."""
+        """Interrupt the reading of a late body: `read_all` raises RequestTimeoutError."""
         if self._task is not None:
-            self._late = True
+            self._overdue = True
             self._task.cancel()
 
-    def keeps(self, size: int) -> None:
-        """Tell how many bytes of the body are kept, until `finish`.
+    def retain(self, size: int) -> None:
+        """Set the number of stored bytes of the body; `finish` sets it to 0.
 
         Raises
         ------
         OverloadedError
-            Too many bytes are held already.
+            The server holds too many bytes.
         """
         if self._held is not None:
-            if size > self._kept:
-                self._held.check(size - self._kept)
-            self._held.bytes += size - self._kept
-            self._kept = size
+            if size > self._held_bytes:
+                self._held.check(size - self._held_bytes)
+            self._held.bytes += size - self._held_bytes
+            self._held_bytes = size
 
     async def finish(self) -> None:
-        """Wait for the response, let the rest of the body run out after it, and complete it."""
-        self.keeps(0)
+        """Wait for the response, read the rest of the body after it, and complete the response."""
+        self.retain(0)
         if self.ended and self.replied and self._linger is None and not self._sending:
             return
         try:
-            while not (self.replied or self.gone):  # a timer will send it, if the client stays
+            while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
                 await self._next()
             early = self._linger is not None
             while not (self.ended or self.gone or self._bytes > self._limit):
@@ -252,21 +252,23 @@ class Exchange:
             if not self._lingered:
                 raise
         finally:
-            self.keeps(0)  # late lines may have been looked at
+            self.retain(0)  # reading late lines may have stored bytes
             if self._linger is not None:
                 self._linger.cancel()
 
     def _check_size(self) -> None:
-        if self._bytes > self._most:
-            raise BodyTooLargeError(f"the body has more than {self._most} bytes, which is the limit; {self._advice}")
+        if self._bytes > self._body_limit:
+            raise BodyTooLargeError(f"the body has more than {self._body_limit} bytes; {self._advice}")
 
     async def _next(self) -> bytes:
         try:
             message = await self._receive()
         except asyncio.CancelledError:
-            if self._late:
-                self._late = False
-                raise SlowRequestError("the body has not come in time; send it at once, or with a deadline") from None
+            if self._overdue:
+                self._overdue = False
+                raise RequestTimeoutError(
+                    "the body did not arrive in time; send it at once, or with a deadline"
+                ) from None
             if not self._lingered:
                 raise
             self.gone = True
@@ -283,7 +285,7 @@ class Exchange:
         return chunk
 
     def _push(self, message: dict[str, object]) -> None:
-        if self._sending:  # the client reads slowly: the messages follow each other
+        if self._sending:  # the client reads slowly: send the messages one after another
             self._sending.append(asyncio.get_running_loop().create_task(self._after_last(self._sending[-1], message)))
             return
         task = start(self._send(message))
@@ -301,22 +303,22 @@ class Exchange:
 
 
 ADMITTED = "anytime_service.admitted"
-"""In the state of a request's scope: whether its prediction is begun, where that has been decided."""
+"""Key in the state of a request's ASGI scope: whether admission control accepts it, if that is already decided."""
 
 
-KEEP = "anytime_service.keep"
-"""In the state of a request's scope: takes the reply that the next request with this head is told at once."""
+STORE_REPLY = "anytime_service.keep"
+"""Key in the state of a request's ASGI scope: a callable that stores the reply for further requests with this head."""
 
 
-def decided(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
-    """What has been decided of a request: whether its prediction is begun, and who keeps the base rate told instead."""
+def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
+    """Return the values of `ADMITTED` and `STORE_REPLY` in a request's ASGI scope, each None if absent."""
     state = scope.get("state") or {}
-    return state.get(ADMITTED), state.get(KEEP)
+    return state.get(ADMITTED), state.get(STORE_REPLY)
 
 
 ABORT = "anytime_service.abort"
-"""Extension of a WebSocket's scope whose `abort` cuts the connection off."""
+"""Extension of a WebSocket's ASGI scope; its `abort` closes the connection without a handshake."""
 
 
 CHARGE = "anytime_service.charge"
-"""Extension of a WebSocket's scope whose `charge` has what the connection holds counted by another `Held`."""
+"""Extension of a WebSocket's ASGI scope; its `charge` sets the memory budget that counts the connection's bytes."""

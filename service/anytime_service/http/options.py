@@ -1,7 +1,7 @@
-"""What the head of a request asks for: query parameters, deadline headers, the forms of body and answer.
+"""Request options in the head of a request: query parameters, deadline headers, the forms of body and answer.
 
-A deadline may be told as `deadline_ms`, as `Request-Timeout-Ms` or as `grpc-timeout`. The smallest counts, and none is
-longer than the server's maximum, which holds when a request has none.
+A client sends a deadline as `deadline_ms`, as `Request-Timeout-Ms` or as `grpc-timeout`. The shortest one applies. The
+server's maximum limits every deadline, and is the deadline of a request without one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from starlette.types import Scope
 
 from anytime.errors import suggestion
 from anytime.types import Overload, Policy
-from anytime_service.core.active_prediction import Ask
+from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
 from anytime_service.settings import Settings
 
 __all__ = [
-    "ASKING",
     "PARAMETERS",
+    "PREDICTION_PARAMETERS",
     "Head",
     "body_form",
     "body_limit",
@@ -34,11 +34,11 @@ __all__ = [
     "reply_form",
 ]
 
-ASKING = ("budget", "deadline_ms", "overload", "policy", "ranking")
-"""Parameters of every request for a prediction."""
+PREDICTION_PARAMETERS = ("budget", "deadline_ms", "overload", "policy", "ranking")
+"""Query parameters of every prediction request."""
 
-PARAMETERS = (*ASKING, "model", "rows")
-"""Parameters of `POST /predict`."""
+PARAMETERS = (*PREDICTION_PARAMETERS, "model", "rows")
+"""Query parameters of `POST /predict`."""
 
 _FORMS: Mapping[str, Form] = {
     "": JSON,
@@ -69,17 +69,18 @@ _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a request asks for before its body is read.
+    """The head of a prediction request, parsed.
 
     Attributes
     ----------
-    ask : what is asked for; its deadline counts from when the head was read.
-    form, lines : the form of the body, and whether each of its lines counts by itself.
+    request : the request options; the deadline counts from the time at which the server read the head.
+    form : the form of the body.
+    lines : whether the body consists of lines; each line counts as soon as it is received.
     reply_form : the form of the answer.
-    session : the session named by a parameter.
+    session : the session id in the query, if any.
     """
 
-    ask: Ask
+    request: PredictionRequest
     form: Form
     lines: bool
     reply_form: Form
@@ -87,37 +88,37 @@ class Head:
 
 
 def read_head(
-    scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS, *, whole: bool = True
+    scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS, *, single_form: bool = True
 ) -> Head:
     """Read and check the head of a request for a prediction.
 
     Parameters
     ----------
-    parameters : those that there may be.
-    whole : whether all of a body that is not lines has its form; False where only a part of it may be JSON.
+    parameters : the query parameters that the route accepts.
+    single_form : whether a body without lines is of one form throughout; False if tensors as bytes may follow JSON.
 
     Raises
     ------
     FieldError
-        A parameter or header has a value that it cannot have; the error's `field` names it.
+        A parameter or header is unknown, repeated or invalid; the error's `field` names it.
     ContentTypeError
-        The body is of another kind than those read here.
+        The server does not support the media type or the encoding of the body.
     BodyTooLargeError
-        The body is announced to be larger than the server takes.
+        The Content-Length is larger than the limit.
     """
     query = _query(scope["query_string"], parameters)
     headers = headers_of(scope)
     form, kind = body_form(headers)
     lines = kind in _LINES
-    most, advice = body_limit(form, settings, lines=lines or not whole)
-    check_length(headers, most, advice)
+    limit, advice = body_limit(form, settings, lines=lines or not single_form)
+    check_length(headers, limit, advice)
     policy = query.get("policy", "prefix")
     if policy not in get_args(Policy):
         raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
     overload = query.get("overload", "refuse")
     if overload not in get_args(Overload):
         raise FieldError("overload", f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
-    ask = Ask(
+    request = PredictionRequest(
         model=query.get("model"),
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
         budget=_number("budget", query["budget"]) if "budget" in query else None,
@@ -126,43 +127,43 @@ def read_head(
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
         overload=cast(Overload, overload),
     )
-    return Head(ask, form, lines, reply_form(headers, form), query.get("session"))
+    return Head(request, form, lines, reply_form(headers, form), query.get("session"))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Headers that this service reads, by name in small letters."""
+    """Return the headers that this service reads, by lower-case name."""
     return {_READ[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
 
 
 def body_form(headers: Mapping[str, str]) -> tuple[Form, str]:
-    """Return the form of the body, and its media type; raises as `read_head` does."""
-    told = headers.get("content-type", "")
-    kind = told if told in _FORMS else told.partition(";")[0].strip().lower()
+    """Return the form of the body, and its media type; raise errors as `read_head` does."""
+    media_type = headers.get("content-type", "")
+    kind = media_type if media_type in _FORMS else media_type.partition(";")[0].strip().lower()
     if kind not in _FORMS:
         expected = "application/json, application/x-ndjson or application/msgpack"
-        raise ContentTypeError(f"the body is {told[:100]!r}; expected {expected}")
+        raise ContentTypeError(f"the content type is {media_type[:100]!r}; expected {expected}")
     coding = headers.get("content-encoding", "")
     if coding and coding.strip().lower() not in ("", "identity"):
-        raise ContentTypeError(f"the body is encoded as {coding[:100]!r}; send it as it is")
+        raise ContentTypeError(f"the content encoding is {coding[:100]!r}; send the body without an encoding")
     return _FORMS[kind], kind
 
 
 def body_limit(form: Form, settings: Settings, *, lines: bool = False) -> tuple[int, str]:
-    """Return the most bytes that a body may have, and what to do about more; each of several lines has a limit too."""
+    """Return the maximum number of bytes of a body, and the advice in the error about a larger one."""
     if form is JSON and not lines and settings.max_json_bytes < settings.max_body_bytes:
         return settings.max_json_bytes, PACK
     return settings.max_body_bytes, "send fewer rows or groups at once"
 
 
-def check_length(headers: Mapping[str, str], most: int, advice: str) -> None:
-    """Check the length that the head announces; raises BodyTooLargeError."""
+def check_length(headers: Mapping[str, str], limit: int, advice: str) -> None:
+    """Raise BodyTooLargeError if the Content-Length is larger than the limit."""
     length = headers.get("content-length", "")
-    if length.isdigit() and (len(length) > 18 or int(length) > most):
-        raise BodyTooLargeError(f"the body has {length[:100]} bytes; expected at most {most}; {advice}")
+    if length.isdigit() and (len(length) > 18 or int(length) > limit):
+        raise BodyTooLargeError(f"the body has {length[:100]} bytes; expected at most {limit}; {advice}")
 
 
 def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
-    """Form of the answer: that of the first media type in `Accept` that is ours, else that of the body."""
+    """Return the form of the first supported media type in `Accept`; without one, return the form of the body."""
     accepted = headers.get("accept", "*/*")
     if accepted == "*/*":
         return form
@@ -174,7 +175,7 @@ def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
 
 
 def _query(content: bytes, parameters: tuple[str, ...]) -> dict[str, str]:
-    """Query parameters; one that is empty counts as not given."""
+    """Return the query parameters by name, without those that have an empty value."""
     if not content:
         return {}
     pairs = parse_qsl(content.decode("latin-1"))
@@ -182,9 +183,9 @@ def _query(content: bytes, parameters: tuple[str, ...]) -> dict[str, str]:
     if len(query) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise FieldError(twice, f"parameter {twice!r} is given more than once; give it once")
+        raise FieldError(twice, f"parameter {twice!r} is given more than once; send it once")
     for name in query:
-        if name not in parameters:  # a deadline misspelt must not become the default
+        if name not in parameters:  # a misspelt deadline must not become the default
             raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, parameters)}")
     return query
 
@@ -205,23 +206,25 @@ def _flag(name: str, text: str) -> bool:
     return text in ("true", "1")
 
 
-def _rows(text: str, most: int) -> int:
-    # The length first: reading a number of thousands of digits would be work for nothing.
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise FieldError("rows", f"rows is {text!r}; expected a whole number from 1 to {most}")
+def _rows(text: str, limit: int) -> int:
+    # Check the length first, so that the server never parses a number with thousands of digits.
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= limit):
+        raise FieldError("rows", f"rows is {text!r}; expected a whole number from 1 to {limit}")
     return int(text)
 
 
 def _deadline(query: Mapping[str, str], headers: Mapping[str, str]) -> float | None:
-    told: list[float] = []
+    deadlines: list[float] = []
     if "deadline_ms" in query:
-        told.append(_number("deadline_ms", query["deadline_ms"]))
+        deadlines.append(_number("deadline_ms", query["deadline_ms"]))
     if "request-timeout-ms" in headers:
-        told.append(_number("Request-Timeout-Ms", headers["request-timeout-ms"]))
+        deadlines.append(_number("Request-Timeout-Ms", headers["request-timeout-ms"]))
     if "grpc-timeout" in headers:
         match = _GRPC_TIMEOUT.fullmatch(headers["grpc-timeout"])
         if match is None:
-            got = headers["grpc-timeout"]
-            raise FieldError("grpc-timeout", f"grpc-timeout is {got!r}; expected up to 8 digits and one of H M S m u n")
-        told.append(int(match[1]) * _GRPC_UNIT_MS[match[2]])
-    return min(told, default=None)
+            text = headers["grpc-timeout"]
+            raise FieldError(
+                "grpc-timeout", f"grpc-timeout is {text!r}; expected up to 8 digits and one of H M S m u n"
+            )
+        deadlines.append(int(match[1]) * _GRPC_UNIT_MS[match[2]])
+    return min(deadlines, default=None)

@@ -1,7 +1,7 @@
-"""Errors as problem details (RFC 9457): the one place that decides an HTTP status.
+"""Errors as problem details (RFC 9457): the only module that chooses an HTTP status.
 
-Everything that goes wrong leaves as `application/problem+json` with type, title, status, detail and, where one is
-known, the field. Our own kinds have a URN for a type; what is no more than its HTTP status is `about:blank`.
+The server sends every error as `application/problem+json` with type, title, status, detail and, if known, the field.
+The type of this service's own problems is a URN; the type of plain HTTP errors is `about:blank`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["FAULT", "install", "not_ready", "problem_of", "problem_response"]
 
 
 MAX_DETAIL, MAX_FIELD = 1000, 200
-"""Characters of what is told of a mistake, which may repeat what was sent."""
+"""Maximum characters of `detail` and `field`, which may quote the request."""
 
 FAULT = "fault"
-"""What a failure of the server is counted as; other problems are counted by the end of their type, or their status."""
+"""Metric label of a failure of the server; the label of another problem is the end of its type, or its status."""
 
 
 def problem_of(error: Exception) -> Problem:
-    """Tell an error as a problem, and count it; one that was not expected says nothing of the server's insides."""
+    """Return an error as a problem, and count it; the problem of an unexpected error discloses no internals."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:])
@@ -42,23 +42,23 @@ def problem_of(error: Exception) -> Problem:
     if kind is None:
         _count(FAULT)
         current = CURRENT.get()
-        fault = _blank(500, "the server failed on this request; its log says why")
+        fault = _blank(500, "the server failed on this request; its log has the reason")
         return fault if current is None else msgspec.structs.replace(fault, request_id=current.id)
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
 def not_ready(why: str) -> Response:
-    """Tell a probe that no prediction is begun here now."""
+    """Return the response to a probe while the server begins no predictions."""
     return problem_response(_blank(503, why))
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Send a problem as a response."""
+    """Return a problem as a response."""
     return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
-    """Have an application tell every error as a problem, the framework's own included."""
+    """Make an application send every error as a problem, the framework's errors included."""
     for cls in (*KINDS, RequestValidationError, Exception):
         app.add_exception_handler(cls, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -76,18 +76,18 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         headers["allow"] = _allowed(request, headers.get("allow", ""))
     details = {
-        404: f"there is nothing at {path}; /docs lists what there is",
+        404: f"there is no route {path}; /docs lists the routes",
         405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
     }
     _count(f"http-{error.status_code}")
     return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
 
 
-def _allowed(request: Request, told: str) -> str:
-    """Methods of every route of this path; the framework tells those of the first."""
+def _allowed(request: Request, allow: str) -> str:
+    """Return the methods of all routes of this path; the framework's `allow` lists only those of the first route."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted(set().union(*here, filter(None, told.split(", ")))))
+    return ", ".join(sorted(set().union(*here, filter(None, allow.split(", ")))))
 
 
 def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:
@@ -106,9 +106,9 @@ def _blank(status: int, detail: str) -> Problem:
     return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
 
 
-def _shortened(text: str, most: int) -> str:
-    """Leave out the middle of what is too long: a mistake must not be answered by more than it was."""
-    if len(text) <= most:
+def _shortened(text: str, limit: int) -> str:
+    """Cut the middle out of a long text, so that an error is not longer than the request that caused it."""
+    if len(text) <= limit:
         return text
-    half = (most - 5) // 2
+    half = (limit - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"

@@ -1,1 +1,1 @@
-"""Limits on what clients can make grow: time, memory, rates."""
+"""Limits on what clients can consume: time, memory and request rates."""

@@ -1,27 +1,29 @@
-"""Admission: how late an answer begun now would leave, and whether it is begun.
+"""Admission control and the monitor of the event loop that it uses.
 
-An event loop looks at what has come once each time round, a *lap*. So an answer leaves late by about a lap, and by the
-work of requests that were let in and have not had their turn. Where this prediction exceeds what the operator allows,
-nothing is begun. That bounds lateness, but a prediction also brings work for as long as it is open: a loop that lets in
-whatever fits at the moment is swamped by the groups of it later, refuses everything, runs dry, and swings. So near
-saturation predictions are let in at the rate that the loop can carry:
+The controller predicts how late an answer would be whose prediction starts now, and decides whether to admit it. The
+event loop polls its sockets once per iteration, a *cycle*. An answer is therefore late by about one cycle plus the work
+of admitted requests that still wait for their turn. If this lateness exceeds the limit of the operator, the controller
+admits nothing. That bounds lateness. But an open prediction also causes work later: a server that admits whatever fits
+at the moment is overloaded by the groups that arrive afterwards, refuses everything, runs idle, and oscillates. Near
+saturation the controller therefore admits predictions at the rate that the event loop sustains:
 
-- Work that comes during one lap is done in the next. If work takes the share u of the time, laps tend to last
-  `floor / (1 - u)`, where `floor` is an empty lap; so u is read off the laps, also where the loop never sleeps.
-- Work that comes in bursts, and pauses of the machine, make laps longer than u does. So the shorter laps are, beside
-  what is aimed at, the more u is read off the processor's time that the loop's thread has taken. Where laps are long
-  it is not asked: a thread that gets half a core looks idle by it when it is swamped.
-- One lap says nothing: the machine pauses, and predictions come by chance. Where laps stay long, more comes than can be
-  carried; and then for as long as what is asked for, with all that is refused of it, takes nearly the whole time.
-- With n predictions open on average, about `n / u` saturate the loop. So many may be open, less what leaves laps short;
-  by Little's law they are begun at that number divided by how long they last. A bucket of tokens spreads them evenly.
+- The loop does the work that arrives during one cycle in the next cycle. If work uses the share u of the time, cycles
+  tend to last `floor / (1 - u)`, where `floor` is an empty cycle. So the cycle times give u, even if the loop never
+  sleeps.
+- Bursts of work and pauses of the machine make cycles longer than u does. The shorter the cycles are compared with
+  their target, the more the controller estimates u from the processor time of the loop's thread. For long cycles it
+  ignores the processor time: a thread that gets half a core looks idle by it while it is overloaded.
+- A single cycle is no evidence: the machine pauses, and predictions arrive at random. If cycles stay long, the load
+  exceeds the capacity. The overload then lasts as long as all requests, including the refused ones, use nearly all
+  the time.
+- With n predictions open on average, about `n / u` saturate the loop. The controller allows that many, reduced so that
+  cycles stay short. By Little's law the admission rate is this number divided by the mean lifetime of a prediction. A
+  token bucket spreads admissions evenly.
 
-This is a sans-I/O machine: time comes in with every event, in milliseconds. `pulse` measures the laps.
-
-Laps of an event loop: how long it takes to come round once, and how much it works, a few hundred times a second.
-
-A lap is measured between two callbacks that follow each other by one turn. Meanwhile the loop does not sleep, so that
-what is measured is work alone: all that had come, and was due, at that moment.
+`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures the
+cycles, a few hundred times per second: the duration of one iteration of the event loop, and its processor time. It
+measures a cycle between two callbacks that follow each other by one iteration. The loop does not sleep in between, so
+the measurement contains only work: all events that were due at that moment.
 """
 
 from __future__ import annotations
@@ -40,79 +42,80 @@ __all__ = [
 ]
 
 PERIOD_MS = 2.0
-"""Time from one measured lap to the next, while anything is asked for."""
+"""Time from one measured cycle to the next while requests arrive."""
 
 AIM = 1 / 8
-"""Share of the allowed lateness that laps are kept to when more is offered than can be carried."""
+"""Target of the cycle time under overload, as a share of the allowed lateness."""
 
 QUICK_MS, STEADY_MS = 4.0, 10.0
-"""Time constants of the lap, and of the means that the number of open predictions is judged by."""
+"""Time constants of the mean cycle time, and of the means that determine the allowed number of open predictions."""
 
-AT_MOST = 0.5
-"""Weight that one lap may have: a single pause of the machine says little about what is asked for."""
+MAX_WEIGHT = 0.5
+"""Largest weight of one cycle: a single pause of the machine says little about the load."""
 
-SWAMPED, SWAMPED_MS = 0.9, 50.0
-"""Share of the time that all that is asked for may take, refused or not, in the mean over so long."""
+OVERLOADED, OVERLOADED_MS = 0.9, 50.0
+"""Share of the time that all requests, refused or not, may use before they count as overload; time constant."""
 
 LONG, LONG_MS = 0.7, 30.0
-"""Share of the time that laps may be longer than what is aimed at, in the mean over so long."""
+"""Share of the time in which cycles may exceed their target before they count as overload; time constant."""
 
 REFUSED = 0.1
-"""Share of what is asked for whose refusal is more than chance."""
+"""Share of requests above which refusals are more than chance."""
 
 HOLD_MS = 100.0
-"""So long after more was last asked for than the loop can carry, the rate is held."""
+"""Time for which the controller keeps limiting the rate after the last overload."""
 
 FEW = 8
-"""So few open predictions do not swamp the loop later."""
+"""Up to this many open predictions do not overload the loop later."""
 
 ALONE = 4
-"""So few open predictions, with nothing that waits, are no load at all."""
+"""Up to this many open predictions, with no waiting request, are no load at all."""
 
 SLACK, BURST_MS, SPREAD = 1.1, 4.0, 1.05
-"""Open predictions above what is aimed at; time for which tokens are saved up; and their rate above the mean."""
+"""Open predictions allowed relative to the target; time over which tokens accumulate; token rate relative to the mean.
+"""
 
 REST_MS = 1000.0
-"""Laps are measured no longer when nothing has been asked for, and nothing open, for so long."""
+"""The monitor stops after this time without requests and open predictions."""
 
 
 class Admission:
-    """Decides, prediction by prediction, whether it is begun.
+    """Admission controller that decides for each prediction whether it begins.
 
     Parameters
     ----------
-    max_lateness_ms : the most that an answer begun now may be expected to be late.
-    opened : tells how many predictions are open.
-    wake : called when something is asked for while laps are not measured.
+    max_lateness_ms : largest predicted lateness of an admitted prediction.
+    opened : returns the number of open predictions.
+    wake : called when a request arrives while the loop monitor does not run.
 
     Attributes
     ----------
-    waiting : requests that were let in and have not had their turn.
+    waiting : admitted requests that still wait for their turn.
     """
 
     def __init__(
         self, max_lateness_ms: float, opened: Callable[[], int], wake: Callable[[], None] = lambda: None
     ) -> None:
         self.waiting = 0
-        self._most_ms = max_lateness_ms
+        self._max_lateness_ms = max_lateness_ms
         self._aim_ms = max_lateness_ms * AIM
         self._opened = opened
         self._wake = wake
         self._awake = False
-        self._asked_ms = -math.inf
-        self._lapped_ms = 0.0
-        self._last_ms = self._lap_ms = 0.0
+        self._requested_ms = -math.inf
+        self._cycled_ms = 0.0
+        self._last_ms = self._cycle_ms = 0.0
         self._floor_ms = 0.0
-        self._log_lap = 0.0
+        self._log_cycle = 0.0
         self._run_ms = 0.1
         self._turned_ms = 0.0
         self._worked = 1.0
-        self._carried = 0.0
+        self._load = 0.0
         self._long = 0.0
-        self._asked = self._refused = 0.0
+        self._requests = self._refusals = 0.0
         self._open = 0.0
-        self._life_ms = 0.0
-        self._room: float | None = None
+        self._lifetime_ms = 0.0
+        self._capacity: float | None = None
         self._steady = 0.0
         self._tokens = 0.0
         self._filled_ms = 0.0
@@ -120,115 +123,119 @@ class Admission:
 
     @property
     def busy(self) -> float:
-        """Share of the time that work takes, 0 to 1: read off the laps, and the shorter they are off the processor."""
+        """Share of the time that work uses, 0 to 1: from cycle times, and for short cycles from the processor time."""
         if self._floor_ms == 0.0:
             return 0.0
-        by_laps = 1.0 - self._floor_ms / math.exp(self._log_lap)
-        short = min(max(2.0 - 2.0 * self._lap_ms / self._aim_ms, 0.0), 1.0)
-        return by_laps - short * max(by_laps - self._worked, 0.0)
+        by_cycles = 1.0 - self._floor_ms / math.exp(self._log_cycle)
+        short = min(max(2.0 - 2.0 * self._cycle_ms / self._aim_ms, 0.0), 1.0)
+        return by_cycles - short * max(by_cycles - self._worked, 0.0)
 
     def predicted_ms(self, now_ms: float) -> float:
-        """How late an answer begun now would leave."""
-        return self._lap_at(now_ms) * self.busy + self.waiting * self._run_ms
+        """Return the predicted lateness of an answer whose prediction begins now."""
+        return self._cycle_at(now_ms) * self.busy + self.waiting * self._run_ms
 
     def admits(self, now_ms: float) -> bool:
-        """Whether a prediction asked for now is begun; to be asked once for each."""
-        self._asked_ms = now_ms
+        """Return whether a prediction requested now is admitted; call this once per prediction."""
+        self._requested_ms = now_ms
         if not self._awake:
-            self._awake, self._lapped_ms, self._last_ms = True, now_ms, 0.0
+            self._awake, self._cycled_ms, self._last_ms = True, now_ms, 0.0
             self._wake()
-        fits = self.predicted_ms(now_ms) <= self._most_ms and (self._room is None or self._carries(now_ms, self._room))
+        fits = self.predicted_ms(now_ms) <= self._max_lateness_ms and (
+            self._capacity is None or self._sustains(now_ms, self._capacity)
+        )
         if not fits and self.waiting == 0 and self._opened() <= ALONE:
-            fits = True  # nobody else is asking: a lap that is long is a pause of the machine
-        self._asked += 1.0
-        self._refused += not fits
+            fits = True  # without other requests a long cycle is a pause of the machine
+        self._requests += 1.0
+        self._refusals += not fits
         return fits
 
     def retry_after_s(self, now_ms: float) -> int:
-        """Whole seconds after which to ask again, 1 at least: in so long all that waits now is done."""
+        """Return the seconds until all waiting requests are done, rounded up, at least 1: a client may then retry."""
         return max(1, math.ceil(self.predicted_ms(now_ms) / 1000.0))
 
-    def lapped(self, now_ms: float, took_ms: float, worked_ms: float) -> bool:
-        """Hear of a lap that has just ended.
+    def record_cycle(self, now_ms: float, took_ms: float, worked_ms: float) -> bool:
+        """Record a cycle that has just ended.
 
         Parameters
         ----------
-        took_ms : how long it took.
-        worked_ms : time of the processor that the loop's thread has taken since the lap before.
+        took_ms : duration of the cycle.
+        worked_ms : processor time of the loop's thread since the previous cycle.
 
         Returns
         -------
-        Whether another is to be measured.
+        Whether to measure another cycle.
         """
-        gap_ms = max(now_ms - self._lapped_ms, 1e-3)
-        self._lapped_ms, self._last_ms = now_ms, took_ms
+        gap_ms = max(now_ms - self._cycled_ms, 1e-3)
+        self._cycled_ms, self._last_ms = now_ms, took_ms
         if self._floor_ms == 0.0:
-            self._floor_ms, self._log_lap = took_ms, math.log(took_ms)
+            self._floor_ms, self._log_cycle = took_ms, math.log(took_ms)
         elif took_ms < 4 * self._floor_ms:  # an idle machine may also become slower
             self._floor_ms = min(took_ms, self._floor_ms + 1e-3 * (took_ms - self._floor_ms))
-        self._lap_ms += (took_ms - self._lap_ms) * min(1 - math.exp(-gap_ms / QUICK_MS), AT_MOST)
-        weight = min(1 - math.exp(-gap_ms / STEADY_MS), AT_MOST)
-        self._log_lap = max(self._log_lap + weight * (math.log(took_ms) - self._log_lap), math.log(self._floor_ms))
+        self._cycle_ms += (took_ms - self._cycle_ms) * min(1 - math.exp(-gap_ms / QUICK_MS), MAX_WEIGHT)
+        weight = min(1 - math.exp(-gap_ms / STEADY_MS), MAX_WEIGHT)
+        self._log_cycle = max(
+            self._log_cycle + weight * (math.log(took_ms) - self._log_cycle), math.log(self._floor_ms)
+        )
         opened = self._opened()
         self._open += weight * (opened - self._open)
         worked = min(worked_ms / gap_ms, 1.0)
         self._worked += weight * (worked - self._worked)
-        if self._swamped(gap_ms, took_ms, worked):
+        if self._overloaded(gap_ms, took_ms, worked):
             self._held_ms = now_ms
         self._hold(now_ms, gap_ms)
-        self._awake = opened > 0 or now_ms - self._asked_ms < REST_MS
+        self._awake = opened > 0 or now_ms - self._requested_ms < REST_MS
         return self._awake
 
-    def ended(self, life_ms: float) -> None:
-        """Hear how long a prediction was open."""
-        self._life_ms += (life_ms - self._life_ms) * 0.02 if self._life_ms else life_ms
+    def ended(self, lifetime_ms: float) -> None:
+        """Record how long a prediction was open."""
+        self._lifetime_ms += (lifetime_ms - self._lifetime_ms) * 0.02 if self._lifetime_ms else lifetime_ms
 
     def had_turn(self, now_ms: float) -> None:
-        """Hear that a request which had waited has had its turn; those that follow each other tell how long that is."""
+        """Record that a waiting request has had its turn; consecutive turns give the duration of one."""
         if self._turned_ms:
-            self._run_ms += (min(now_ms - self._turned_ms, self._most_ms) - self._run_ms) * 0.05
+            self._run_ms += (min(now_ms - self._turned_ms, self._max_lateness_ms) - self._run_ms) * 0.05
         self.waiting -= 1
         self._turned_ms = now_ms if self.waiting else 0.0
 
-    def _lap_at(self, now_ms: float) -> float:
-        """Length of the last lap, or of the one under way if that is longer already."""
-        return max(self._last_ms, now_ms - self._lapped_ms - PERIOD_MS) if self._awake else 0.0
+    def _cycle_at(self, now_ms: float) -> float:
+        """Return the duration of the last cycle, or of the current one if that is longer already."""
+        return max(self._last_ms, now_ms - self._cycled_ms - PERIOD_MS) if self._awake else 0.0
 
-    def _swamped(self, gap_ms: float, took_ms: float, worked: float) -> bool:
-        """Whether more comes than the loop can carry: by how long laps were, and once held by what is asked for."""
-        kept = math.exp(-gap_ms / SWAMPED_MS)
-        self._carried += (1.0 - kept) * (worked - self._carried)
-        self._asked *= kept
-        self._refused *= kept
-        weight = min(1.0 - math.exp(-gap_ms / LONG_MS), AT_MOST)
+    def _overloaded(self, gap_ms: float, took_ms: float, worked: float) -> bool:
+        """Return whether the load exceeds the capacity: by the cycle times, and once limited also by the requests."""
+        decay = math.exp(-gap_ms / OVERLOADED_MS)
+        self._load += (1.0 - decay) * (worked - self._load)
+        self._requests *= decay
+        self._refusals *= decay
+        weight = min(1.0 - math.exp(-gap_ms / LONG_MS), MAX_WEIGHT)
         self._long += weight * ((took_ms > self._aim_ms) - self._long)
-        begun = 1.0 - self._refused / max(self._asked, 1.0)
-        some = self._room is not None or self._refused > REFUSED * self._asked
-        return self._long > LONG or (some and self._carried > SWAMPED * begun)
+        begun = 1.0 - self._refusals / max(self._requests, 1.0)
+        some = self._capacity is not None or self._refusals > REFUSED * self._requests
+        return self._long > LONG or (some and self._load > OVERLOADED * begun)
 
     def _hold(self, now_ms: float, gap_ms: float) -> None:
-        """Set room and rate by what the loop was seen to carry; or let everything in, after a while without need."""
+        """Set capacity and rate from the load that the loop sustained; remove the limit `HOLD_MS` after an overload."""
         if now_ms - self._held_ms > HOLD_MS:
-            self._room = None
+            self._capacity = None
             return
         aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)
-        slower = min(max(1.0 + 0.1 * (1.0 - self._lap_ms / self._aim_ms), 0.5), 1.0)
-        room = self._open * aim * slower / max(self.busy, 0.05)
-        # Slowly, over as long as predictions last: what is begun in waves ends in waves.
-        part = min(gap_ms / max(self._life_ms, 20.0), 1.0)
-        self._steady = room if self._room is None else self._steady + part * (room - self._steady)
-        self._room = room
+        slower = min(max(1.0 + 0.1 * (1.0 - self._cycle_ms / self._aim_ms), 0.5), 1.0)
+        capacity = self._open * aim * slower / max(self.busy, 0.05)
+        # Slowly, over the lifetime of a prediction: predictions that begin in waves end in waves.
+        part = min(gap_ms / max(self._lifetime_ms, 20.0), 1.0)
+        self._steady = capacity if self._capacity is None else self._steady + part * (capacity - self._steady)
+        self._capacity = capacity
 
-    def _carries(self, now_ms: float, room: float) -> bool:
-        """Whether the loop can carry another prediction for as long as it lasts."""
+    def _sustains(self, now_ms: float, capacity: float) -> bool:
+        """Return whether the loop sustains another prediction for its lifetime."""
         opened = self._opened()
         if opened <= FEW:
             return True
-        if opened >= SLACK * room:
+        if opened >= SLACK * capacity:
             return False
-        if not self._life_ms:
+        if not self._lifetime_ms:
             return True
-        rate = SPREAD * self._steady / self._life_ms
+        rate = SPREAD * self._steady / self._lifetime_ms
         self._tokens = min(self._tokens + (now_ms - self._filled_ms) * rate, 1.0 + rate * BURST_MS)
         self._filled_ms = now_ms
         if self._tokens < 1.0:
@@ -238,28 +245,28 @@ class Admission:
 
 
 class LoopMonitor:
-    """Measures laps for as long as it is told to go on.
+    """Monitor that measures cycles of the event loop until its callback returns False.
 
     Parameters
     ----------
-    lapped : called with the time, how long a lap took, and the time of the processor that the loop's thread has taken
-        since the lap before; tells whether to measure another.
+    on_cycle : called with the time, the duration of a cycle, and the processor time of the loop's thread since the
+        previous cycle, all in milliseconds; returns whether to measure another cycle.
     """
 
-    def __init__(self, lapped: Callable[[float, float, float], bool]) -> None:
-        self._lapped = lapped
+    def __init__(self, on_cycle: Callable[[float, float, float], bool]) -> None:
+        self._on_cycle = on_cycle
         self._begun_ms = 0.0
         self._worked_ms = 0.0
 
     def start(self) -> None:
-        """Begin; in the event loop."""
+        """Start measuring; call this in the event loop."""
         self._worked_ms = thread_time() * 1000.0
         self._wait()
 
     def _wait(self) -> None:
-        asyncio.get_running_loop().call_later(PERIOD_MS / 1000.0, self._beat)
+        asyncio.get_running_loop().call_later(PERIOD_MS / 1000.0, self._measure)
 
-    def _beat(self) -> None:
+    def _measure(self) -> None:
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -269,5 +276,5 @@ class LoopMonitor:
     def _end(self) -> None:
         now, worked_ms = now_ms(), thread_time() * 1000.0
         since_ms, self._worked_ms = worked_ms - self._worked_ms, worked_ms
-        if self._lapped(now, now - self._begun_ms, since_ms):
+        if self._on_cycle(now, now - self._begun_ms, since_ms):
             self._wait()

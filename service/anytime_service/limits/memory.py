@@ -1,13 +1,13 @@
-"""How many bytes clients have the server hold: values of groups, bodies and messages half read, replies not taken.
+"""Memory budget of the server, and the share of each API key in its limits.
 
-Whoever keeps bytes for a client adds them here and subtracts them when it lets go of them.
+A memory budget counts the bytes that the server stores for clients: values of groups, partially received bodies and
+messages, replies that are not sent yet. Code that stores bytes for a client adds them to the budget, and subtracts them
+when it releases them.
 
-Shares of the limits: what each API key has in use, so that one key cannot use everything.
-
-With several keys configured, a key gets at most the share `max_share_per_key` of open predictions, sessions and held
-bytes. Requests without a key use the account `Accounts.nobody`, which has no share of its own. An account lives for as
-long as something is counted on it or a request or connection uses it: a key that is removed while it has things open
-keeps its account until the last of them ends.
+With several keys configured, a key gets at most the share `max_share_per_key` of open predictions, sessions and stored
+bytes, so one key cannot use everything. Requests without a key use the account `Accounts.anonymous`, which has no share
+of its own. An account lives as long as something is counted on it or a request or connection uses it. A key that is
+removed while it has open predictions or sessions therefore keeps its account until the last of them ends.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from anytime_service.keys import KEY, Key, KeyRing
 __all__ = [
     "Account",
     "Accounts",
-    "Held",
+    "MemoryBudget",
 ]
 
 
-class Held:
-    """One number, and the most that it may be.
+class MemoryBudget:
+    """A count of stored bytes with an upper limit.
 
     Parameters
     ----------
-    most : bytes that may be held at once.
-    refused : called when more would have been.
+    most : largest number of bytes that may be stored at once.
+    refused : called when a request would exceed the limit.
     """
 
     __slots__ = ("bytes", "most", "refused")
@@ -44,66 +44,68 @@ class Held:
         self.refused = refused
 
     def fits(self, more: int) -> bool:
-        """Whether so many bytes more may be held."""
+        """Return whether `more` additional bytes fit into the budget."""
         return self.bytes + more <= self.most
 
     def check(self, more: int, field: str | None = None) -> None:
-        """Check that so many bytes more may be held.
+        """Check that `more` additional bytes fit into the budget.
 
         Raises
         ------
         OverloadedError
-            They may not; `field` is what they belong to.
+            They do not fit; `field` names the field that they belong to.
         """
         if self.bytes + more > self.most:
             self.refused()
             raise OverloadedError(
-                f"{self.bytes} bytes are held already, and {more} more would be over the limit of {self.most};"
-                " ask again in a second, or another replica",
+                f"the server stores {self.bytes} bytes, and {more} more would exceed its limit of {self.most};"
+                " retry in a second, or use another replica",
                 field,
             )
 
 
-class Account(Held):
-    """What one API key has in use; its bytes count among those of all keys too.
+class Account(MemoryBudget):
+    """The resources in use by one API key; its bytes also count in the budget of all keys.
 
     Parameters
     ----------
-    whole : counts the bytes of all keys.
-    key : whose account it is; None without a key.
+    total : budget of all keys.
+    key : the key; None for requests without a key.
     share : returns how much of a limit the key may use.
 
     Attributes
     ----------
     live : open predictions.
-    sessions : how many sessions in this process the key has begun.
+    sessions : number of sessions in this process that the key has begun.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_key", "_share", "_whole", "live", "sessions")
+    __slots__ = ("__weakref__", "_bytes", "_key", "_share", "_total", "live", "sessions")
 
-    def __init__(self, whole: Held, key: Key | None = None, share: Callable[[int], int] = lambda most: most) -> None:
-        self._whole = whole
+    def __init__(
+        self, total: MemoryBudget, key: Key | None = None, share: Callable[[int], int] = lambda most: most
+    ) -> None:
+        self._total = total
         self._key = key
         self._share = share
         self._bytes = 0
-        self.most = whole.most
-        self.refused = whole.refused
+        self.most = total.most
+        self.refused = total.refused
         self.live: set[object] = set()
         self.sessions = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes that are held for this key."""
+        """Bytes stored for this key."""
         return self._bytes
 
-    @bytes.setter  # noqa: A003  (the name that `Held` has)
+    @bytes.setter  # noqa: A003  (the name that `MemoryBudget` has)
     def bytes(self, value: int) -> None:
-        self._whole.bytes += value - self._bytes
+        self._total.bytes += value - self._bytes
         self._bytes = value
 
     @property
     def owner(self) -> str:
-        """A name on which replicas agree, and which does not reveal the key; empty without a key."""
+        """Owner id, the same on every replica, which does not reveal the key; empty without a key."""
         return "" if self._key is None else sha256(b"anytime account " + self._key.digest).hexdigest()[:16]
 
     def share(self, most: int) -> int:
@@ -111,33 +113,33 @@ class Account(Held):
         return self._share(most)
 
     def fits(self, more: int) -> bool:
-        """Whether so many bytes more may be held."""
-        return self._bytes + more <= self._share(self.most) and self._whole.fits(more)
+        """Return whether `more` additional bytes fit into the budget."""
+        return self._bytes + more <= self._share(self.most) and self._total.fits(more)
 
     def check(self, more: int, field: str | None = None) -> None:
-        """Check that so many bytes more may be held.
+        """Check that `more` additional bytes fit into the budget and into the share of this key.
 
         Raises
         ------
         OverloadedError
-            They may not, as for `Held.check`, or this key would exceed its share.
+            They do not fit into the budget, see `MemoryBudget.check`, or this key would exceed its share.
         """
         share = self._share(self.most)
         if self._bytes + more > share and share < self.most:
             self.refused()
             raise OverloadedError(
-                f"this API key has {self._bytes} bytes held, and {more} more would exceed its share, {share} of"
+                f"this API key has {self._bytes} bytes stored, and {more} more would exceed its share, {share} of"
                 f" {self.most} bytes; retry in a second, or use another replica",
                 field,
             )
-        self._whole.check(more, field)
+        self._total.check(more, field)
 
-    def has_share(self, used: int, most: int) -> bool:
-        """Whether this key, which uses so much of a limit, uses its share of it; False where its share is all."""
+    def share_exhausted(self, used: int, most: int) -> bool:
+        """Return whether `used` exhausts this key's share of the limit `most`; False if its share is the full limit."""
         return used >= self._share(most) < most
 
-    def over_share(self, used: int, most: int, what: str) -> OverloadedError:
-        """Return the error for a key that uses its share of a limit and wants more."""
+    def share_error(self, used: int, most: int, what: str) -> OverloadedError:
+        """Return the error for a key that has exhausted its share of the limit `most` and requests more."""
         return OverloadedError(
             f"this API key has {used} {what}, and its share is {self._share(most)} of {most}; end some of them, retry"
             " in a second, or use another replica"
@@ -149,13 +151,13 @@ class Accounts:
 
     Parameters
     ----------
-    held : counts the bytes of all keys together.
-    share : how much of each limit one key may use, in (0, 1].
-    keys : the configured keys; a single one may use everything. None without keys.
+    held : budget of all keys together.
+    share : share of each limit that one key may use, in (0, 1].
+    keys : the configured keys; a single key may use the full limits. None without keys.
     """
 
-    def __init__(self, held: Held, share: float, keys: KeyRing | None = None) -> None:
-        self.nobody = Account(held)
+    def __init__(self, held: MemoryBudget, share: float, keys: KeyRing | None = None) -> None:
+        self.anonymous = Account(held)
         self._held = held
         self._part = share
         self._keys = keys
@@ -165,13 +167,13 @@ class Accounts:
         return len(self._all)
 
     def of(self, scope: Mapping[str, Any]) -> Account:
-        """Return the account of a request or WebSocket, by the key that `AuthenticationMiddleware` found."""
+        """Return the account of a request or WebSocket, by the key that `AuthenticationMiddleware` identified."""
         return self.of_key(scope.get(KEY))
 
     def of_key(self, key: Key | None) -> Account:
-        """Return the account of a key: the same one for as long as it is in use."""
+        """Return the account of a key: the same object as long as it is in use."""
         if key is None:
-            return self.nobody
+            return self.anonymous
         account = self._all.get(key.digest)
         if account is None:
             account = self._all[key.digest] = Account(self._held, key, self._share)

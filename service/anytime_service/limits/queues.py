@@ -1,16 +1,17 @@
-"""Waiting for many at once, each for the same time: a connection for its request, a body for its end.
+"""Timeout queue, fair queue, token bucket and TTL cache.
 
-All wait equally long, so they are overdue in the order in which they began. Beginning and ending cost a dictionary's
-entry; there is one timer, for the one that has waited longest.
+`TimeoutQueue` applies one timeout to many items: connections that wait for a request, bodies that wait for their end.
+All items have the same timeout, so they expire in the order in which they were added. Adding or removing an item costs
+one dictionary operation. A single timer serves the oldest item.
 
-Turns for connections that have sent more than is taken apart at once.
+`FairQueue` schedules connections that have sent more than the server parses at once. All of them together get one
+millisecond per turn of the event loop, in the order in which they have waited. Connections that send a megabyte of tiny
+messages therefore slow each other down, but not connections that send little.
 
-However many they are, together they have a millisecond of each turn of the event loop; who comes first is who waited
-longest. So connections that send a megabyte of tiny messages slow each other, not those that send little.
+`TokenBucket` limits how many messages per second one connection may send. The bucket fills at that rate, and each
+message removes one token.
 
-How many messages a second one connection may send: a bucket that fills at the rate and is emptied by messages.
-
-What is remembered of things that are over: for a while, and not of too many.
+`TTLCache` stores a limited number of items for a limited time.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ Item = TypeVar("Item")
 
 
 class TimeoutQueue(Generic[Item]):
-    """Those who are waited for.
+    """Items that share one timeout.
 
     Parameters
     ----------
-    limit_s : how long each is waited for.
-    over : called from the event loop with each that took longer; it is not waited for any more then.
+    limit_s : timeout of each item, in seconds.
+    on_timeout : called from the event loop with each item that times out, after the item is removed from the queue.
     """
 
-    def __init__(self, limit_s: float, over: Callable[[Item], None]) -> None:
+    def __init__(self, limit_s: float, on_timeout: Callable[[Item], None]) -> None:
         self._limit_s = limit_s
-        self._over = over
+        self._on_timeout = on_timeout
         self._since: dict[Item, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,48 +53,48 @@ class TimeoutQueue(Generic[Item]):
         return len(self._since)
 
     def first(self) -> Item:
-        """Who has been waited for longest."""
+        """Return the item that has waited longest."""
         return next(iter(self._since))
 
     def begin(self, item: Item) -> None:
-        """Wait for somebody, if that has not begun."""
+        """Add an item and start its timeout, unless it is in the queue already."""
         if item not in self._since:
             loop = asyncio.get_running_loop()
             self._since[item] = loop.time()
             if self._timer is None:
-                self._timer = loop.call_later(self._limit_s, self._look)
+                self._timer = loop.call_later(self._limit_s, self._expire)
 
     def end(self, item: Item) -> None:
-        """Wait no longer. Safe at any time."""
+        """Remove an item. Idempotent."""
         self._since.pop(item, None)
 
-    def _look(self) -> None:
-        """Let go of those who are overdue, and look again when the next is."""
+    def _expire(self) -> None:
+        """Remove the items that have timed out, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._since:
             item, since = next(iter(self._since.items()))
-            left_s = since + self._limit_s - loop.time()
-            if left_s > 0:
-                self._timer = loop.call_later(left_s, self._look)
+            remaining_s = since + self._limit_s - loop.time()
+            if remaining_s > 0:
+                self._timer = loop.call_later(remaining_s, self._expire)
                 return
             del self._since[item]
-            self._over(item)
+            self._on_timeout(item)
 
 
 SHARE_MS = 1.0
-"""Time in each turn of the loop; whoever has begun when it is over still finishes a slice."""
+"""Time for the queue in each turn of the event loop. Work that has started when it is used up still finishes."""
 
 
 class FairQueue:
-    """A queue, worked off a little in each turn of the event loop."""
+    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
 
-    def ask(self, work: Callable[[], None]) -> None:
-        """Ask for one turn."""
+    def submit(self, work: Callable[[], None]) -> None:
+        """Schedule one call of `work`."""
         self._waiting.append(work)
         if not self._due:
             self._due = True
@@ -111,68 +112,71 @@ class FairQueue:
 
 
 BURST_S = 0.1
-"""Messages of so much time may come at once."""
+"""Size of the bucket, in seconds of the rate: this many messages may arrive in one burst."""
 
-LEAST = 100.0
-"""As many may come at once however low the rate is."""
+MIN_BURST = 100.0
+"""Smallest size of the bucket, in messages, however low the rate is."""
 
 
 class TokenBucket:
-    """The bucket of one connection.
+    """The token bucket of one connection.
 
     Parameters
     ----------
-    rate : messages a second; 0 is no limit.
+    rate : messages per second; 0 means no limit.
     """
 
-    __slots__ = ("_at_ms", "_left", "_most", "_rate_ms")
+    __slots__ = ("_at_ms", "_capacity", "_rate_ms", "_tokens")
 
     def __init__(self, rate: float) -> None:
         self._rate_ms = rate / 1000.0
-        self._most = self._left = max(rate * BURST_S, LEAST)
+        self._capacity = self._tokens = max(rate * BURST_S, MIN_BURST)
         self._at_ms = 0.0
 
     def spend(self, count: int, now_ms: float) -> float:
-        """Take out messages that have come; the milliseconds to wait before more are taken, 0 for none."""
+        """Remove `count` tokens for received messages.
+
+        Return how many milliseconds to wait before accepting more; 0 means that no wait is needed.
+        """
         if self._rate_ms == 0.0:
             return 0.0
-        self._left = min(self._left + (now_ms - self._at_ms) * self._rate_ms, self._most) - count
+        self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._rate_ms, self._capacity) - count
         self._at_ms = now_ms
-        return 0.0 if self._left >= 0.0 else -self._left / self._rate_ms
+        return 0.0 if self._tokens >= 0.0 else -self._tokens / self._rate_ms
 
 
 class TTLCache(Generic[Item]):
-    """Items by name, forgotten in the order in which they came.
+    """Items by name, removed in the order in which they were added.
 
     Parameters
     ----------
-    most : how many there may be.
-    for_ms : how long each is remembered at least, where that is not too many, and until another comes.
+    max_items : largest number of items; a new item beyond it removes the oldest.
+    ttl_ms : lifetime of an item in milliseconds. `add` removes expired items; until its next call they stay.
     """
 
-    def __init__(self, most: int, for_ms: float) -> None:
-        self._most = most
-        self._for_ms = for_ms
-        self._kept: OrderedDict[str | int, tuple[float, Item]] = OrderedDict()
+    def __init__(self, max_items: int, ttl_ms: float) -> None:
+        self._max_items = max_items
+        self._ttl_ms = ttl_ms
+        self._items: OrderedDict[str | int, tuple[float, Item]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._items)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kept
+        return name in self._items
 
     def get(self, name: str | int) -> Item | None:
-        """The item of a name, None if there is none or no more."""
-        found = self._kept.get(name)
+        """Return the item of a name, or None if the cache does not contain it."""
+        found = self._items.get(name)
         return None if found is None else found[1]
 
     def add(self, name: str | int, item: Item, now_ms: float) -> None:
-        """Remember an item, and forget what is old or too many."""
-        kept = self._kept
-        kept[name] = now_ms, item
-        while len(kept) > self._most or next(iter(kept.values()))[0] < now_ms - self._for_ms:
-            kept.popitem(last=False)
+        """Store an item, and remove items that have expired or exceed the size of the cache."""
+        items = self._items
+        items[name] = now_ms, item
+        while len(items) > self._max_items or next(iter(items.values()))[0] < now_ms - self._ttl_ms:
+            items.popitem(last=False)
 
     def forget(self, name: str | int) -> None:
-        """Forget a name, if it is known."""
-        self._kept.pop(name, None)
+        """Remove a name, if the cache contains it."""
+        self._items.pop(name, None)

@@ -1,1 +1,1 @@
-"""The models that a server answers from."""
+"""Models of the server: registry and descriptions."""

@@ -1,4 +1,4 @@
-"""What the service tells of its models: cards, manifests in short, and plans."""
+"""Descriptions of models for clients: cards, summaries of manifests, and plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _View(BaseModel):
 
 
 class ModelCard(_View):
-    """A model in one line."""
+    """The short description of a model in the list of models."""
 
     name: str
     version: str
@@ -42,10 +42,10 @@ class ModelCard(_View):
 
 
 class ModelSummary(_View):
-    """A model's manifest in short; `steps` are in the order in which the sequence computes them.
+    """The summary of a model's manifest; `steps` are in sequence order.
 
-    `versions` are all that are here, the newest first. `cv_error` of steps and `prior_error` are mean squared errors by
-    least squares (family gaussian), mean deviances in other families; `deviance` and `prior_deviance` are mean
+    `versions` are all loaded versions, the newest first. `cv_error` of steps and `prior_error` are mean squared errors
+    for least squares (family gaussian) and mean deviances for other families. `deviance` and `prior_deviance` are mean
     deviances on the training rows.
     """
 
@@ -74,9 +74,9 @@ class ModelSummary(_View):
 
 
 class PlannedStep(_View):
-    """A step still to complete: the groups to compute for it, what they cost, and how good the prefix is then.
+    """An incomplete step: the groups to compute for it, their cost, and the quality of the prefix after it.
 
-    `spent` is the cost of what is at hand and of this plan, up to and with this step.
+    `spent` is the cost of the available groups and of this plan up to and including this step.
     """
 
     prefix: int
@@ -91,7 +91,7 @@ class PlannedStep(_View):
 
 
 class Plan(_View):
-    """What to compute next, in order, within a budget; `prefix` is complete already."""
+    """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps."""
 
     model: str
     version: str
@@ -103,7 +103,7 @@ class Plan(_View):
 
 
 def card(model: Model) -> ModelCard:
-    """Tell of a model in one line."""
+    """Return the card of a model."""
     return ModelCard(
         name=model.name,
         version=model.version,
@@ -116,7 +116,7 @@ def card(model: Model) -> ModelCard:
 
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
-    """Tell a model's manifest in short, and which versions of it are here."""
+    """Return the summary of a model's manifest and its loaded versions."""
     manifest = model.manifest
     return ModelSummary(
         name=model.name,
@@ -133,7 +133,7 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
         total_cost=float(model.costs[-1]),
         prior_error=manifest.prior_error,
         prior_deviance=manifest.prior_deviance,
-        policies=("prefix", "arrived") if model.arrives else ("prefix",),
+        policies=("prefix", "arrived") if model.supports_arrived else ("prefix",),
         guarantee=manifest.guarantee,
         calibration=manifest.calibration,
         stopped=manifest.stopped,
@@ -145,22 +145,23 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
-    """Plan what to compute next of a model's sequence, given the groups at hand.
+    """Plan which groups of a model's sequence to compute next, given the available groups.
 
     Parameters
     ----------
     model : the model.
-    budget : as for a prediction: what the whole prefix may cost, the groups at hand included; None is no limit.
-    have : groups computed already; what they require has then been paid too.
+    budget : as for a prediction: limit on the cost of the complete prefix, including the available groups; None means
+        no limit.
+    have : available groups; the groups that they require count as paid, too.
 
     Raises
     ------
     FieldError
-        A group is not one of the model's.
+        The model has no such group.
     """
-    told = tuple(dict.fromkeys(have))
-    paid = _paid(model, told)
-    # A group without features is not waited for by a prediction, but its step is not paid before it is.
+    available = tuple(dict.fromkeys(have))
+    paid = _paid(model, available)
+    # A prediction does not await a group without features, but its step is unpaid until the group is.
     prefix = 0
     while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
         prefix += 1
@@ -184,7 +185,7 @@ def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
         version=model.version,
         cost_unit=model.groups.cost_unit,
         budget=budget,
-        have=told,
+        have=available,
         prefix=prefix,
         steps=tuple(steps),
     )

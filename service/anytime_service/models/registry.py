@@ -1,4 +1,4 @@
-"""The models that a service answers from, by name and version."""
+"""Registry of the loaded models, by name and version."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 SUFFIX = ".safetensors"
-"""What a model file in a folder ends in; other files there are left alone."""
+"""File name suffix of model files; the registry ignores other files in a folder."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _File:
-    """A model and the state of its file when it was read."""
+    """A model and the state of its file at loading time."""
 
     model: Model
     state: tuple[int, int, int]
@@ -37,12 +37,12 @@ class _File:
 
 @dataclass(frozen=True)
 class ModelRegistry:
-    """Models by name, in the order in which they were given; never changed, only replaced as a whole.
+    """An immutable registry of models by name, in the order in which they were given.
 
     Attributes
     ----------
     models : the versions of each name, the newest first.
-    paths : where they came from; empty for models that were at hand.
+    paths : files and folders that the models were loaded from; empty for a registry made by `of`.
     """
 
     models: Mapping[str, tuple[Model, ...]]
@@ -54,12 +54,12 @@ class ModelRegistry:
 
     @classmethod
     def of(cls, models: Iterable[Model]) -> ModelRegistry:
-        """Registry of models at hand.
+        """Return a registry of loaded models.
 
         Raises
         ------
         RegistryError
-            Two have the same name and were never saved, so that no version tells them apart.
+            Two models have the same name and were never saved, so no version distinguishes them.
         """
         return cls(_by_name(models))
 
@@ -67,22 +67,22 @@ class ModelRegistry:
         return len(self.models)
 
     def __iter__(self) -> Iterator[Model]:
-        """Go through the newest version of each model."""
+        """Iterate over the newest version of each model."""
         return (versions[0] for versions in self.models.values())
 
     def every(self) -> Iterator[Model]:
-        """Go through every version of each model."""
+        """Iterate over all versions of each model."""
         return (model for versions in self.models.values() for model in versions)
 
     def get(self, name: str | None = None) -> Model:
-        """Find a model by `name`, its newest version, or by `name@version`; the only one when no name is given.
+        """Return the newest version of `name`, or the version `name@version`; without a name, the only model.
 
         Raises
         ------
         UnknownModelError
-            There is no such model, or none at all.
+            The registry has no such model, or is empty.
         FieldError
-            No name was given and there are several models to choose from.
+            No name was given and the registry has several models.
         """
         if name is not None and name in self.models:
             return self.models[name][0]
@@ -91,51 +91,52 @@ class ModelRegistry:
         if name is not None:
             return self._version(name)
         if len(self.models) > 1:
-            raise FieldError("model", f"several models are here; name one of {listed(self.models)}")
+            raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
         return next(iter(self))
 
-    def _version(self, told: str) -> Model:
-        name, at, version = told.rpartition("@")
+    def _version(self, requested: str) -> Model:
+        name, at, version = requested.rpartition("@")
         if not at or name not in self.models:
-            raise UnknownModelError(f"there is no model {told[:200]!r}; {suggestion(told[:200], list(self.models))}")
+            shown = requested[:200]
+            raise UnknownModelError(f"there is no model {shown!r}; {suggestion(shown, list(self.models))}")
         for model in self.models[name]:
             if model.version == version:
                 return model
-        here = listed(model.version for model in self.models[name])
-        raise UnknownModelError(f"model {name!r} is not here in version {version[:40]!r}; here: {here}")
+        loaded = listed(model.version for model in self.models[name])
+        raise UnknownModelError(f"model {name!r} has no version {version[:40]!r}; loaded versions: {loaded}")
 
 
 def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
-    """Load model files, and every `.safetensors` file in the folders given.
+    """Load model files, and every `.safetensors` file in the given folders.
 
     Raises
     ------
     RegistryError
-        A path is not there, or a folder has no model.
+        A path does not exist, or a folder has no model file.
     ArtifactError
-        A file is no model, or not a sound one.
+        A file is not a model file, or it is invalid.
     """
     return _loaded(tuple(Path(path) for path in paths), {})
 
 
 def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
-    """Return a registry with the files read again that have changed since.
+    """Return a new registry that reloads the files which have changed.
 
     Parameters
     ----------
-    registry : is not changed.
-    name : the model to replace; None replaces all. With a name, files of other models are neither read nor recorded,
-        so they cannot stand in its way, and a later reload still compares them with the models served now.
+    registry : current registry; it does not change.
+    name : model to reload; None reloads all. With a name, the function neither reads nor records files of other models.
+        An error in such a file therefore has no effect, and a later reload still compares it with the served model.
 
     Raises
     ------
     RegistryError, ArtifactError
-        As `load_registry`; or the models did not come from files, or a file now contains another model.
+        As `load_registry`; or the models were not loaded from files, or a file now contains a different model.
     UnknownModelError
         No file contains a model of that name.
     """
     if not registry.paths:
-        raise RegistryError("these models did not come from files, so there is nothing to load again")
+        raise RegistryError("the models were not loaded from files; restart the service to replace them")
     if name is None:
         return _loaded(registry.paths, registry.files)
     others = {file: each for file, each in registry.files.items() if each.model.name != name}
@@ -159,10 +160,10 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
             if each.model.name == name:
                 found[file] = each
     if not found:
-        unknown = UnknownModelError(f"no file has a model {name!r}; {suggestion(name, list(registry.models))}")
+        unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
         raise problems[0] if problems else unknown
     for problem in problems:
-        _log.warning("model %r is loaded again without this: %s", name, problem)
+        _log.warning("model %r was reloaded, except for: %s", name, problem)
     versions = _by_name(each.model for each in found.values())
     return ModelRegistry({**registry.models, **versions}, registry.paths, {**others, **found})
 
@@ -174,7 +175,7 @@ def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegist
 
 
 def _read(file: Path, before: _File | None) -> _File:
-    """Return the model of a file, from memory if the file has not changed since `before`."""
+    """Load a model file, or return `before` if the file has not changed."""
     now = file.stat()
     state = (now.st_mtime_ns, now.st_size, now.st_ino)
     if before is not None and before.state == state:
@@ -186,25 +187,27 @@ def _read(file: Path, before: _File | None) -> _File:
 
 
 def _check_successor(file: Path, old: Model, new: Model) -> None:
-    """Check that what clients send for the old model is not taken for something else: a file copied over another.
+    """Check that the names of groups and models keep their meaning: a user may have copied the wrong file.
 
-    Groups may come and go from one training to the next; what a name stands for may not change.
+    A new training may add and remove groups, but the features of a group name must not change.
     """
-    remedy = "give it a file of its own, or start the service again"
+    remedy = "use a separate file for it, or restart the service"
     if new.name != old.name:
-        raise RegistryError(f"{str(file)!r} held model {old.name!r} and now holds {new.name!r}; {remedy}")
+        raise RegistryError(f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; {remedy}")
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
     other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
     if other:
         raise RegistryError(
-            f"{str(file)!r} holds a model {new.name!r} with other features in {listed(other)}; {remedy}"
+            f"{str(file)!r} now contains a model {new.name!r} with other features in {listed(other)}; {remedy}"
         )
     if was and now and was.keys().isdisjoint(now):
-        raise RegistryError(f"{str(file)!r} holds a model {new.name!r} that has none of the groups of before; {remedy}")
+        raise RegistryError(
+            f"{str(file)!r} now contains a model {new.name!r} without any of the previous groups; {remedy}"
+        )
 
 
 def _warmed(model: Model) -> Model:
-    """Answer once, so that nobody waits for what is computed once."""
+    """Answer once, so that the first request does not wait for lazily computed values."""
     Prediction(model).answer(policy="arrived")
     return model
 
@@ -214,7 +217,7 @@ def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:
     for model in models:
         same = versions.setdefault(model.name, {})
         if model.version in same and not model.version:
-            raise RegistryError(f"two models are called {model.name!r} and were never saved; save them, or rename one")
+            raise RegistryError(f"two unsaved models have the name {model.name!r}; save them, or rename one")
         same[model.version] = model
     return {
         name: tuple(sorted(same.values(), key=lambda model: model.manifest.provenance.created, reverse=True))
@@ -231,5 +234,5 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX and file.is_file())
     if not files:
-        raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it first")
+        raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it")
     return files

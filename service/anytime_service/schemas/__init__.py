@@ -1,1 +1,1 @@
-"""What comes in and what goes out: JSON and MessagePack, as typed structures."""
+"""Wire types: requests, messages, answers and problems, in JSON and MessagePack."""

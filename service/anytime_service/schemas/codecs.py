@@ -1,7 +1,4 @@
-"""The two forms of every message, and how a message that cannot be read is told.
-
-Answers as they leave.
-"""
+"""The two forms of every message, JSON and MessagePack: decoding with exact errors, and encoding of answers."""
 
 from __future__ import annotations
 
@@ -32,19 +29,19 @@ __all__ = [
 ]
 
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
-"""What to do about lists of values that are too large."""
+"""Advice in the error about lists of values that are too large."""
 
 
 class Decoder(Protocol):
-    """Reads messages of one type."""
+    """Decoder of messages of one type."""
 
     def decode(self, content: bytes | str, /) -> Any:
-        """Read one message."""
+        """Return one decoded message."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way of writing messages."""
+    """A wire format of messages."""
 
     name: str
     media_type: str
@@ -56,12 +53,12 @@ MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder().e
 
 
 def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
-    """Read a message.
+    """Return a decoded message.
 
     Raises
     ------
     MalformedBodyError
-        It is not of this form, or not of this shape; the message names the place.
+        The message is not of this form or not of the decoder's type; the error names the place.
     """
     try:
         return decoder.decode(content)
@@ -76,45 +73,45 @@ def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the bo
         ) from error
 
 
-def too_large(what: str, most: int) -> BodyTooLargeError:
-    """Return the error for lists of values that are too large; packed values may be larger."""
-    return BodyTooLargeError(f"{what}; expected at most {most}; {PACK}")
+def too_large(what: str, limit: int) -> BodyTooLargeError:
+    """Return the error for lists of values that are too large; the limit of packed values is higher."""
+    return BodyTooLargeError(f"{what}; expected at most {limit}; {PACK}")
 
 
 def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError:
-    """Name the group, if it is known, in an error about `values`."""
+    """Return an error about `values` with the name of the group, if it is known."""
     if group is None or error.field is None or not error.field.startswith("values"):
         return error
     return MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field.removeprefix('values')}")
 
 
 def located(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Message of a decoder, and the place it names: "Expected `int` - at `$.rows`" is about `rows`."""
+    """Return a decoder's message, and the place that it names: `rows` for "Expected `int` - at `$.rows`"."""
     match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$\.?(.*)`)?", str(error), re.DOTALL)
     message, place = (match[1], match[2] or "") if match else (str(error), "")
     return message[:1].lower() + message[1:], place
 
 
 def encode_answer(form: Form, answer: Answer) -> bytes:
-    """Write an answer.
+    """Return an encoded answer.
 
     Raises
     ------
     FieldError
-        The prediction or its interval is not finite: absurd coefficients overflowed. JSON would turn it into null.
+        The prediction or its interval overflowed and is not finite. JSON would encode it as null.
     """
     _check_finite(answer)
     return form.encode(_fields(answer))
 
 
 def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int, answer: Answer) -> bytes:
-    """Write an answer as a message with its type and id; raises as `encode_answer`."""
+    """Return an answer encoded as a message with type and id; raise errors as `encode_answer`."""
     _check_finite(answer)
     return form.encode({"type": kind, "id": name} | _fields(answer))
 
 
 def _fields(answer: Answer) -> dict[str, Any]:
-    """Fields that leave the server: all but those that only the caller's side can know."""
+    """Return the fields that the server sends: all but `unused_groups`, which only a local caller knows."""
     fields = vars(answer).copy()
     del fields["unused_groups"]
     return fields

@@ -1,10 +1,8 @@
-"""Replies of the Open Inference Protocol v2: an answer as tensors, and what it rests on as parameters.
+"""Replies of the Open Inference Protocol v2: an answer as tensors and parameters; metadata of the server and of models.
 
-Outputs are `prediction`; for classes `probabilities`; of calibrated models `interval` (rows, responses, 2) or, for
-classes, `prediction_set` (rows, classes), which are in it; and, where it was asked for, `ranking`. Parameters are
-scalars in this protocol, so lists are told as JSON in a string; what is not known is left out.
-
-What the Open Inference Protocol v2 tells of the server and of a model, beside its predictions.
+The outputs are `prediction`; for classes `probabilities`; for calibrated models `interval` (rows, responses, 2) or, for
+classes, `prediction_set` (rows, classes), which is true for each class in the set; and, on request, `ranking`.
+Parameters are scalars in this protocol, so a list is sent as JSON in a string. Unknown values are omitted.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ __all__ = [
     "check_outputs",
     "class_datatype",
     "encode_inference",
-    "in_json",
     "infer_problem",
+    "json_text",
     "model_metadata",
     "output_names",
     "server_metadata",
@@ -54,13 +52,13 @@ _NUMPY = {"FP64": "<f8", "INT64": "<i8", "BOOL": "?"}
 
 
 class InferProblem(Problem, frozen=True, kw_only=True):
-    """Problem details, with `detail` also as the `error` that clients of this protocol look for."""
+    """Problem details with `detail` repeated as `error`, the field that clients of this protocol read."""
 
     error: str
 
 
 class InferTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An output: its data row after row, or a `binary_data_size` among the parameters and bytes after the JSON."""
+    """An output: `data` row after row, or the parameter `binary_data_size` and bytes after the JSON."""
 
     name: str
     datatype: str
@@ -70,7 +68,7 @@ class InferTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prediction: its outputs, and as parameters what it rests on; lists there are JSON in a string."""
+    """A prediction: its outputs, and the fields of the answer as parameters; lists are JSON in a string."""
 
     model_name: str
     outputs: list[InferTensor]
@@ -81,7 +79,7 @@ class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A reply as it is sent: JSON, and after `json_bytes` of it tensors as bytes; None if there are none."""
+    """An encoded reply: `json_bytes` bytes of JSON followed by tensors as bytes; None if no tensors follow."""
 
     content: bytes
     json_bytes: int | None
@@ -89,7 +87,7 @@ class Inference:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """An output before it is written."""
+    """An output before its encoding."""
 
     name: str
     datatype: str
@@ -108,18 +106,18 @@ class _Output:
         return InferTensor(self.name, self.datatype, self.shape, {"binary_data_size": len(content)}), content
 
 
-def in_json(values: Sequence[Any]) -> str:
-    """Tell a list as a parameter, which has to be a scalar."""
+def json_text(values: Sequence[Any]) -> str:
+    """Return a list as JSON text, because a parameter has to be a scalar."""
     return msgspec.json.encode(values).decode()
 
 
 def infer_problem(problem: Problem) -> InferProblem:
-    """Tell a problem so that clients of this protocol understand it too."""
+    """Return a problem with the field `error` that clients of this protocol read."""
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
 def output_names(model: Model) -> list[str]:
-    """Outputs that a model can give."""
+    """Return the names of the outputs that a model provides."""
     names = ["prediction"]
     if model.manifest.classes is not None:
         names.append("probabilities")
@@ -131,12 +129,12 @@ def output_names(model: Model) -> list[str]:
 
 
 def check_outputs(model: Model, request: InferRequest) -> None:
-    """Check that the outputs wanted are there.
+    """Check that the model provides the requested outputs.
 
     Raises
     ------
     FieldError
-        One is not, or is wanted twice; the error's field names the place.
+        A requested output does not exist, or is requested twice; the error's field names the place.
     """
     known, seen = output_names(model), set()
     for number, output in enumerate(request.outputs or ()):
@@ -146,12 +144,12 @@ def check_outputs(model: Model, request: InferRequest) -> None:
                 field, f"there is no output {name[:200]!r} of model {model.name!r}; {suggestion(name[:200], known)}"
             )
         if name in seen:
-            raise FieldError(field, f"output {name!r} is asked for more than once; ask for it once")
+            raise FieldError(field, f"output {name!r} is requested more than once; request it once")
         seen.add(name)
 
 
 def class_datatype(classes: Sequence[Scalar]) -> str:
-    """Datatype that the names of classes have as a tensor; text where no other holds them all."""
+    """Return the datatype of a tensor of class names; BYTES (text) unless one other datatype fits all of them."""
     kinds = {type(each) for each in classes}
     if kinds == {bool}:
         return "BOOL"
@@ -161,23 +159,23 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
 
 
 def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> Inference:
-    """Write an answer.
+    """Return an encoded answer.
 
     Parameters
     ----------
     model : the model that answered.
-    request : what was asked for; None if the deadline struck before that was known.
+    request : the request; None if the deadline expired before its JSON was received.
 
     Raises
     ------
     FieldError
-        The prediction or its interval is not finite: absurd coefficients overflowed.
+        The prediction or its interval overflowed and is not finite.
     """
     outputs = _outputs(model, answer)
     tensors: list[InferTensor] = []
     blobs: list[bytes] = []
     for name, binary in _wanted(outputs, request).items():
-        if name not in outputs:  # of a set of groups that is no prefix, what is calibrated is not known
+        if name not in outputs:  # only prefixes are calibrated, not other sets of groups
             continue
         if binary:
             tensor, blob = outputs[name].as_bytes()
@@ -193,14 +191,14 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
 
 
 def _wanted(outputs: Iterable[str], request: InferRequest | None) -> dict[str, bool]:
-    """Names of the outputs to send, and whether as bytes."""
+    """Return the names of the outputs to send, and whether to send each as bytes."""
     everything = request is not None and request.parameters is not None and bool(request.parameters.binary_data_output)
     if request is None or not request.outputs:
         return dict.fromkeys(outputs, everything)
     wanted: dict[str, bool] = {}
     for output in request.outputs:
-        told = None if output.parameters is None else output.parameters.binary_data
-        wanted[output.name] = everything if told is None else told
+        encode_as_bytes = None if output.parameters is None else output.parameters.binary_data
+        wanted[output.name] = everything if encode_as_bytes is None else encode_as_bytes
     return wanted
 
 
@@ -221,14 +219,14 @@ def _outputs(model: Model, answer: Answer) -> dict[str, _Output]:
             _Output("prediction", datatype, [len(chosen), 1], chosen),
             _Output("probabilities", "FP64", shape, flat),
         ]
-    outputs += _coverings(answer, classes, shape)
+    outputs += _calibrated_outputs(answer, classes, shape)
     if answer.ranking is not None:
         outputs.append(_Output("ranking", "INT64", [len(answer.ranking)], list(answer.ranking)))
     return {output.name: output for output in outputs}
 
 
-def _coverings(answer: Answer, classes: Sequence[Scalar] | None, shape: list[int]) -> list[_Output]:
-    """The interval, or for each class whether it is in the set, where the prefix that answered is calibrated."""
+def _calibrated_outputs(answer: Answer, classes: Sequence[Scalar] | None, shape: list[int]) -> list[_Output]:
+    """Return the interval, or the indicators of the prediction set, if the prefix that answered is calibrated."""
     if answer.interval is not None:
         ends = np.asarray(answer.interval, dtype=np.float64)
         if not np.isfinite(ends).all():
@@ -243,15 +241,15 @@ def _coverings(answer: Answer, classes: Sequence[Scalar] | None, shape: list[int
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
     expected = answer.expected
-    told: dict[str, Scalar | None] = {
+    parameters: dict[str, Scalar | None] = {
         "prefix": answer.prefix,
         "steps": answer.steps,
-        "groups": in_json(answer.groups),
+        "groups": json_text(answer.groups),
         "cost": answer.cost,
         "budget": answer.budget,
         "complete": answer.complete,
-        "missing": in_json(answer.missing),
-        "imputed": in_json(answer.imputed),
+        "missing": json_text(answer.missing),
+        "imputed": json_text(answer.imputed),
         "reason": answer.reason,
         "policy": answer.policy,
         "approximate": answer.approximate,
@@ -260,20 +258,20 @@ def _parameters(answer: Answer) -> dict[str, Scalar]:
         "expected_cv_error": expected.cv_error,
         "expected_deviance": expected.deviance,
         "elapsed_ms": answer.elapsed_ms,
-        "late_groups": in_json(answer.late_groups),
+        "late_groups": json_text(answer.late_groups),
         "note": answer.note,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
-"""What this server adds to the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
+"""Extensions of the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
 
 PLATFORM = "anytime_safetensors"
 
 
 class InferServer(msgspec.Struct, frozen=True):
-    """The server, and what it adds to the protocol."""
+    """The server and its extensions of the protocol."""
 
     name: str
     version: str
@@ -281,25 +279,25 @@ class InferServer(msgspec.Struct, frozen=True):
 
 
 class InferServerState(msgspec.Struct, frozen=True):
-    """Whether the server answers, and whether it has models to answer from."""
+    """Whether the server is alive, and whether any model is loaded."""
 
     live: bool
     ready: bool
 
 
 class InferModelState(msgspec.Struct, frozen=True):
-    """Whether a model answers."""
+    """Whether a model is ready."""
 
     name: str
     ready: bool
 
 
 class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor that a model takes or gives; a size of -1 is any, here the rows.
+    """An input or output of a model; a size of -1 is arbitrary: the number of rows.
 
-    Parameters of an input: `features`, JSON in a string; the `cost` of its group, in the model's `cost_unit`; the
-    `step` that adds it, and the `prefix_cost` of all steps up to that. Of probabilities and prediction set: `classes`,
-    JSON in a string. Of interval and prediction set: the `coverage` that they are calibrated for.
+    Parameters of an input: `features`, JSON in a string; `cost`, the cost of its group in the model's `cost_unit`;
+    `step`, the step that adds it; `prefix_cost`, the cost of all steps up to this one. Probabilities and prediction set
+    have `classes`, JSON in a string. Interval and prediction set have `coverage`, the calibrated coverage.
     """
 
     name: str
@@ -309,7 +307,7 @@ class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InferModel(msgspec.Struct, frozen=True):
-    """A model: its inputs, none of which is required, are in the order in which the sequence computes them."""
+    """A model: its inputs, all of them optional, are in the order in which the sequence computes them."""
 
     name: str
     versions: list[str]
@@ -320,12 +318,12 @@ class InferModel(msgspec.Struct, frozen=True):
 
 
 def server_metadata() -> InferServer:
-    """Tell of the server."""
+    """Return the server metadata."""
     return InferServer("anytime", release(), EXTENSIONS)
 
 
 def model_metadata(model: Model, versions: list[str]) -> InferModel:
-    """Tell of a model that is here in some versions; one that was never saved has none."""
+    """Return the metadata of a model; `versions` are the loaded ones, none for a model that was never saved."""
     return InferModel(
         name=model.name,
         versions=versions,
@@ -348,7 +346,7 @@ def _inputs(model: Model) -> list[InferTensorKind]:
     for name, place in model.places.items():
         group = model.groups.groups[model.groups.positions[name]]
         parameters: dict[str, Scalar] = {
-            "features": in_json(place.features),
+            "features": json_text(place.features),
             "cost": float(group.cost),
             "step": place.step,
             "prefix_cost": float(model.costs[place.step]),
@@ -363,12 +361,12 @@ def _output_kinds(model: Model) -> list[InferTensorKind]:
     if classes is None:
         width = len(model.manifest.responses)
         kinds = [InferTensorKind("prediction", "FP64", [-1, width])]
-        covering = InferTensorKind("interval", "FP64", [-1, width, 2], coverage)
+        calibrated = InferTensorKind("interval", "FP64", [-1, width, 2], coverage)
     else:
-        width, named = len(classes), {"classes": in_json(classes)}
+        width, named = len(classes), {"classes": json_text(classes)}
         kinds = [
             InferTensorKind("prediction", class_datatype(classes), [-1, 1]),
             InferTensorKind("probabilities", "FP64", [-1, width], {**named}),
         ]
-        covering = InferTensorKind("prediction_set", "BOOL", [-1, width], {**named, **coverage})
-    return kinds if calibration is None else [*kinds, covering]
+        calibrated = InferTensorKind("prediction_set", "BOOL", [-1, width], {**named, **coverage})
+    return kinds if calibration is None else [*kinds, calibrated]

@@ -1,8 +1,8 @@
 """Requests of the Open Inference Protocol v2: a tensor for each group, in the JSON or as bytes after it.
 
-A tensor has the shape (rows, features), or (features,) for one row. Its datatype tells how its bytes are to be read;
-numbers in JSON are taken as they are written, if the datatype can hold them. A value is missing where JSON has null or
-the bytes have NaN.
+A tensor has the shape (rows, features), or (features,) for one row. Its datatype defines how its bytes are decoded.
+Numbers in JSON are not rounded to the datatype. Integer datatypes and BOOL accept only whole numbers in their range. A
+missing value is null in JSON and NaN in bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     },
     "BOOL": np.dtype("u1"),
 }
-"""Datatypes that values may have, and how their bytes are read."""
+"""Datatypes of inputs, and the NumPy types of their bytes."""
 
 _RANGES: Mapping[str, tuple[int, int]] = {
     name: (0, 1) if name == "BOOL" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
@@ -59,49 +59,49 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters; MLServer's `content_type` and `headers` are let pass, as the datatype says what is needed."""
+    """Parameters; MLServer's `content_type` and `headers` are accepted and ignored: the datatype is sufficient."""
 
     content_type: str | None = None
     headers: dict[str, Any] | None = None
 
 
 class InferInputParameters(_Parameters, frozen=True):
-    """Parameters of a tensor: `binary_data_size` bytes of it follow the JSON."""
+    """Parameters of a tensor: its `binary_data_size` bytes follow the JSON."""
 
     binary_data_size: _Size | None = None
 
 
 class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values of a group: `data` is flat or nested, row after row, with null where a value is missing."""
+    """Values of a group: `data` is flat or nested, row after row; a missing value is null."""
 
     name: str
     shape: list[_Size]
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DATATYPES)})]
     parameters: InferInputParameters | None = None
-    # Decoded when the rest has been checked, and piece by piece where it is long.
+    # Decoded after the rest has been checked; long data is decoded in pieces.
     data: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))] = msgspec.field(
         default_factory=lambda: msgspec.Raw(b"null")
     )
 
 
 class InferOutputParameters(_Parameters, frozen=True):
-    """Parameters of an output: `binary_data` has it sent as bytes after the JSON."""
+    """Parameters of an output: with `binary_data` the server sends it as bytes after the JSON."""
 
     binary_data: bool | None = None
 
 
 class InferOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An output that is wanted."""
+    """A requested output."""
 
     name: str
     parameters: InferOutputParameters | None = None
 
 
 class InferParameters(_Parameters, frozen=True):
-    """Parameters of a prediction; they come before those of the query, and of several deadlines the smallest counts.
+    """Parameters of a prediction; they take precedence over those of the query, but the shortest deadline applies.
 
-    `timeout` is a deadline too, in microseconds, 0 being none; `rows` is counted from the shapes where there are any;
-    `binary_data_output` has all outputs sent as bytes after the JSON.
+    `timeout` is a deadline in microseconds; 0 is no deadline. The shapes of the inputs, if any, define `rows`.
+    With `binary_data_output` the server sends all outputs as bytes after the JSON.
     """
 
     budget: _Amount | None = None
@@ -115,15 +115,15 @@ class InferParameters(_Parameters, frozen=True):
 
     @property
     def deadlines_ms(self) -> list[float]:
-        """Every deadline that was told."""
-        told = [] if self.deadline_ms is None else [self.deadline_ms]
-        return [*told, self.timeout / 1000.0] if self.timeout else told
+        """All deadlines given, in ms."""
+        deadlines = [] if self.deadline_ms is None else [self.deadline_ms]
+        return [*deadlines, self.timeout / 1000.0] if self.timeout else deadlines
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The groups at hand, of which there may be fewer than the model has, or none.
+    """The groups computed so far: any subset of the model's groups, or none.
 
-    The path names the model; what the body says of it is not looked at.
+    The path names the model; `model_name` and `model_version` of the body are ignored.
     """
 
     inputs: list[InferInput]
@@ -148,38 +148,38 @@ _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes) -> InferRequest:
-    """Read the JSON of a request.
+    """Return the decoded JSON of a request.
 
     Raises
     ------
     MalformedBodyError
-        It is not JSON, or not of this shape; the message names the place.
+        The content is not JSON, or not an inference request; the error names the place.
     """
     request: InferRequest = read(JSON, _REQUEST, content)
     return request
 
 
 def overload_of(content: bytes) -> Any:
-    """What the JSON of a request has for the parameter `overload`, None for nothing; all else is skipped.
+    """Return the parameter `overload` in the JSON of a request, None without it; ignore the rest.
 
     Raises
     ------
     MalformedBodyError
-        It is not JSON, or not of this shape; the message names the place.
+        The content is not JSON, or its parameters are not an object; the error names the place.
     """
-    told: _Parametrised = read(JSON, _PARAMETRISED, content)
-    return None if told.parameters is None else told.parameters.overload
+    request: _Parametrised = read(JSON, _PARAMETRISED, content)
+    return None if request.parameters is None else request.parameters.overload
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input that fits the model.
+    """An input, checked against the model.
 
     Attributes
     ----------
-    place : where it stands in the request, as errors name it.
-    group, rows, features : the group, and its shape.
-    size : how many bytes of it follow the JSON; None if its values are in it.
+    place : its place in the request, for error messages.
+    group, rows, features : its group and shape.
+    size : number of its bytes after the JSON; None if its values are in the JSON.
     """
 
     place: str
@@ -191,7 +191,7 @@ class Tensor:
     data: msgspec.Raw
 
     def from_bytes(self, content: bytes) -> np.ndarray[Any, Any]:
-        """Values from the bytes after the JSON, (rows, features), NaN where one is missing.
+        """Return the values of the bytes after the JSON, (rows, features), NaN where missing.
 
         Raises
         ------
@@ -203,18 +203,18 @@ class Tensor:
             self._check_range(array)
         with np.errstate(invalid="ignore"):
             array = array.astype(np.float64)
-        array[np.isnan(array)] = np.nan  # bytes may spell a NaN that complains when it is computed with
+        array[np.isnan(array)] = np.nan  # bytes may encode a signalling NaN
         return array
 
     async def from_json(self, pauses: Pauses) -> np.ndarray[Any, Any]:
-        """Return the values from the JSON, (rows, features), NaN where one is missing; waits only if they are long.
+        """Return the values of the JSON, (rows, features), NaN where missing; yield to the event loop if they are long.
 
         Raises
         ------
         MalformedBodyError
-            They are not numbers.
+            A value is not a number.
         FieldError
-            They are not as many as the shape says, or not of the datatype.
+            The number of values does not match the shape, or a value is out of the datatype's range.
         """
         shape = (self.rows, self.features)
         try:
@@ -243,53 +243,53 @@ class Tensor:
         if wrong.size:
             raise FieldError(
                 f"{self.place}.data",
-                f"{self.place}.data has {wrong[0]:g}, which no {self.datatype} can be",
+                f"{self.place}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
+                f"{high}",
             )
 
 
 def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
-    """Inputs of a request, checked against the model; their values are not looked at yet.
+    """Return the inputs of a request, checked against the model except for their values.
 
     Raises
     ------
     FieldError
-        A tensor is no group of the model, comes twice, or has a datatype, a shape or a size that it cannot have; the
-        error's field names the place.
+        An input is not a group of the model, is repeated, or has an invalid datatype, shape or size; the error's field
+        names the place.
     """
-    tensors = tuple(_tensor(model, f"inputs[{number}]", told, max_rows) for number, told in enumerate(request.inputs))
+    tensors = tuple(_tensor(model, f"inputs[{number}]", each, max_rows) for number, each in enumerate(request.inputs))
     first: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.group in first:
-            raise FieldError(
-                f"{tensor.place}.name", f"input {tensor.group!r} is given more than once; every group has one tensor"
-            )
+            raise FieldError(f"{tensor.place}.name", f"input {tensor.group!r} is given more than once; send it once")
         first[tensor.group] = tensor
         if tensor.rows != tensors[0].rows:
             raise FieldError(
                 f"{tensor.place}.shape",
-                f"{tensor.place}.shape has {tensor.rows} rows, inputs[0].shape {tensors[0].rows}; expected all in each",
+                f"{tensor.place}.shape has {tensor.rows} rows, inputs[0].shape has {tensors[0].rows}; "
+                "expected the same number of rows in every input",
             )
     return tensors
 
 
-def _tensor(model: Model, place: str, told: InferInput, max_rows: int) -> Tensor:
-    _check_name(model, place, told.name)
-    if told.datatype not in DATATYPES:
+def _tensor(model: Model, place: str, source: InferInput, max_rows: int) -> Tensor:
+    _check_name(model, place, source.name)
+    if source.datatype not in DATATYPES:
         raise FieldError(
-            f"{place}.datatype", f"{place}.datatype is {told.datatype[:50]!r}; expected one of {', '.join(DATATYPES)}"
+            f"{place}.datatype", f"{place}.datatype is {source.datatype[:50]!r}; expected one of {', '.join(DATATYPES)}"
         )
-    features = len(model.places[told.name].features)
-    rows = _rows(place, told.shape, features, max_rows)
-    size = _size(place, told, rows * features * DATATYPES[told.datatype].itemsize)
-    return Tensor(place, told.name, told.datatype, rows, features, size, told.data)
+    features = len(model.places[source.name].features)
+    rows = _rows(place, source.shape, features, max_rows)
+    size = _size(place, source, rows * features * DATATYPES[source.datatype].itemsize)
+    return Tensor(place, source.name, source.datatype, rows, features, size, source.data)
 
 
-def _size(place: str, told: InferInput, expected: int) -> int | None:
-    size = None if told.parameters is None else told.parameters.binary_data_size
-    if (size is None) == (memoryview(told.data)[:5].tobytes() == b"null"):
-        got = "no data" if size is None else "both data and a binary_data_size"
+def _size(place: str, source: InferInput, expected: int) -> int | None:
+    size = None if source.parameters is None else source.parameters.binary_data_size
+    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
+        present = "no data" if size is None else "both data and a binary_data_size"
         raise FieldError(
-            f"{place}.data", f"{place} has {got}; expected data, or a binary_data_size and bytes after the JSON"
+            f"{place}.data", f"{place} has {present}; expected data, or a binary_data_size and bytes after the JSON"
         )
     if size not in (None, expected):
         raise FieldError(
@@ -303,7 +303,7 @@ def _check_name(model: Model, place: str, name: str) -> None:
     if name in model.places:
         return
     if name in model.groups.positions:
-        raise FieldError(f"{place}.name", f"group {name!r} has no features, so it is no input; do not send it")
+        raise FieldError(f"{place}.name", f"group {name!r} has no features and is not an input; do not send it")
     raise FieldError(
         f"{place}.name",
         f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], list(model.places))}",
@@ -320,7 +320,7 @@ def _rows(place: str, shape: list[int], features: int, max_rows: int) -> int:
     if shape[0] > max_rows:
         raise FieldError(
             f"{place}.shape",
-            f"{place}.shape has {shape[0]} rows; expected at most {max_rows}, in several predictions if more",
+            f"{place}.shape has {shape[0]} rows; expected at most {max_rows}; send more rows in several predictions",
         )
     return shape[0]
 

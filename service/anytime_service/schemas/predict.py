@@ -1,4 +1,4 @@
-"""Bodies of requests: groups by name, whole or line by line."""
+"""Bodies of prediction and session requests: groups by name, in one message or in lines."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
     "TookLine",
     "arrays",
     "read_groups",
+    "read_late_line",
     "read_line",
     "read_long_line",
     "read_request",
     "read_session",
-    "read_took",
 ]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 RawGroups: TypeAlias = Mapping[str, msgspec.Raw] | Mapping[str, Packed]
 
-# Values are decoded group by group, so that an error names its group.
+# The values of each group are decoded separately, so that an error names its group.
 _RawValues = Annotated[
     msgspec.Raw,
     msgspec.Meta(extra_json_schema=msgspec.json.schema(Values)),
@@ -44,9 +44,9 @@ _RawValues = Annotated[
 
 
 class PredictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a prediction: the values of the groups at hand, by name.
+    """The body of a prediction request: the values of the groups computed so far, by name.
 
-    `rows` is counted from the values where it is not given. In MessagePack values may be packed, see `Packed`.
+    Without `rows`, the values define the number of rows. In MessagePack the values may be packed, see `Packed`.
     """
 
     groups: dict[str, _RawValues]
@@ -54,21 +54,21 @@ class PredictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A large body of a prediction: all its values are packed."""
+    """The body of a large prediction request: all values are packed."""
 
     groups: dict[str, Packed]
     rows: int | None = None
 
 
 class SessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that begins a session; may be left out."""
+    """The optional body of a request that creates a session."""
 
     model: str | None = None
     rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class SessionCreated(msgspec.Struct, frozen=True):
-    """A session has begun; it ends `expires_in_s` seconds after it was last used."""
+    """A new session; it ends `expires_in_s` seconds after its last use."""
 
     id: str
     model: str
@@ -77,7 +77,7 @@ class SessionCreated(msgspec.Struct, frozen=True):
 
 
 class SessionTook(msgspec.Struct, frozen=True):
-    """Groups were taken: `prefix` of `steps` is complete, and what came again has replaced what was there."""
+    """The reply to stored groups: `prefix` of `steps` is complete; `replaced` lists groups that were stored before."""
 
     prefix: int
     steps: int
@@ -85,7 +85,7 @@ class SessionTook(msgspec.Struct, frozen=True):
 
 
 class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of a streamed body: one group, as soon as it is computed; `took_ms` is what computing it took."""
+    """A line of a streamed body: one group, sent as soon as it is computed; `took_ms` is its computing time."""
 
     group: str
     values: Values
@@ -93,7 +93,7 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LongLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A long line, its values not decoded yet."""
+    """A long line; its values are not decoded yet."""
 
     group: str
     values: msgspec.Raw
@@ -101,7 +101,7 @@ class LongLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TookLine(msgspec.Struct, frozen=True):
-    """What a line that comes too late still tells; its values are passed over."""
+    """The fields of a line that arrives after the answer; its values are ignored."""
 
     group: str
     took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -131,23 +131,23 @@ _PACKED_REQUEST: Any = msgspec.msgpack.Decoder(PackedRequest)
 _PACKED_GROUPS: Any = msgspec.msgpack.Decoder(dict[str, Packed])
 _LINE = msgspec.json.Decoder(GroupLine)
 _LONG_LINE = msgspec.json.Decoder(LongLine)
-_TOOK = msgspec.json.Decoder(TookLine)
+_LATE_LINE = msgspec.json.Decoder(TookLine)
 _NAME = msgspec.json.Decoder(_NamedLine)
 
 
 def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest | PackedRequest:
-    """Read the body of a prediction, its values not yet.
+    """Return the decoded body of a prediction request, without decoding its values.
 
     Parameters
     ----------
-    max_lists : bytes above which all values have to be packed.
+    max_lists : number of bytes above which all values must be packed.
 
     Raises
     ------
     MalformedBodyError
-        The body is not of this form, or not of this shape; the message names the place.
+        The body is not of this form, or not a prediction request; the error names the place.
     BodyTooLargeError
-        It has values as lists and is larger than such a body may be.
+        The body has values as lists and is larger than `max_lists`.
     """
     if len(content) > max_lists:
         large: PackedRequest = _read_packed(form, _PACKED_REQUEST, content, max_lists)
@@ -157,7 +157,7 @@ def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest |
 
 
 def read_groups(form: Form, content: bytes, max_lists: int) -> RawGroups:
-    """Read a body that is groups by name, their values not yet; arguments and errors as of `read_request`."""
+    """Return a body of groups by name without decoding their values; parameters and errors as in `read_request`."""
     if len(content) > max_lists:
         large: dict[str, Packed] = _read_packed(form, _PACKED_GROUPS, content, max_lists)
         return large
@@ -166,21 +166,27 @@ def read_groups(form: Form, content: bytes, max_lists: int) -> RawGroups:
 
 
 def read_session(form: Form, content: bytes) -> SessionRequest:
-    """Read the body that begins a session; raises as `read_request`."""
+    """Return the decoded body of a request that creates a session; raise errors as `read_request`."""
     request: SessionRequest = read(form, _SESSION[form.name], content)
     return request
 
 
 def read_line(line: bytes, number: int) -> GroupLine:
-    """Read one line of a streamed body, `number` counted from 1; raises MalformedBodyError."""
-    read_so_far: GroupLine = _read_line(_LINE, line, number)
-    return read_so_far
+    """Return one decoded line of a streamed body; `number` counts from 1. Raise MalformedBodyError if it is invalid."""
+    decoded: GroupLine = _read_line(_LINE, line, number)
+    return decoded
 
 
 async def read_long_line(
     line: bytes, number: int, model: Model, max_rows: int
 ) -> tuple[LongLine, np.ndarray[Any, Any]]:
-    """Read a long line and convert its values, with turns for others; raises MalformedBodyError or FieldError."""
+    """Return a long line and its values as an array; yield to the event loop in between.
+
+    Raises
+    ------
+    MalformedBodyError, FieldError
+        The line or its values are invalid.
+    """
     pauses = Pauses()
     long: LongLine = _read_line(_LONG_LINE, line, number)
     await pauses.pause()
@@ -193,32 +199,32 @@ async def read_long_line(
         raise MalformedBodyError(f"line {number}: {wrong}", wrong.field) from error
 
 
-def read_took(line: bytes) -> TookLine | None:
-    """Read of a line which group it has and what that took; None if it is none: its client has its answer already."""
+def read_late_line(line: bytes) -> TookLine | None:
+    """Return group and computing time of a late line; None if it is malformed, because the answer is already sent."""
     try:
-        return _TOOK.decode(line)
+        return _LATE_LINE.decode(line)
     except msgspec.DecodeError:
         return None
 
 
 async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> Arrays:
-    """Convert the values of groups to arrays, by name; waits only where there are so many that it takes long.
+    """Return the values of groups as arrays, by name; yield to the event loop if the conversion is long.
 
     Raises
     ------
     FieldError
-        Values are not numbers in one of the forms; the error's field names the group and the place.
+        The values of a group are invalid; the error's field names the group and the place.
     """
     pauses = Pauses()
-    found: Arrays = {}
+    converted: Arrays = {}
     for name, raw in groups.items():
-        found[name] = await _array(form, model, name, raw, max_rows, pauses)
+        converted[name] = await _array(form, model, name, raw, max_rows, pauses)
         await pauses.pause()
-    return found
+    return converted
 
 
 def _read_packed(form: Form, decoder: Decoder, content: bytes, max_lists: int) -> Any:
-    """Read a body whose values are packed, and stop at the first that are not."""
+    """Return a decoded body whose values are packed; raise BodyTooLargeError at the first values that are a list."""
     if form is JSON:
         raise too_large(f"the JSON body has {len(content)} bytes", max_lists)
     try:
@@ -235,7 +241,7 @@ def _read_line(decoder: Decoder, line: bytes, number: int) -> Any:
         return read(JSON, decoder, line, what)
     except MalformedBodyError as error:
         if error.field is None:
-            raise  # it begins with what it is about
+            raise  # the message begins with the line number already
         named = of_group(error, _group_of(line))
         raise MalformedBodyError(f"{what}: {named}", named.field) from error
 

@@ -1,4 +1,4 @@
-"""Problem details (RFC 9457), and the HTTP status of every error."""
+"""Problem details (RFC 9457), and the kind and HTTP status of every error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from anytime_service.errors import (
     DamagedSessionError,
     GoneSessionError,
     HeadTooLargeError,
-    KeyNeededError,
+    InvalidKeyError,
+    KeyScopeError,
     MalformedBodyError,
     MissingVersionError,
     OriginError,
-    OutOfTurnError,
     OverloadedError,
     RegistryError,
-    RightError,
+    RequestTimeoutError,
     SessionsUnreachableError,
-    SlowRequestError,
     SubprotocolError,
+    UnexpectedEventError,
     UnknownModelError,
     UnknownSessionError,
     UpgradeRequiredError,
@@ -45,37 +45,37 @@ class ProblemKind(NamedTuple):
 
 
 KINDS: Mapping[type[Exception], ProblemKind] = {
-    MalformedBodyError: ProblemKind("malformed-body", "The body cannot be read", 400),
-    SubprotocolError: ProblemKind("subprotocol", "The protocol is another", 400),
-    KeyNeededError: ProblemKind("key-needed", "A key is needed that holds", 401),
-    RightError: ProblemKind("right", "The key does not allow this", 403),
-    OriginError: ProblemKind("foreign-origin", "The request comes from another site", 403),
-    UnknownModelError: ProblemKind("unknown-model", "There is no such model", 404),
-    UnknownSessionError: ProblemKind("unknown-session", "There is no such session", 404),
-    SlowRequestError: ProblemKind("slow-request", "The request has not come in time", 408),
-    ArtifactError: ProblemKind("unloadable-model", "The model cannot be loaded", 409),
-    RegistryError: ProblemKind("unloadable-model", "The model cannot be loaded", 409),
-    OutOfTurnError: ProblemKind("out-of-turn", "The prediction cannot take this now", 409),
+    MalformedBodyError: ProblemKind("malformed-body", "Malformed body or message", 400),
+    SubprotocolError: ProblemKind("subprotocol", "Unsupported subprotocol", 400),
+    InvalidKeyError: ProblemKind("key-needed", "Missing or invalid API key", 401),
+    KeyScopeError: ProblemKind("right", "Insufficient scope of the API key", 403),
+    OriginError: ProblemKind("foreign-origin", "Origin not allowed", 403),
+    UnknownModelError: ProblemKind("unknown-model", "Unknown model", 404),
+    UnknownSessionError: ProblemKind("unknown-session", "Unknown session", 404),
+    RequestTimeoutError: ProblemKind("slow-request", "Request timeout", 408),
+    ArtifactError: ProblemKind("unloadable-model", "Model loading failed", 409),
+    RegistryError: ProblemKind("unloadable-model", "Model loading failed", 409),
+    UnexpectedEventError: ProblemKind("out-of-turn", "Message not allowed in this state of the prediction", 409),
     GoneSessionError: ProblemKind("gone-session", "The session has ended", 410),
     BodyTooLargeError: ProblemKind("body-too-large", "The body is too large", 413),
-    ContentTypeError: ProblemKind("content-type", "The body is in a form that is not read here", 415),
-    ValuesError: ProblemKind("unusable-values", "A value cannot be used", 422),
-    GroupsError: ProblemKind("unusable-values", "A value cannot be used", 422),
-    UpgradeRequiredError: ProblemKind("upgrade-required", "This route speaks WebSocket", 426),
+    ContentTypeError: ProblemKind("content-type", "Unsupported content type or encoding", 415),
+    ValuesError: ProblemKind("unusable-values", "Invalid value", 422),
+    GroupsError: ProblemKind("unusable-values", "Invalid value", 422),
+    UpgradeRequiredError: ProblemKind("upgrade-required", "WebSocket required", 426),
     HeadTooLargeError: ProblemKind("head-too-large", "The head of the request is too large", 431),
-    DamagedSessionError: ProblemKind("damaged-session", "The session cannot be used", 500),
-    OverloadedError: ProblemKind("overloaded", "Too much is under way", 503),
-    SessionsUnreachableError: ProblemKind("sessions-unreachable", "Sessions cannot be reached", 503),
-    MissingVersionError: ProblemKind("missing-version", "The session's model is not on this replica", 503),
+    DamagedSessionError: ProblemKind("damaged-session", "Damaged session", 500),
+    OverloadedError: ProblemKind("overloaded", "The server is overloaded", 503),
+    SessionsUnreachableError: ProblemKind("sessions-unreachable", "The session store is unreachable", 503),
+    MissingVersionError: ProblemKind("missing-version", "The session's model is not loaded on this replica", 503),
 }
-"""Our own errors; the nearest class counts. What is not here is a fault of the server: 500."""
+"""The kind of each error; the nearest base class applies. An error without a kind is a server failure: 500."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Problem details.
 
-    `field` is the parameter, header or place in the body that is wrong; `request_id` is by what the server's log knows
-    a request that it failed on.
+    `field` is the invalid parameter, header or place in the body; `request_id` identifies a failed request in the
+    server's log.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""Messages of the WebSocket: JSON in text frames, MessagePack in binary ones, with the same fields."""
+"""Messages of the WebSocket: JSON in text frames, MessagePack in binary frames, with the same fields."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ __all__ = [
 ]
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
-"""What a prediction is called on its connection; each is used once."""
+"""Id of a prediction on its connection; an id may be used only once."""
 
-# MessagePack has infinity too, which no other form of the same request can say.
+# MessagePack can encode infinity; the other forms of the same request cannot, so it is rejected.
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
     """Begin a prediction.
 
-    `deadline_ms` counts from when this is read; `rows`, if left out, is counted from the first values; `updates` asks
-    for better answers as they come; `ranking` for the order of the rows by descending score; `overload` for the base
-    rate instead of an error where more is asked for than can be answered in time. `traceparent` is the caller's span
-    (W3C Trace Context), of use where the service sends spans.
+    `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
+    the number of rows. With `updates`, the server sends every better answer before the final one. With `ranking`, the
+    answer includes the order of the rows by descending score. With `overload` "prior", an overloaded server sends the
+    base rate instead of an error. `traceparent` is the caller's span (W3C Trace Context), used if the service exports
+    spans.
     """
 
     id: Id
@@ -61,7 +62,10 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """Hand over the values of a group; `took_ms` is what computing it took, told after the answer without values."""
+    """Send the values of a group.
+
+    `took_ms` is the computing time of the group; after the answer, the client may send it with empty values.
+    """
 
     id: Id
     group: str
@@ -70,7 +74,7 @@ class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class PackedGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """The same in MessagePack, where values may be bytes with a `dtype`: row after row, little-endian."""
+    """`GroupFrame` in MessagePack; its values may be bytes with a `dtype`: row after row, little-endian."""
 
     id: Id
     group: str
@@ -80,7 +84,7 @@ class PackedGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class LongGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A long message of a group, its values not decoded yet."""
+    """A long `GroupFrame`; its values are not decoded yet."""
 
     id: Id
     group: str
@@ -89,13 +93,13 @@ class LongGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
 
 class LongPackedGroupFrame(LongGroupFrame, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """The same in MessagePack, where values may be bytes with a `dtype`."""
+    """A long `PackedGroupFrame`; its values are not decoded yet."""
 
     dtype: Dtype | None = None
 
 
 class _BytesFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A message of a group that is so large that its values have to be packed."""
+    """A group message that is so large that its values must be packed."""
 
     id: Id
     group: str
@@ -105,13 +109,13 @@ class _BytesFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
 
 class EndFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="end"):
-    """Ask for the answer, as nothing more will come."""
+    """Request the answer at once; the client sends no further groups."""
 
     id: Id
 
 
 class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
-    """Something could not be done; the prediction, if there is one, is as it was."""
+    """Report an error; the prediction, if it is still open, is unchanged."""
 
     id: Id | None
     problem: Problem
@@ -139,24 +143,24 @@ _VALUES: dict[str, Any] = {
     MSGPACK.name: msgspec.msgpack.Decoder(bytes | Values),
 }
 _START = 4096
-"""Bytes of a long message that are looked through for its type and id."""
+"""Number of bytes at the start of a long message in which the server searches its type and id."""
 
 _PEEKS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Peeked), MSGPACK.name: msgspec.msgpack.Decoder(_Peeked)}
 
 
 def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
-    """Read a message of a client; the values of a long one not yet.
+    """Return a decoded message of a client; do not decode the values of a long message.
 
     Parameters
     ----------
-    max_lists : most bytes of a message with values as lists.
+    max_lists : maximum number of bytes of a message with values as lists.
 
     Raises
     ------
     MalformedBodyError
-        It is not of this form, or none of the messages; the error names the field.
+        The message is not of this form, or not one of the message types; the error names the field.
     BodyTooLargeError
-        It has values as lists and is too large.
+        The message has values as lists and is larger than `max_lists`.
     """
     size = len(content)
     decoders = _FRAMES if size <= AT_ONCE else _LONG_FRAMES if size <= max_lists else _LARGE_FRAMES
@@ -172,12 +176,12 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
 
 
 async def array_of_long(form: Form, model: Model, frame: LongGroupFrame, max_rows: int) -> np.ndarray[Any, Any]:
-    """Convert the values of a long message, see `array_of`; lets other work go on in between.
+    """Return the values of a long message as an array, see `array_of`; yield to the event loop in between.
 
     Raises
     ------
     MalformedBodyError, FieldError
-        They are not numbers in one of the forms, uneven, or of too many rows.
+        A value is not a number, rows differ in length, or there are too many rows.
     """
     dtype = frame.dtype if isinstance(frame, LongPackedGroupFrame) else None
     try:
@@ -186,11 +190,11 @@ async def array_of_long(form: Form, model: Model, frame: LongGroupFrame, max_row
         values = [] if is_long(form, memoryview(frame.values)) else _VALUES[form.name].decode(frame.values)
     except msgspec.ValidationError as error:
         raise malformed(error, frame.group) from error
-    return array_of(model, frame.group, values, dtype, max_rows)  # which refuses a list with a dtype
+    return array_of(model, frame.group, values, dtype, max_rows)  # rejects a list with a dtype
 
 
 def peek(form: Form, content: bytes | str) -> tuple[Any, str | int | None]:
-    """Return type and id of a message that `read_frame` refused; None for what cannot be read."""
+    """Return type and id of a message that `read_frame` rejected; each is None if undecodable."""
     peeked = _peeked(form, content)
     return peeked.type, peeked.id
 
@@ -204,11 +208,11 @@ def _peeked(form: Form, content: bytes | str) -> _Peeked:
 
 
 def _before_values(content: bytes | str) -> Iterator[bytes | str]:
-    """Make messages of what a long one has before its values, without reading on."""
+    """Yield candidate messages made of the fields before the values of a long message, without reading the values."""
     start = content[:_START]
     if isinstance(start, str):
         yield start.partition('"values"')[0].rstrip(" \t\r\n,") + "}"
         return
     fields = start.partition(b"\xa6values")[0][1:]
-    for count in range(4, 0, -1):  # its head tells how many fields the whole message has
+    for count in range(4, 0, -1):  # the original head counts all fields of the message
         yield bytes((0x80 | count,)) + fields

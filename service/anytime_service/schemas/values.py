@@ -1,11 +1,10 @@
 """Values of one group on the wire: lists of numbers, or numbers packed as bytes.
 
-Long lists of values, converted piece by piece, so that the event loop serves others in between.
-
-Converting a list takes about 0.2 us a number, and JSON has a number in two bytes: a megabyte that is converted at once
-stops the loop for 100 ms. So a long list is cut where a row or a number ends. A piece is decoded and becomes an array,
-and after `PAUSE_MS` of work the loop has its turn. A decoder's pass over the whole text, to find where the values are,
-is one call and remains; `max_json_bytes` bounds it.
+Long lists are converted in pieces, so that the event loop serves other requests in between. Converting a list takes
+about 0.2 us a number, and a number in JSON takes as little as two bytes: converting a megabyte in one call would block
+the loop for 100 ms. Therefore a long list is cut at the ends of rows or numbers. Each piece is decoded and converted to
+an array, and after `PAUSE_MS` of work the code yields to the loop. The decoder's scan of the complete text, which finds
+the values, remains one call; `max_json_bytes` bounds its time.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ __all__ = [
 
 Number: TypeAlias = float | bool | None
 Values: TypeAlias = list[Number | list[Number]]
-"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null where one is missing."""
+"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null for a missing value."""
 
 Dtype: TypeAlias = Literal["f4", "f8"]
 """Little-endian floats of 4 or 8 bytes."""
 
 
 class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values of one group packed row after row, little-endian; NaN where one is missing. In MessagePack only."""
+    """Values of one group packed row after row, little-endian; NaN for a missing value. Only in MessagePack."""
 
     dtype: Dtype
     values: bytes
@@ -56,34 +55,38 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def array_of(
     model: Model, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int
 ) -> np.ndarray[Any, Any]:
-    """Values as an array, (rows, features) or flat, of a float type.
+    """Return the values as an array of floats, (rows, features) or flat.
 
     Raises
     ------
     FieldError
-        Ragged lists, bytes that are no whole number of rows, or too many rows.
+        Lists are ragged, bytes do not make complete rows, or there are too many rows.
     """
     if isinstance(values, bytes):
         array = _unpacked(model, group, values, dtype)
     elif dtype is not None:
-        raise FieldError("dtype", f"values of group {group!r} are lists and have no dtype; leave it out, or pack them")
+        raise FieldError(
+            "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
+        )
     else:
         try:
             array = np.array(values, dtype=np.float64)
         except ValueError as error:
             raise FieldError(
-                f"groups.{group}", f"values of group {group!r} are ragged; every row has as many as the group features"
+                f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
             ) from error
     if len(array) > max_rows and array.ndim > 1:
-        raise FieldError("rows", f"there are {len(array)} rows; expected at most {max_rows}, in several predictions")
+        raise FieldError(
+            "rows", f"there are {len(array)} rows; expected at most {max_rows}; send more in several predictions"
+        )
     return array
 
 
 def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> np.ndarray[Any, Any]:
     if dtype is None:
-        raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected 'f4' or 'f8' beside")
+        raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected dtype 'f4' or 'f8'")
     place = model.places.get(group)
-    width = 1 if place is None else place.stop - place.start  # an unknown group is refused by the prediction
+    width = 1 if place is None else place.stop - place.start  # the prediction rejects an unknown group
     size = width * int(dtype[1])
     if len(values) % size:
         raise FieldError(
@@ -94,13 +97,13 @@ def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> n
 
 
 AT_ONCE = 16 * 1024
-"""Bytes of a list, or of a message that may have one, that are converted without a pause."""
+"""Maximum bytes of a list, or of a message that may contain one, that are converted without a pause."""
 
 PAUSE_MS = 0.5
-"""Work after which the loop has its turn."""
+"""Working time after which a conversion yields to the event loop."""
 
 _NUMBER_BYTES = 9
-"""Most bytes that a number has in MessagePack."""
+"""Maximum bytes of a number in MessagePack."""
 
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
@@ -109,45 +112,47 @@ _LISTS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(Values), MSGPACK.name:
 
 
 class UnevenRowsError(ValueError):
-    """Rows have different numbers of values, or more than a row may have."""
+    """Error: rows differ in length, or are too long."""
 
 
 class Pauses:
-    """Turns for the rest of the loop during long work."""
+    """Pauses of a long conversion, in which the event loop serves other requests."""
 
     def __init__(self) -> None:
         self._begun_ms = now_ms()
 
     async def pause(self) -> None:
-        """Let the loop have its turn, if the work since the last turn took `PAUSE_MS`."""
+        """Yield to the event loop if the work since the last pause took more than `PAUSE_MS`."""
         if now_ms() - self._begun_ms > PAUSE_MS:
             await asyncio.sleep(0)
             self._begun_ms = now_ms()
 
 
 def is_long(form: Form, content: memoryview) -> bool:
-    """Whether values are lists that take long to convert; packed values never do."""
+    """Return whether values are a list that takes long to convert; packed values never do."""
     return content.nbytes > AT_ONCE and (form is JSON or _head(content[:5])[1] > 0)
 
 
 async def long_array_of(
     form: Form, model: Model, group: str, content: bytes, max_rows: int, pauses: Pauses
 ) -> np.ndarray[Any, Any]:
-    """Convert long values of a group, see `long_array`; the number of rows is checked before any is decoded.
+    """Return long values of a group as an array, see `long_array`; check the number of rows before decoding.
 
     Raises
     ------
     msgspec.ValidationError
-        Something is not a number.
+        A value is not a number.
     FieldError
-        Too many rows, or uneven ones.
+        There are too many rows, or rows differ in length.
     """
     place = model.places.get(group)
     if place is None:
-        return np.empty(0)  # the prediction refuses the group by its name
+        return np.empty(0)  # the prediction rejects an unknown group
     rows = _count_rows(form, content)
     if rows > max_rows:
-        raise FieldError("rows", f"there are {rows} rows; expected at most {max_rows}, in several predictions")
+        raise FieldError(
+            "rows", f"there are {rows} rows; expected at most {max_rows}; send more in several predictions"
+        )
     width = place.stop - place.start
     try:
         return await long_array(form, content, width, pauses)
@@ -158,28 +163,28 @@ async def long_array_of(
 
 
 def malformed(error: msgspec.ValidationError, group: str) -> MalformedBodyError:
-    """Return the error for a message whose `values` have something that is not a number."""
+    """Return the error for a message whose `values` contain something that is not a number."""
     message, place = located(error)
     return of_group(MalformedBodyError(f"values{place}: {message}", f"values{place}"), group)
 
 
 async def long_array(form: Form, content: bytes, width: int, pauses: Pauses) -> np.ndarray[Any, Any]:
-    """Convert a well-formed list of numbers, or of lists of numbers.
+    """Return a well-formed list of numbers, or of lists of numbers, as an array.
 
     Parameters
     ----------
-    width : most numbers that a row may have.
+    width : maximum number of values of a row.
 
     Returns
     -------
-    Array (rows, columns), or flat for a flat list; NaN where a value is missing.
+    Array (rows, columns), or flat for a flat list; NaN for a missing value.
 
     Raises
     ------
     msgspec.ValidationError
-        Something is not a number; the message names its place in the whole list.
+        A value is not a number; the message names its place in the complete list.
     UnevenRowsError
-        Rows are of different lengths, or too long.
+        Rows differ in length, or are too long.
     """
     parts: list[np.ndarray[Any, Any]] = []
     first = 0
@@ -193,13 +198,13 @@ async def long_array(form: Form, content: bytes, width: int, pauses: Pauses) -> 
         if parts[-1].shape[1:] != parts[0].shape[1:]:
             raise UnevenRowsError("rows are of different lengths")
         await pauses.pause()
-    whole = np.concatenate(parts) if parts else np.empty(0)
-    await pauses.pause()  # before the prediction takes it
-    return whole
+    array = np.concatenate(parts) if parts else np.empty(0)
+    await pauses.pause()  # before the prediction processes the array
+    return array
 
 
 def _count_rows(form: Form, content: bytes) -> int:
-    """Return how many rows a list of rows has, without decoding it; 1 for a flat list."""
+    """Return the number of rows of a list, without decoding it; 1 for a flat list."""
     if form is JSON:
         return max(content.count(b"[") - 1, 1)
     count, at = _head(content[:5])
@@ -207,7 +212,7 @@ def _count_rows(form: Form, content: bytes) -> int:
 
 
 def _json_pieces(content: bytes, width: int) -> Iterator[bytes]:
-    """Cut a list into lists; what is not a list is one piece, which the decoder refuses."""
+    """Yield pieces of a list, each a list; yield anything else unchanged, for the decoder to reject."""
     at, end = content.find(b"[") + 1, content.rfind(b"]")
     if content[: max(at, 1)].strip() != b"[":
         yield content
@@ -227,7 +232,7 @@ def _json_pieces(content: bytes, width: int) -> Iterator[bytes]:
 
 
 def _msgpack_pieces(content: bytes, width: int) -> Iterator[bytes]:
-    """Cut a list into lists of some rows each; a flat list is one piece, unless it is longer than a row may be."""
+    """Yield pieces of a list, each a list of some rows; yield a flat list unchanged if it is not too long for a row."""
     count, at = _head(content[:5])
     if not _head(content[at : at + 5])[1]:
         if count > width:
@@ -249,7 +254,7 @@ def _msgpack_pieces(content: bytes, width: int) -> Iterator[bytes]:
 
 
 def _head(content: bytes | memoryview) -> tuple[int, int]:
-    """Return how many items a MessagePack array has, and the bytes of its head: 0 and 0 for anything else."""
+    """Return the number of items of a MessagePack array, and the bytes of its head; 0 and 0 for anything else."""
     kind = content[0] if len(content) else 0
     if kind & 0xF0 == 0x90:
         return kind & 0x0F, 1
@@ -258,7 +263,7 @@ def _head(content: bytes | memoryview) -> tuple[int, int]:
 
 
 def _decoded(form: Form, piece: bytes, first: int) -> Any:
-    """Decode a piece; an error names the place in the whole list, whose item `first` the piece begins with."""
+    """Return a decoded piece that begins with item `first`; an error names the place in the complete list."""
     try:
         return _LISTS[form.name].decode(piece)
     except msgspec.ValidationError as error:

@@ -1,1 +1,1 @@
-"""The process: sockets, protocols, load shedding, TLS."""
+"""The server process: sockets, protocols, load shedding, TLS."""

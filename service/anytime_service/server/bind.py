@@ -1,4 +1,4 @@
-"""The addresses to listen on: as set, but none that other machines reach while the server cannot tell who asks."""
+"""Addresses to listen on; without API keys only addresses of the loopback interface, unless set to be insecure."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ __all__ = [
 
 
 def address_of(settings: Settings) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Return the address to listen on; names are resolved first.
+    """Return the address to listen on, after resolving the host.
 
     Raises
     ------
     KeysError
-        Other machines reach the address, there is no key, and the server is not set to be insecure.
+        Other machines can reach the address, no API key is set, and the server is not set to be insecure.
     OSError
-        The host cannot be resolved.
+        The host is unknown.
     """
     family, host = _resolved(settings.host)
     if not (settings.keyed or settings.insecure or ip_address(host).is_loopback):
         found = "" if host == settings.host else f" ({host})"
         raise KeysError(
-            f"host is {settings.host!r}{found}, which other machines reach, and there is no key; set ANYTIME_API_KEYS "
-            "or ANYTIME_API_KEYS_FILE, or serve anybody by --insecure (ANYTIME_INSECURE=true)"
+            f"host is {settings.host!r}{found}, which other machines can reach, but no API key is set; set "
+            "ANYTIME_API_KEYS or ANYTIME_API_KEYS_FILE, or allow access without keys with --insecure "
+            "(ANYTIME_INSECURE=true)"
         )
     return family, (host, settings.port)
 
 
 def metrics_address_of(settings: Settings, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Return the address to listen on for metrics, which are served without keys.
+    """Return the address to listen on for metrics, which need no key.
 
     Raises
     ------
     OSError
-        The host cannot be resolved.
+        The host is unknown.
     """
     family, host = _resolved(settings.metrics_host or settings.host)
     return family, (host, port)

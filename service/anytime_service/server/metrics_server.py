@@ -1,4 +1,4 @@
-"""A second port for metrics and probes, in the same event loop; it answers until the last prediction is answered."""
+"""Server for a separate port for metrics and probes, in the same event loop; it stops after the last prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connections
 from anytime_service.server.slicing import SlicedHttpProtocol
 from anytime_service.settings import Settings
@@ -22,25 +22,25 @@ __all__ = [
 ]
 
 CLOSE_S = 1.0
-"""How long `close` waits for a request that is being answered."""
+"""Time that `close` waits for requests that are being answered, in seconds."""
 
 
 class MetricsServer:
-    """Serves an application on a socket of its own, under the same limits as the main port.
+    """Server of an application on a socket of its own, with the same limits as the main port.
 
-    The two ports do not share connections: a full main port leaves this one free, and the reverse.
+    The two ports count their connections separately: a full main port does not affect this one, and vice versa.
 
     Parameters
     ----------
     app : the application.
     listening : the socket.
     settings : limits of sizes and times.
-    connections : how many connections may be open at once.
-    held : counts the bytes that the server holds for clients.
+    connections : largest number of open connections.
+    held : memory budget of the bytes that are stored for clients.
     """
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, settings: Settings, connections: int, held: Held
+        self, app: ASGIApp, listening: socket.socket, settings: Settings, connections: int, held: MemoryBudget
     ) -> None:
         limits = settings.model_copy(update={"max_connections": min(connections, settings.max_connections)})
         self._config = uvicorn.Config(
@@ -58,15 +58,15 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._config.load()
         protocol = partial(
             cast(Any, self._config.http_protocol_class), config=self._config, server_state=self._state, app_state={}
         )
         self._server = await asyncio.get_running_loop().create_server(protocol, sock=self._listening)
 
-    def stamp(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send these headers with every response from now on: the date changes every second."""
+    def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Set the headers of all further responses; the date changes every second."""
         self._state.default_headers = headers
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Running the service: a socket, one process, one event loop, one thread of linear algebra."""
+"""Start of the service: one process, one event loop, one thread for linear algebra."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError
 from anytime_service.http.exchange import LINGER_S
 from anytime_service.keys import KeyFileWatcher
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.bind import address_of, metrics_address_of
-from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, room_for
+from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
 from anytime_service.server.metrics_server import MetricsServer
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
-from anytime_service.server.tls import read_again, tls_context
+from anytime_service.server.tls import reload_certificates, tls_context
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import LIMITED, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
@@ -51,50 +51,52 @@ __all__ = [
 ]
 
 TICK_MS = 100.0
-"""How often uvicorn calls `on_tick`."""
+"""Interval at which uvicorn calls `on_tick`, in ms."""
 
 SWITCH_S = 0.0005
-"""How long another thread may keep the interpreter while the event loop waits for it; Python's default is 5 ms.
+"""Time that another thread may hold the interpreter while the event loop waits, in s; Python's default is 5 ms.
 
-Reloading a model and packing spans take tens of milliseconds of Python.
+Reloading a model and serialising spans take tens of milliseconds of Python code.
 """
 
 _log = logging.getLogger("anytime_service")
 
 PING_S = 20.0
-"""Time after which a WebSocket is asked whether it is still there, and that it has to answer in."""
+"""Interval between pings on a WebSocket, and time to answer one, in seconds."""
 
 
 class Server(uvicorn.Server):
-    """A server that answers what is open before it closes connections, and reads files again on SIGHUP.
+    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP.
 
     Parameters
     ----------
-    read_again : reads what the server itself has from files.
-    handshake_s : how long agreeing on encryption may take.
-    side : a socket for metrics and probes alone, where they are to have one.
+    reload_certificates : reloads the certificate files.
+    handshake_s : longest time of a TLS handshake, in seconds.
+    side : separate socket for metrics and probes; None without one.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
-        read_again: Callable[[], None],
+        reload_certificates: Callable[[], None],
         handshake_s: float,
         side: socket.socket | None = None,
     ) -> None:
         super().__init__(config)
         self._handshake_s = handshake_s
         state = self._state
-        self._read_again = read_again
-        self.rotation = KeyFileWatcher(state.keys, lambda: state.stream.dismiss(state.keys.holds)) if state else None
+        self._reload_certificates = reload_certificates
+        self.key_watcher = (
+            KeyFileWatcher(state.keys, lambda: state.stream.dismiss(state.keys.contains)) if state else None
+        )
         self._side_socket = side
         self._side: MetricsServer | None = None
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to stop; meanwhile other threads give up the interpreter soon."""
+        """Serve until the server is stopped; meanwhile other threads release the interpreter after `SWITCH_S`."""
         before = sys.getswitchinterval()
-        lowers = before > SWITCH_S  # or another server of this process has lowered it, and restores it
+        lowers = before > SWITCH_S  # otherwise another server of this process has lowered it, and restores it
         if lowers:
             sys.setswitchinterval(SWITCH_S)
         try:
@@ -104,7 +106,7 @@ class Server(uvicorn.Server):
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Look for the sessions' store, and listen."""
+        """Connect to the session store, and listen."""
         if self._state is not None:
             await self._state.sessions.start()
         if self._side_socket is not None:
@@ -116,24 +118,24 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         else:
             await self._listen(sockets, self.config.ssl)
-        if self.rotation is not None:
-            self.rotation.start()
+        if self.key_watcher is not None:
+            self.key_watcher.start()
         if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def _listen(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """Listen as uvicorn does, which waits a minute for a handshake."""
+        """Listen like uvicorn, which alone would wait a minute for a TLS handshake."""
         config, loop = self.config, asyncio.get_running_loop()
         options: Any = {"config": config, "server_state": self.server_state, "app_state": self.lifespan.state}
         make = partial(config.http_protocol_class, **options)
-        given: Any = {"ssl": context, "ssl_handshake_timeout": self._handshake_s, "backlog": config.backlog}
-        self.servers = [await loop.create_server(make, sock=each, **given) for each in sockets]
+        tls: Any = {"ssl": context, "ssl_handshake_timeout": self._handshake_s, "backlog": config.backlog}
+        self.servers = [await loop.create_server(make, sock=each, **tls) for each in sockets]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
-        if self.rotation is not None:
-            self.rotation.stop()
+        if self.key_watcher is not None:
+            self.key_watcher.stop()
         state = self._state
         if state is not None:
             state.handler.drain()
@@ -147,28 +149,28 @@ class Server(uvicorn.Server):
         LIMITED.report()
 
     async def on_tick(self, counter: int) -> bool:
-        """Measure ten times a second how late the loop is, and report the log lines that were dropped."""
+        """Measure the delay of the event loop, ten times a second, and report dropped log lines."""
         now, last, state = now_ms(), self._ticked_ms, self._state
         self._ticked_ms = now
         if last is not None and state is not None:
             state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
         LIMITED.report(WINDOW_S)
-        leave = await super().on_tick(counter)
+        stop = await super().on_tick(counter)
         if self._side is not None:
-            self._side.stamp(self.server_state.default_headers)
-        return leave
+            self._side.set_default_headers(self.server_state.default_headers)
+        return stop
 
     @property
     def _state(self) -> Any:
         return getattr(self.config.app, "state", None)
 
-    def _hang_up(self) -> None:
-        if self.rotation is not None:
-            self.rotation.read()
+    def _on_hangup(self) -> None:
+        if self.key_watcher is not None:
+            self.key_watcher.read()
         try:
-            self._read_again()
+            self._reload_certificates()
         except CertificateError as error:
-            _log.error("the certificate stays as it was: %s", error)
+            _log.error("could not reload the certificate; the previous one stays in use: %s", error)
         self._reload = asyncio.get_running_loop().create_task(self._reload_all())
 
     async def _reload_all(self) -> None:
@@ -176,13 +178,13 @@ class Server(uvicorn.Server):
         try:
             await handler.reload()
         except (AnytimeError, OSError) as error:
-            _log.error("models stay as they were: %s", error)
+            _log.error("could not reload the models; the previous ones stay in use: %s", error)
         else:
-            _log.info("loaded again: %s", listed(handler.registry.models))
+            _log.info("models reloaded: %s", listed(handler.registry.models))
 
 
 def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
-    """Make a server for an application, not yet started; it takes the sockets to listen on when it runs.
+    """Return a server for an application, not yet started; `run` receives the sockets to listen on.
 
     Parameters
     ----------
@@ -191,11 +193,11 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     Raises
     ------
     CertificateError
-        The certificate, its key or the authorities cannot be used.
+        The certificate, its key or the file of certificate authorities is invalid.
     """
     context = tls_context(settings)
     handler: PredictionService | None = getattr(getattr(app, "state", None), "handler", None)
-    held = Held(settings.max_held_bytes) if handler is None else handler.held
+    held = MemoryBudget(settings.max_held_bytes) if handler is None else handler.held
     shared = Connections(settings, held, None if handler is None else LoadShedding(handler, cast(Any, app).state.keys))
     config = uvicorn.Config(
         app,
@@ -204,18 +206,18 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         http=cast(Any, partial(SlicedHttpProtocol, shared)),
         ws=cast(Any, partial(SlicedWebSocketProtocol, shared)),
         timeout_keep_alive=cast(Any, settings.idle_timeout_s),
-        ws_ping_interval=PING_S,  # a peer that has gone without a word is noticed after both
+        ws_ping_interval=PING_S,  # a peer that disappears silently is detected after both times
         ws_ping_timeout=PING_S,
         ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # messages are small, and time is what matters
+        ws_per_message_deflate=False,  # messages are small, and latency matters most
         log_config=log_config(settings),
         server_header=False,
         ssl_context_factory=None if context is None else lambda _config, _default: context,
-        # Open predictions are answered at once; a body may go on for as long as it may after any answer.
+        # Open predictions are answered at once; a body may continue for `LINGER_S`, as after any early answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    reading = partial(read_again, context, settings) if context is not None else lambda: None
-    server = Server(config, reading, settings.header_timeout_s, side)
+    reload = partial(reload_certificates, context, settings) if context is not None else lambda: None
+    server = Server(config, reload, settings.header_timeout_s, side)
     if handler is not None:
         handler.signals.connections.set_function(lambda: len(server.server_state.connections))
     return server
@@ -223,22 +225,22 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
 
 @contextlib.contextmanager
 def bind(settings: Settings) -> Iterator[socket.socket]:
-    """Listen where the settings say; the socket closes, and a Unix socket's file goes, at the end.
+    """Listen on the configured address; at the end close the socket and remove the file of a Unix socket.
 
     Raises
     ------
     AddressError
-        The address is taken, is not this machine's, or may not be used.
+        The address is in use, does not belong to this machine, or is not permitted.
     KeysError
-        Other machines reach the address, and there is no key; see `reach.address_of`.
+        Other machines can reach the address, and no API key is set; see `bind.address_of`.
     """
-    place = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
+    address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
     try:
         listening = _unix(str(settings.uds)) if settings.uds else _tcp(*address_of(settings))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise AddressError(
-            f"cannot listen on {place}: {reason}; choose another with --port, --host or --uds"
+            f"cannot listen on {address}: {reason}; choose another address with --port, --host or --uds"
         ) from error
     with listening:
         yield listening
@@ -248,7 +250,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
-    """Listen on the port of metrics and probes, if they have one; raise AddressError as `bind` does."""
+    """Listen on the separate port for metrics and probes, if one is set; raise AddressError as `bind` does."""
     if settings.metrics_port is None:
         yield None
         return
@@ -256,36 +258,35 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
         listening = _tcp(*metrics_address_of(settings, settings.metrics_port))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        place = f"{settings.metrics_host or settings.host}:{settings.metrics_port}"
+        address = f"{settings.metrics_host or settings.host}:{settings.metrics_port}"
         raise AddressError(
-            f"cannot listen on {place} for metrics: {reason}; choose another by ANYTIME_METRICS_PORT or _HOST"
+            f"cannot listen on {address} for metrics: {reason}; choose another address with ANYTIME_METRICS_PORT or "
+            "ANYTIME_METRICS_HOST"
         ) from error
     with listening:
         yield listening
 
 
 def serve(registry: ModelRegistry, settings: Settings) -> None:
-    """Serve models until the process is told to stop; requests under way are answered first.
+    """Serve models until the process receives a signal to stop; answer running requests before the end.
 
     Raises
     ------
     AddressError
-        The address cannot be listened on.
+        Listening on the address failed.
     KeysError, CertificateError
-        The file of keys, or the certificate, cannot be used.
+        The key file or the certificate is invalid.
     """
-    wanted, room = settings.max_connections, room_for(settings.max_connections)
-    settings = settings.model_copy(update={"max_connections": room})
+    wanted, possible = settings.max_connections, raise_file_limit(settings.max_connections)
+    settings = settings.model_copy(update={"max_connections": possible})
     tracing = load_tracing()
     app = create_app(registry, settings, tracing)
     with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
-        if room < wanted:
-            told = (
-                "the limit of open files (ulimit -n) leaves room for %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
-            )
-            _log.warning(told, room, wanted)
-        # What was imported and loaded stays: looking through it for garbage would stop the loop for 50 ms at a time.
+        if possible < wanted:
+            message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
+            _log.warning(message, possible, wanted)
+        # Imported modules and loaded models stay: collecting garbage in them would stop the loop for 50 ms at a time.
         gc.collect()
         gc.freeze()
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
@@ -306,7 +307,7 @@ def _unix(path: str) -> socket.socket:
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == 0:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        os.unlink(path)  # left behind by a server that did not stop in order
+        os.unlink(path)  # a server that was killed did not remove it
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(path)

@@ -1,10 +1,10 @@
-"""Reading in slices, so that one client's flood of tiny frames or chunks does not keep the others waiting.
+"""Parsing in slices, so that one client's flood of tiny frames or chunks does not delay other clients.
 
-uvicorn reads up to 256,000 bytes at once and takes all frames in them apart before anything else has its turn: 36,000
-frames of one byte hold the loop for 100 ms. Here a long read is taken apart slice by slice, in turns that all such
-connections share, and the next only when what the last one brought has been taken. Slices grow while they are quick, as
-those of large frames are, and shrink when they are not. A connection whose short reads are slow waits for its turns
-too; one that sends more messages than it may is not read until it may again.
+uvicorn reads up to 256,000 bytes at once and parses all frames in them before other tasks run: 36,000 frames of one
+byte occupy the event loop for 100 ms. Here a long read is parsed slice by slice. All such connections share a fair
+queue, and the next slice is parsed only when the application has consumed the messages of the last one. Slices grow
+while they are fast to parse, like those of large frames, and shrink otherwise. A connection with slow short reads uses
+the queue too. A connection that exceeds the message rate is not read until the token bucket permits it again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from websockets.http11 import Request
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import ABORT, CHARGE
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TokenBucket
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import SheddingHttpProtocol
-from anytime_service.server.tls import closing_in_time
+from anytime_service.server.tls import with_close_timeout
 from anytime_service.server.websocket_protocol import GuardedWebSocketProtocol, Handshakes
 
 __all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSocketProtocol"]
@@ -33,13 +33,14 @@ __all__ = ["LARGEST_SLICE", "SMALLEST_SLICE", "SlicedHttpProtocol", "SlicedWebSo
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
 QUICK_MS = 0.2
+"""Parsing time of a slice in ms up to which slices grow."""
 
 MAX_PIPELINED = 128
-"""Requests that may wait on one connection for the response to the one before."""
+"""Largest number of requests of one connection that wait for the response to the previous one."""
 
 
 class _Backlog:
-    """What has been read and not been taken apart, and how much of it to take at once."""
+    """Received bytes that are not parsed yet, and the size of the next slice."""
 
     __slots__ = ("_pieces", "bytes", "size")
 
@@ -52,12 +53,12 @@ class _Backlog:
         return bool(self._pieces)
 
     def add(self, data: bytes) -> None:
-        """Keep what has been read."""
+        """Append received bytes."""
         self._pieces.append(memoryview(data))
         self.bytes += len(data)
 
     def next(self) -> memoryview:
-        """Take one slice off."""
+        """Remove and return the next slice."""
         piece = self._pieces.popleft()
         if len(piece) > self.size:
             self._pieces.appendleft(piece[self.size :])
@@ -66,20 +67,20 @@ class _Backlog:
         return piece
 
     def learn(self, *, quick: bool) -> None:
-        """Have larger slices, or smaller ones."""
+        """Double the size of slices after a quick one, halve it after a slow one."""
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
     def clear(self) -> None:
-        """Forget it all."""
+        """Remove all bytes."""
         self._pieces.clear()
         self.bytes = 0
 
 
 class _Sliced(asyncio.Protocol):
-    """What the two protocols share; stands before those whose `data_received` takes bytes apart."""
+    """Common part of the two protocols: a mixin in front of the classes whose `data_received` parses bytes."""
 
     shared: Connections
-    held: Held
+    held: MemoryBudget
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
 
@@ -87,86 +88,86 @@ class _Sliced(asyncio.Protocol):
         super().__init__(*args, **options)
         self.held = self.shared.held
         self._backlog = _Backlog()
-        self._pace = TokenBucket(self.shared.settings.max_message_rate)
+        self._bucket = TokenBucket(self.shared.settings.max_message_rate)
         self._slow = False
-        self._asked = False
-        self._resting = False
+        self._turn_queued = False
+        self._rate_limited = False
 
     def data_received(self, data: bytes) -> None:
-        """Take what has been read, at once or in turns."""
-        if self._backlog or self._slow or self._resting or len(data) > self._backlog.size:
-            self._keep(data)
+        """Parse received bytes at once or in slices."""
+        if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
+            self._store(data)
         else:
-            self._take(data)
+            self._parse(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
-        self._forget()
+        self._clear_backlog()
         super().connection_lost(exc)
 
-    def _keep(self, data: bytes) -> None:
-        # Counted and not refused: it is here already, and no more is read before it has been taken.
+    def _store(self, data: bytes) -> None:
+        # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
         self.held.bytes += len(data)
         self._backlog.add(data)
-        self._settle()
+        self._update_reading()
 
-    def _forget(self) -> None:
+    def _clear_backlog(self) -> None:
         self.held.bytes -= self._backlog.bytes
         self._backlog.clear()
 
     def _turn(self) -> None:
-        """Take a slice, if what the last one brought has been taken."""
-        self._asked = False
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # or a WebSocket by now
-            self._forget()
+        """Parse a slice, if the messages of the last one have been consumed."""
+        self._turn_queued = False
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it may have become a WebSocket
+            self._clear_backlog()
             return
-        if self._backlog and not self._resting and self._is_free():
+        if self._backlog and not self._rate_limited and self._is_free():
             piece = self._backlog.next()
             self.held.bytes -= len(piece)
-            self._take(piece)
+            self._parse(piece)
             self._backlog.learn(quick=not self._slow)
-        self._settle()
+        self._update_reading()
 
-    def _take(self, data: Any) -> None:
-        """Take bytes apart; and take no more for a while, if these were too many messages."""
+    def _parse(self, data: Any) -> None:
+        """Parse bytes, and pause reading if they contain more messages than the rate permits."""
         begun, before = now_ms(), self._messages()
         super().data_received(data)
         now = now_ms()
         self._slow = now - begun > QUICK_MS
-        wait_ms = self._pace.spend(self._messages() - before, now)
-        if wait_ms and not self._resting:
-            self._resting = True
-            self.loop.call_later(wait_ms / 1000.0, self._rested)
-            self._settle()
+        wait_ms = self._bucket.spend(self._messages() - before, now)
+        if wait_ms and not self._rate_limited:
+            self._rate_limited = True
+            self.loop.call_later(wait_ms / 1000.0, self._end_rate_limit)
+            self._update_reading()
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _end_rate_limit(self) -> None:
+        self._rate_limited = False
         if not self.transport.is_closing():
-            self._settle()
+            self._update_reading()
 
-    def _ask(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self.shared.turns.ask(self._turn)
+    def _queue_turn(self) -> None:
+        if not self._turn_queued:
+            self._turn_queued = True
+            self.shared.fair_queue.submit(self._turn)
 
     def _messages(self) -> int:
-        """Messages so far, by a count that grows by one with each."""
+        """Return the number of messages so far."""
         raise NotImplementedError
 
     def _is_free(self) -> bool:
-        """Whether what was taken apart has been taken."""
+        """Return whether all parsed messages have been consumed."""
         raise NotImplementedError
 
-    def _settle(self) -> None:
-        """Go on reading, ask for a turn, or wait."""
+    def _update_reading(self) -> None:
+        """Resume reading, queue for a turn, or wait."""
         raise NotImplementedError
 
 
 class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
-    """Our protocol for WebSockets, fed in slices."""
+    """The guarded protocol for WebSockets with parsing in slices."""
 
-    def _charge(self, held: Held) -> None:
-        """Have what is held for this connection counted by `held`, now that its key is known."""
+    def _charge(self, held: MemoryBudget) -> None:
+        """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""
         counted = self.partial + self._backlog.bytes
         self.held.bytes -= counted
         held.bytes += counted
@@ -178,24 +179,24 @@ class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
         self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
 
     def handle_connect(self, event: Request) -> None:
-        """Begin, and let the application cut off a client that does not read: closing would wait for it to."""
+        """Begin, and let the application abort the connection: closing would wait for a client that does not read."""
         super().handle_connect(event)
         if self.handshake_initiated and not self.close_sent:
             self.scope["extensions"] |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
 
     def _messages(self) -> int:
-        return self.aside + self.queue.qsize()
+        return self.extra_frames + self.queue.qsize()
 
     def _is_free(self) -> bool:
         return self.queue.empty()
 
-    def _settle(self) -> None:
-        if self._backlog or self._resting:
-            # Whoever takes the messages would resume reading; what has been read comes first.
+    def _update_reading(self) -> None:
+        if self._backlog or self._rate_limited:
+            # Consuming the messages would resume reading, but the backlog must be parsed first.
             self.read_paused = False
             self.transport.pause_reading()
-            if not self._resting:
-                self._ask()
+            if not self._rate_limited:
+                self._queue_turn()
         elif self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()
@@ -203,22 +204,22 @@ class SlicedWebSocketProtocol(_Sliced, GuardedWebSocketProtocol):
             self.read_paused = True
 
 
-class _HeldFlow(FlowControl):
-    """Flow control that resumes by taking what has been read already, as long as there is any."""
+class _BacklogFlow(FlowControl):
+    """Flow control that parses the backlog before it resumes reading."""
 
     def __init__(self, transport: asyncio.Transport, resume: Callable[[], None]) -> None:
         super().__init__(transport)
         self._resume = resume
 
     def resume_reading(self) -> None:
-        """Go on."""
+        """Resume."""
         if self.read_paused:
             self.read_paused = False
             self._resume()
 
 
 class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
-    """Our protocol for HTTP, fed in slices; the requests of one slice are answered before the next is read."""
+    """The shedding protocol for HTTP with parsing in slices; requests of a slice are answered before the next one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -227,14 +228,14 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
-        transport = closing_in_time(transport, self.loop)
+        transport = with_close_timeout(transport, self.loop)
         super().connection_made(transport)
-        self.flow = _HeldFlow(transport, self._settle)
+        self.flow = _BacklogFlow(transport, self._update_reading)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has been read, after the requests that wait."""
+        """Parse received bytes, after the waiting requests."""
         if self.pipeline:
-            self._keep(data)
+            self._store(data)
         else:
             super().data_received(data)
 
@@ -249,7 +250,7 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         """Continue with what was received after the request, unless other requests wait."""
         super().on_response_complete()
         if self._stopped and not self.transport.is_closing():
-            self._settle()
+            self._update_reading()
 
     def on_body(self, body: bytes) -> None:
         """Count a piece of a body."""
@@ -257,17 +258,17 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         super().on_body(body)
 
     def pause_writing(self) -> None:
-        """Begin no other request while the client does not read the responses to those before."""
+        """Begin no further request while the client does not read the previous responses."""
         super().pause_writing()
-        self._settle()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         """Resume sending, and reading."""
         super().resume_writing()
-        self._settle()
+        self._update_reading()
 
     def _should_upgrade(self) -> bool:
-        """Return whether to become a WebSocket; a request with a body does not, as nobody would read it."""
+        """Return whether to become a WebSocket; a request with a body does not, since the body would stay unread."""
         body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
         return super()._should_upgrade() and not body
 
@@ -278,14 +279,14 @@ class SlicedHttpProtocol(_Sliced, SheddingHttpProtocol):
         return self._reads() and not self.pipeline
 
     def _reads(self) -> bool:
-        # The body of a request is read even then: its client may read nothing before it has sent everything.
-        return not (self.flow.read_paused or self._resting or (self.flow.write_paused and self.awaiting))
+        # Bodies are read even while writing is paused: the client may send its complete body before it reads.
+        return not (self.flow.read_paused or self._rate_limited or (self.flow.write_paused and self.awaits_head))
 
-    def _settle(self) -> None:
+    def _update_reading(self) -> None:
         self._stopped = bool(self._backlog) or not self._reads()
         if not self._stopped:
             self.transport.resume_reading()  # even while requests wait: their client may close
             return
         self.transport.pause_reading()
         if self._backlog and self._is_free():
-            self._ask()
+            self._queue_turn()

@@ -1,12 +1,12 @@
-"""Encrypted connections that close in time.
+"""TLS contexts, and encrypted connections with a close timeout.
 
-To close one properly, both ends say goodbye. The event loop waits 30 s for a client to, and takes apart and drops what
-it sends meanwhile: gigabytes, if the client would rather send. Here it gets a second, after all has gone out to it.
+Both ends close a TLS connection with a message. The event loop waits 30 s for the client's message, and decrypts and
+drops whatever the client sends meanwhile, possibly gigabytes. With `with_close_timeout` the client has one second after
+all data are sent.
 
-TLS: certificate, key and client authorities are read before anything listens, and again on SIGHUP.
-
-OpenSSL can add certificates to a context and cannot remove any. So each reading makes a new context, which also has new
-keys for session tickets: a client cannot resume a session that the removed authority allowed.
+Certificate, key and client certificate authorities are read before the server listens, and again on SIGHUP. OpenSSL can
+add certificates to a context but not remove them. Therefore each reload makes a new context. It also has new keys for
+session tickets, so a client is unable to resume a session that a removed authority allowed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from anytime_service.settings import Settings
 
 __all__ = [
     "TLSContext",
-    "closing_in_time",
-    "read_again",
+    "reload_certificates",
     "tls_context",
+    "with_close_timeout",
 ]
 
-GOODBYE_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 MAX_WAITS = 30
+"""Number of close timeouts that may pass while data are still being sent."""
 
 
-class _InTime:
-    """A transport that is cut off when its client does not see to its end; everything else is the transport's own."""
+class _CloseTimeout:
+    """Wrapper of a transport that aborts the connection if the client does not close it in time."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -41,17 +42,17 @@ class _InTime:
         self.is_closing = transport.is_closing
 
     def close(self) -> None:
-        """Close, in time."""
+        """Close, and abort after the timeout."""
         self._transport.close()
         if not self._waits:
             self._wait()
 
     def _wait(self) -> None:
         self._waits += 1
-        self._loop.call_later(GOODBYE_S, self._cut)
+        self._loop.call_later(CLOSE_TIMEOUT_S, self._cut)
 
     def _cut(self) -> None:
-        if self._transport.get_write_buffer_size() and self._waits < MAX_WAITS:  # it is still being told something
+        if self._transport.get_write_buffer_size() and self._waits < MAX_WAITS:  # data are still being sent
             self._wait()
         else:
             self._transport.abort()
@@ -60,30 +61,30 @@ class _InTime:
         return getattr(self._transport, name)
 
 
-def closing_in_time(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> asyncio.Transport:
-    """Give a transport back as one that closes in time, if it is encrypted; as it is, if it is not."""
+def with_close_timeout(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> asyncio.Transport:
+    """Return an encrypted transport wrapped with a close timeout; return any other transport unchanged."""
     if transport.get_extra_info("sslcontext") is None:
         return transport
-    return cast(asyncio.Transport, _InTime(transport, loop))
+    return cast(asyncio.Transport, _CloseTimeout(transport, loop))
 
 
 class TLSContext(ssl.SSLContext):
-    """The context that a listening socket keeps: each connection uses `current` as it is when it is accepted."""
+    """Context of a listening socket; each connection uses `current` at the time when it is accepted."""
 
     current: ssl.SSLContext
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Begin a handshake, as asyncio does for each connection."""
+        """Begin a handshake; asyncio calls this for each connection."""
         return self.current.wrap_bio(*args, **options)
 
 
 def tls_context(settings: Settings) -> TLSContext | None:
-    """Make the context for encrypted connections; None if no certificate is set.
+    """Return the context for encrypted connections; None if no certificate is set.
 
     Raises
     ------
     CertificateError
-        A file is missing or cannot be read, or certificate and key do not fit.
+        A file is missing, unreadable or invalid, or certificate and key do not match.
     """
     if settings.ssl_certfile is None:
         for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
@@ -91,12 +92,12 @@ def tls_context(settings: Settings) -> TLSContext | None:
                 raise CertificateError(f"ANYTIME_{name.upper()} is set without ANYTIME_SSL_CERTFILE; set both")
         return None
     context = TLSContext(ssl.PROTOCOL_TLS_SERVER)
-    read_again(context, settings)
+    reload_certificates(context, settings)
     return context
 
 
-def read_again(context: TLSContext, settings: Settings) -> None:
-    """Read the files for new connections; raises as `tls_context` does, and then nothing changes."""
+def reload_certificates(context: TLSContext, settings: Settings) -> None:
+    """Reload the files for new connections; raises as `tls_context`, and an error changes nothing."""
     if settings.ssl_certfile is not None:
         current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load(current, settings.ssl_certfile, settings)
@@ -110,20 +111,22 @@ def _load(context: ssl.SSLContext, certificate: Path, settings: Settings) -> Non
     for name, path in (("ssl_certfile", certificate), ("ssl_keyfile", key), ("ssl_ca_certs", authorities)):
         _check_file(name, path)
     try:
-        # Without a password of ours OpenSSL would ask for one at the terminal.
+        # Without a password callback OpenSSL would prompt at the terminal.
         context.load_cert_chain(certificate, key, lambda: password.get_secret_value() if password else "")
     except (ssl.SSLError, ValueError) as error:
-        pair = f"{str(certificate)!r} and {str(key)!r} are" if key else f"{str(certificate)!r} alone is"
+        pair = f"{str(certificate)!r} and {str(key)!r}" if key else f"{str(certificate)!r} alone"
         raise CertificateError(
-            f"ANYTIME_SSL_CERTFILE: {pair} no certificate with its key: {_reason(error)}; expected PEM, a pair that "
-            "fits, in one file or with ANYTIME_SSL_KEYFILE, and ANYTIME_SSL_KEYFILE_PASSWORD where the key is encrypted"
+            f"ANYTIME_SSL_CERTFILE: cannot load a certificate and its key from {pair}: {_reason(error)}; expected a "
+            "matching pair in PEM format, in one file or with ANYTIME_SSL_KEYFILE, and ANYTIME_SSL_KEYFILE_PASSWORD if "
+            "the key is encrypted"
         ) from None
     if authorities is not None:
         try:
             context.load_verify_locations(authorities)
         except ssl.SSLError as error:
             raise CertificateError(
-                f"ANYTIME_SSL_CA_CERTS: {str(authorities)!r} has no certificates: {_reason(error)}"
+                f"ANYTIME_SSL_CA_CERTS: cannot load certificates from {str(authorities)!r}: {_reason(error)}; "
+                "expected PEM"
             ) from None
 
 
@@ -133,7 +136,7 @@ def _check_file(name: str, path: Path | None) -> None:
             path.read_bytes()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise CertificateError(f"ANYTIME_{name.upper()}: {str(path)!r} cannot be read: {reason}") from None
+            raise CertificateError(f"ANYTIME_{name.upper()}: cannot read {str(path)!r}: {reason}") from None
 
 
 def _reason(error: Exception) -> str:

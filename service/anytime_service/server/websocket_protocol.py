@@ -1,6 +1,6 @@
-"""Handshakes of WebSockets that are refused before the application has its say: also by problem details.
+"""uvicorn's protocol for WebSockets with limits, and problem details for refused handshakes.
 
-uvicorn's protocol for WebSockets within limits: of what is held of a message, and of what is not taken.
+The limits apply to the stored part of an incomplete message, and to data that a client does not read.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ __all__ = [
     "Handshakes",
 ]
 
-_BEGINNING = "failed to open a websocket connection: "
-_NOWHERE = "there is no WebSocket at this path; open /stream, or see /docs for what there is"
+_PREFIX = "failed to open a websocket connection: "
+_NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
 
 
 class Handshakes(ServerProtocol):
-    """The library's protocol, whose refusals say in one line what is wrong."""
+    """The library's protocol, with problem details of one line in refusals."""
 
     def reject(self, status: Any, text: str) -> Response:
-        """Refuse; a connection that the application closes unopened is one to a path that has no WebSocket."""
+        """Return the refusal of a handshake; 403 without a text means that the path has no WebSocket."""
         status = HTTPStatus.NOT_FOUND if status == HTTPStatus.FORBIDDEN and not text else HTTPStatus(status)
         response = super().reject(status, text)
         detail = " ".join(text.split())
-        if detail.lower().startswith(_BEGINNING):
-            detail = detail[len(_BEGINNING) :]
-        problem = Problem("about:blank", status.phrase, status.value, detail[:1].lower() + detail[1:] or _NOWHERE)
+        if detail.lower().startswith(_PREFIX):
+            detail = detail[len(_PREFIX) :]
+        problem = Problem("about:blank", status.phrase, status.value, detail[:1].lower() + detail[1:] or _NOT_FOUND)
         body = msgspec.json.encode(problem)
         for name, value in (("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body)))):
             del response.headers[name]
@@ -46,48 +46,48 @@ class Handshakes(ServerProtocol):
 
 
 TRY_AGAIN_LATER = 1013
-"""Code with which a connection is closed for want of memory."""
+"""Close code for a connection that exceeds the memory budget."""
 
 MAX_REASON = 120
-"""Bytes of a reason, which a frame that closes has room for."""
+"""Largest size in bytes of a reason in a close frame."""
 
 
 class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets; a message that has not come to its end counts as held.
+    """uvicorn's protocol for WebSockets, with incomplete messages counted in the memory budget.
 
     Parameters
     ----------
-    shared : what all connections of the server share.
+    shared : shared state of the server's connections.
 
     Attributes
     ----------
-    held : counts the bytes of a message that is not complete.
-    partial : how many they are.
-    aside : frames so far that were no whole message: pieces of one, pings and pongs.
+    held : memory budget that counts the bytes of an incomplete message.
+    partial : number of these bytes.
+    extra_frames : number of received frames that are not complete messages: fragments, pings and pongs.
     """
 
     def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.shared = shared
         self.held = shared.held
-        self.aside = 0
+        self.extra_frames = 0
         self.partial = 0
-        self._whole = bytearray()
+        self._assembled = bytearray()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
-        self.shared.left(self)
-        self._hold(0)
+        self.shared.closed(self)
+        self._count_partial(0)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has been read."""
+        """Parse received bytes."""
         super().data_received(data)
         partial = len(self.conn.reader.buffer)
-        if self.frames:  # of a message in pieces the first, until the second comes
-            partial += max(len(self.frames[0]), len(self._whole))
+        if self.frames:  # the first fragment of a message, until the second arrives
+            partial += max(len(self.frames[0]), len(self._assembled))
         if partial != self.partial:
-            self._hold(partial)
+            self._count_partial(partial)
 
     def pause_writing(self) -> None:
         """Wait for the client to read what was sent."""
@@ -96,38 +96,38 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def resume_writing(self) -> None:
         """Resume sending."""
-        self.shared.flows(self)
+        self.shared.resumed(self)
         super().resume_writing()
 
     def handle_cont(self, event: Frame) -> None:
-        """Put a message together in one place: in a list, pieces of a byte would take fifty times their size."""
-        self.aside += 1
-        self._whole = self._whole or bytearray(self.frames[0])
-        self._whole += event.data
+        """Assemble the fragments in one buffer; in a list, fragments of one byte would use fifty times their size."""
+        self.extra_frames += 1
+        self._assembled = self._assembled or bytearray(self.frames[0])
+        self._assembled += event.data
         if event.fin:
-            self.frames = [bytes(self._whole)]
-            self._whole = bytearray()
+            self.frames = [bytes(self._assembled)]
+            self._assembled = bytearray()
             self.send_receive_event_to_app()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless the client does not take the answers to those before."""
-        self.aside += 1
+        """Answer a ping, unless the client does not read the previous pongs."""
+        self.extra_frames += 1
         if self.writable.is_set():
             super().handle_ping()
         else:
             self.conn.data_to_send()
 
     def handle_pong(self, event: Frame) -> None:
-        """Take the answer to a ping."""
-        self.aside += 1
+        """Receive the answer to a ping."""
+        self.extra_frames += 1
         super().handle_pong(event)
 
-    def overdue(self) -> None:
-        """Take no more; nothing of a WebSocket is waited for here."""
+    def timed_out(self) -> None:
+        """Close; a WebSocket has no timeout of its own here."""
         self.cut()
 
     def refuse(self, error: Exception) -> None:
-        """Tell why nothing is served here, and close."""
+        """Send the error as the reason of the close frame, and close."""
         if not (self.close_sent or self.transport.is_closing()):
             self.conn.fail(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -138,7 +138,7 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
         """Close at once."""
         self.transport.abort()
 
-    def _hold(self, partial: int) -> None:
+    def _count_partial(self, partial: int) -> None:
         more = partial - self.partial
         try:
             if more > 0:

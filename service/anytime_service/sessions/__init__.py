@@ -1,1 +1,1 @@
-"""Sessions: groups collected over several requests, and the predictions that wait for them."""
+"""Sessions: groups that arrive in several requests, and the predictions that wait for them."""

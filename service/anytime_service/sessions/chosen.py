@@ -1,4 +1,4 @@
-"""The store of sessions that an operator has chosen."""
+"""Factory of the configured session store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["chosen_store"]
 
 
 def chosen_store(handler: PredictionService) -> SessionStore:
-    """Make the store that the settings name, and have it measured.
+    """Return the session store that the settings name, and register its metrics.
 
     Raises
     ------
     AnytimeError
-        What it needs is not installed, or its address has parameters that cannot be.
+        A required package is not installed, or a parameter of the store's URL is invalid.
     """
     settings = handler.settings
     store: SessionStore
@@ -32,12 +32,13 @@ def chosen_store(handler: PredictionService) -> SessionStore:
 
 def _redis(handler: PredictionService) -> SessionStore:
     try:
-        from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an extra: most need none)
+        from anytime_service.sessions.redis import RedisSessions  # noqa: PLC0415  (an optional dependency)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise AnytimeError(
-            "ANYTIME_SESSION_STORE names a Redis, for which redis is needed; pip install 'anytime-linear[redis]'"
+            "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
+            "pip install 'anytime-linear[redis]'"
         ) from error
     from anytime_service.sessions.kept_models import ModelVersions  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Models that sessions of a shared store were begun with, by name and version: no session is answered by another."""
+"""Model versions for the sessions of a shared store: a session is answered by the version that it began with."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from anytime_service.sessions.packing import Bounds
 __all__ = ["MAX_KEPT", "ModelVersions"]
 
 MAX_KEPT = 8
-"""Models kept though they are served no more; the one whose sessions were used last goes last."""
+"""Number of retained versions that are no longer served; the least recently used one is removed first."""
 
 
 class ModelVersions:
-    """The models that are served, and those of before a reload for as long as their sessions are used here.
+    """The served models, and versions from before a reload for as long as this replica uses their sessions.
 
     Parameters
     ----------
-    registry : tells what is served now.
-    keep_s : how long after the last use of its sessions a model is kept.
-    max_rows : most rows that a session may have.
+    registry : returns the registry of the models that are served now.
+    keep_s : time after the last use of its sessions for which a version is retained.
+    max_rows : largest number of rows of a session.
 
     Attributes
     ----------
-    bounds : what sessions of the models can have at most.
+    bounds : largest possible sizes of sessions of the models.
     """
 
     def __init__(self, registry: Callable[[], ModelRegistry], keep_s: float, max_rows: int) -> None:
@@ -40,16 +40,16 @@ class ModelVersions:
         self.bounds = self._bounded()
 
     def __len__(self) -> int:
-        """Tell how many are kept though they are served no more."""
+        """Return the number of retained versions that are no longer served."""
         return len(self._kept)
 
     def find(self, name: str, version: str) -> Model:
-        """Find a model in one version.
+        """Return a model in one version.
 
         Raises
         ------
         MissingVersionError
-            It is not here.
+            This replica does not have the version.
         """
         self.notice()
         found = _found(self._seen, name, version)
@@ -57,15 +57,15 @@ class ModelVersions:
             return found
         if (name, version) not in self._kept:
             raise MissingVersionError(
-                f"the session was begun with model {name[:200]!r} in version {version[:40]!r}, which this replica has "
-                "not; ask another replica, load that version here too, or begin another session"
+                f"the session began with model {name[:200]!r} in version {version[:40]!r}, which this replica does not "
+                "have; use another replica, load that version here too, or begin a new session"
             )
         model, _ = self._kept.pop((name, version))
         self._kept[name, version] = model, now_ms()
         return model
 
     def notice(self) -> None:
-        """See whether other models are served, and forget those that no session uses any more."""
+        """Update the versions after a reload, and remove those that no session has used for `keep_s`."""
         here, now = self._registry(), now_ms()
         if here is not self._seen:
             for model in (model for versions in self._seen.models.values() for model in versions):

@@ -1,4 +1,4 @@
-"""Sessions kept in this process: bounded, expiring, and remembered after their end so that they stay ended."""
+"""Sessions in the memory of this process: bounded and expiring; the ids of ended sessions are remembered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.memory import Account, Held
-from anytime_service.sessions.store import Session, Took, checked_groups, gone, unknown
+from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.sessions.store import AcceptedGroups, Session, checked_groups, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
 
 REMEMBERED = 10_000
-"""Ended sessions whose ids are remembered: 150 bytes each, so that what is held has its level after minutes."""
+"""Number of ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes."""
 
 
 @dataclass(eq=False)
@@ -30,38 +30,39 @@ class MemorySession(Session):
 
     Attributes
     ----------
-    used_ms : when it was last used.
-    account : counts the session and the bytes of its values: that of the key that began it, whichever key posts them.
+    used_ms : time of the last use.
+    account : account of the key that began the session; it counts the session and the bytes of its values, also when
+        another key posts them.
     """
 
     account: Account = field(kw_only=True)
     used_ms: float = 0.0
 
-    async def take(self, values: Mapping[str, Any]) -> Took:
-        """Take groups, see `OpenSession.take`; never waits."""
+    async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
+        """Add groups, see `OpenSession.add_groups`; never waits."""
         arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
         self.account.check(self.more_bytes(arrays), "groups")
         self.put(arrays)
         self.account.bytes += self.prediction.nbytes - before
-        return Took(self.prediction.prefix, self.prediction.replaced)
+        return AcceptedGroups(self.prediction.prefix, self.prediction.replaced)
 
 
 class MemorySessions:
-    """Sessions by id, see `SessionStore`; nothing here waits.
+    """Session store in memory, see `SessionStore`; no method waits.
 
     Parameters
     ----------
-    most : sessions there may be at once.
-    ttl_s : how long after its last use a session is kept.
-    held : counts the bytes of their values; None for a count of their own, without a limit.
+    limit : largest number of sessions.
+    ttl_s : time after its last use at which a session expires, in seconds.
+    held : memory budget that counts the bytes of the values; None for a separate count without a limit.
     """
 
     kind: Literal["memory", "redis"] = "memory"
     trouble = None
 
-    def __init__(self, most: int, ttl_s: float, held: Held | None = None) -> None:
-        self.most = most
-        self._nobody = Account(Held(sys.maxsize) if held is None else held)
+    def __init__(self, limit: int, ttl_s: float, held: MemoryBudget | None = None) -> None:
+        self.limit = limit
+        self._no_account = Account(MemoryBudget(sys.maxsize) if held is None else held)
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -71,10 +72,10 @@ class MemorySessions:
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Do nothing: the sweep begins with the first session."""
+        """Do nothing: the first session starts the sweep."""
 
     async def close(self) -> None:
-        """End what runs beside."""
+        """Stop the sweep."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -82,11 +83,11 @@ class MemorySessions:
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`."""
         self._expire()
-        account = account or self._nobody
-        if account.has_share(account.sessions, self.most):
-            raise account.over_share(account.sessions, self.most, "sessions")
-        if len(self._sessions) >= self.most:
-            raise OverloadedError(f"there are {len(self._sessions)} sessions; delete those that are done with")
+        account = account or self._no_account
+        if account.share_exhausted(account.sessions, self.limit):
+            raise account.share_error(account.sessions, self.limit, "sessions")
+        if len(self._sessions) >= self.limit:
+            raise OverloadedError(f"there are {len(self._sessions)} sessions, the limit; delete unused sessions")
         session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
         self._sessions[session.id] = session
         account.sessions += 1
@@ -94,7 +95,7 @@ class MemorySessions:
         return session.id
 
     async def get(self, name: str) -> MemorySession:
-        """Find a session, which counts as using it; raises GoneSessionError or UnknownSessionError."""
+        """Return a session, which counts as a use of it; raises GoneSessionError or UnknownSessionError."""
         return self._get(name)
 
     @asynccontextmanager
@@ -104,11 +105,11 @@ class MemorySessions:
         due_ms: float | None = None,  # noqa: ARG002
         account: Account | None = None,  # noqa: ARG002
     ) -> AsyncIterator[Session]:
-        """Find a session; raises as `get`. It is at hand, and stays for as long as somebody waits."""
+        """Yield a session, which does not expire while a prediction waits for it; raises as `get`."""
         yield self._get(name)
 
     async def delete(self, name: str) -> None:
-        """End a session; those who wait are answered from what is there. Raises as `get`."""
+        """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
         self._end(self._get(name))
 
     def _get(self, name: str) -> MemorySession:
@@ -144,7 +145,7 @@ class MemorySessions:
         session.end()
 
     def _wake_later(self) -> None:
-        """Sweep again as long as there are sessions, so that idle ones give their memory back."""
+        """Schedule a sweep while there are sessions, so that idle ones free their memory."""
         if self._sweep is None and self._sessions:
             self._sweep = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._wake)
 

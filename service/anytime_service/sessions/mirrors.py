@@ -1,9 +1,10 @@
-"""Sessions of a shared store as they are followed here, for as long as somebody here waits for one.
+"""Mirrors of sessions in a shared store, for as long as predictions of this replica wait for them.
 
-A mirror begins before its session is read. Messages that come meanwhile are held, and what the reading has already is
-passed over by its revision: nothing is missed, nothing taken twice, in whichever order reading and messages come. A
-revision that is skipped, and a time without messages, have the session read again. A reading that began after a message
-was received has the revision of that message or a later one, so a message beyond it is false and is dropped.
+A mirror begins before its session is read. Messages that arrive meanwhile are stored. Messages that the snapshot
+already contains are skipped by their revision. So every group is applied exactly once, in whichever order the snapshot
+and the messages arrive. After a skipped revision, or a time without messages, the session is read again. A snapshot
+that was requested after a message was received has at least the revision of that message, so a message with a higher
+revision is false and is dropped.
 """
 
 from __future__ import annotations
@@ -19,56 +20,56 @@ from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import DamagedSessionError, OverloadedError
-from anytime_service.limits.memory import Held
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
 from anytime_service.sessions.store import Session, gone
 
 __all__ = ["BEHIND", "LOST", "MAX_HELD", "Mirror", "Mirrors", "prediction_of"]
 
 MAX_HELD = 64
-"""Messages about one session that are held while it is read; with more it is read again."""
+"""Messages that are stored while a session is read; with more of them the session is read again."""
 
-BEHIND = "the session store could not be reached for a while; groups posted meanwhile may not be in this answer"
-LOST = "the session store has lost this session; groups posted last may not be in this answer"
+BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
+LOST = "the session store has lost this session; the latest groups may be missing in this answer"
 
 _log = logging.getLogger("anytime_service")
 
 
 @dataclass(eq=False, kw_only=True)
 class _Mirrored(Session):
-    """A session that says when somebody has left it."""
+    """A session that reports when a prediction leaves it."""
 
-    left: Callable[[str], None]
+    on_leave: Callable[[str], None]
 
     def leave(self, live: ActivePrediction) -> None:
-        """Forget a prediction."""
+        """Remove a prediction."""
         super().leave(live)
-        self.left(self.id)
+        self.on_leave(self.id)
 
 
 class Mirror:
-    """One session as it is followed here.
+    """Mirror of one session.
 
     Parameters
     ----------
-    again : called with its name when it has to be read again.
-    left : called with its name when somebody has left it.
-    account : counts the bytes of its values, and of messages that are held, for as long as it is followed.
-    bounds : returns what a session can have at most.
+    reread : called with the name of the session when it must be read again.
+    on_leave : called with the name of the session when a prediction leaves it.
+    account : memory budget that counts the bytes of the values and of pending messages while the mirror exists.
+    bounds : returns the largest sizes of a session.
 
     Attributes
     ----------
-    session : None until it has been read.
-    readers : how many are reading it, for somebody who will wait.
-    behind : whether messages may have been missed.
+    session : the session; None until it is read.
+    readers : number of readers, each for a prediction that will wait.
+    behind : whether messages may have been lost.
     """
 
     def __init__(
         self,
         name: str,
-        again: Callable[[str], None],
-        left: Callable[[str], None],
-        account: Held,
+        reread: Callable[[str], None],
+        on_leave: Callable[[str], None],
+        account: MemoryBudget,
         bounds: Callable[[], Bounds],
         *,
         behind: bool,
@@ -77,41 +78,42 @@ class Mirror:
         self.session: Session | None = None
         self.readers = 0
         self.behind = behind
-        self._again = again
-        self._left = left
+        self._reread = reread
+        self._on_leave = on_leave
         self._account = account
         self._bounds = bounds
         self._counted = 0
         self._followed = True
         self._ended = False
         self._revision = 0
-        self._held: dict[int, Message] = {}
+        self._pending: dict[int, Message] = {}
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits, or is about to."""
+        """Return whether no prediction waits and no reader is active."""
         return not self.readers and (self.session is None or not self.session.waiting)
 
     @property
     def newest(self) -> int:
-        """The latest revision among the messages that are held, 0 without any."""
-        return max(self._held, default=0)
+        """Return the latest revision of the pending messages, 0 without any."""
+        return max(self._pending, default=0)
 
-    def show(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
-        """Take what has been read.
+    def apply(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
+        """Apply a snapshot and return the session.
 
         Parameters
         ----------
-        newest : `newest` when the reading began; messages up to it that the reading does not confirm are dropped.
+        newest : value of the property `newest` when the snapshot was requested; pending messages up to this revision
+            that the snapshot does not contain are dropped.
 
         Raises
         ------
         DamagedSessionError
-            It cannot be used; the mirror stays as it was.
+            The snapshot is invalid; the mirror is unchanged.
         GoneSessionError
-            The session has ended since.
+            The session has ended meanwhile.
         OverloadedError
-            There is no room for its values.
+            The values exceed the memory budget.
         """
         if self._ended:
             raise gone()
@@ -119,138 +121,141 @@ class Mirror:
             if self.session is None:
                 prediction = prediction_of(self.name, snapshot, model, self._bounds().rows)
                 self._account.check(prediction.nbytes)
-                self.session = _Mirrored(self.name, prediction, left=self._left)
+                self.session = _Mirrored(self.name, prediction, on_leave=self._on_leave)
                 self._revision = snapshot.revision
                 self.mark(behind=self.behind)
             elif snapshot.revision > self._revision:
-                self._move_on(self.session, snapshot)
-            for revision in [each for each in self._held if snapshot.revision < each <= newest]:
-                del self._held[revision]
+                self._apply_newer(self.session, snapshot)
+            for revision in [each for each in self._pending if snapshot.revision < each <= newest]:
+                del self._pending[revision]
                 _log.warning("dropped a false message about session %r: revision %d", self.name[:64], revision)
-            self._catch_up(self.session)
+            self._apply_pending(self.session)
             return self.session
         finally:
             self._count()
 
-    def hear(self, message: Message) -> None:
-        """Take groups, or hold them until what came before is here; raises DamagedSessionError or OverloadedError."""
-        if self.session is None or message.revision > self._revision + 1:  # it has to wait for a reading
+    def receive(self, message: Message) -> None:
+        """Apply a message, or store it until the revisions before it are known.
+
+        Raises DamagedSessionError or OverloadedError.
+        """
+        if self.session is None or message.revision > self._revision + 1:  # it waits for a snapshot
             size = sum(map(len, message.groups.values()))
-            if len(self._held) >= MAX_HELD or not self._account.fits(size):
-                self._held.clear()
+            if len(self._pending) >= MAX_HELD or not self._account.fits(size):
+                self._pending.clear()
                 self._count()
-                self._again(self.name)
+                self._reread(self.name)
                 return
-        self._held[message.revision] = message
+        self._pending[message.revision] = message
         try:
             if self.session is not None:
-                self._catch_up(self.session)
+                self._apply_pending(self.session)
         finally:
             self._count()
 
     def mark(self, *, behind: bool) -> None:
-        """Say whether messages may have been missed."""
+        """Set whether messages may have been lost."""
         self.behind = behind
         if self.session is not None:
             self.session.note = BEHIND if behind else None
 
     def end(self, note: str | None = None) -> None:
-        """Answer those who wait: nothing more will come."""
+        """Answer the waiting predictions: no more groups will arrive."""
         self._ended = True
         if self.session is not None:
             self.session.note = note or self.session.note
             self.session.end()
 
     def fail(self, error: Exception) -> None:
-        """Tell those who wait why there is no answer."""
+        """Send the error to the waiting predictions."""
         if self.session is not None:
             self.session.fail(error)
 
-    def let_go(self) -> None:
-        """Count nothing more: nobody waits."""
+    def release(self) -> None:
+        """Release the bytes from the memory budget: no prediction waits."""
         self._followed = False
         self._count()
 
-    def _move_on(self, session: Session, snapshot: Snapshot) -> None:
-        """Take what has come since."""
-        newer = {name: kept for name, kept in snapshot.groups.items() if kept.revision > self._revision}
-        contents = {name: kept.content for name, kept in newer.items()}
+    def _apply_newer(self, session: Session, snapshot: Snapshot) -> None:
+        """Apply the groups of a snapshot that are newer than the mirror."""
+        newer = {name: stored for name, stored in snapshot.groups.items() if stored.revision > self._revision}
+        contents = {name: stored.content for name, stored in newer.items()}
         arrays = unpacked(self.name, session.prediction, contents, self._bounds().rows)
-        self._check_room(session, arrays)
-        session.prediction.replaced.update((name, None) for name, kept in newer.items() if kept.again)
+        self._check_memory(session, arrays)
+        session.prediction.replaced.update((name, None) for name, stored in newer.items() if stored.again)
         self._revision = snapshot.revision
         session.put(arrays)
 
-    def _catch_up(self, session: Session) -> None:
-        """Take what is held and follows; what has been skipped has to be read."""
-        for revision in [revision for revision in self._held if revision <= self._revision]:
-            del self._held[revision]
-        while (message := self._held.pop(self._revision + 1, None)) is not None:
+    def _apply_pending(self, session: Session) -> None:
+        """Apply pending messages in order; request a reading if a revision is missing."""
+        for revision in [revision for revision in self._pending if revision <= self._revision]:
+            del self._pending[revision]
+        while (message := self._pending.pop(self._revision + 1, None)) is not None:
             arrays = unpacked(self.name, session.prediction, message.groups, self._bounds().rows)
-            self._check_room(session, arrays)
+            self._check_memory(session, arrays)
             self._revision = message.revision
-            self.mark(behind=False)  # it follows what is here, so nothing was missed
+            self.mark(behind=False)  # the revisions are consecutive, so no message was lost
             session.put(arrays)
-        if self._held:
-            self._again(self.name)
+        if self._pending:
+            self._reread(self.name)
 
-    def _check_room(self, session: Session, arrays: Mapping[str, Float]) -> None:
-        """Raise OverloadedError where there is no room for groups."""
+    def _check_memory(self, session: Session, arrays: Mapping[str, Float]) -> None:
+        """Raise OverloadedError if groups exceed the memory budget."""
         self._count()
         self._account.check(session.more_bytes(arrays))
 
     def _count(self) -> None:
-        """Account for what is here."""
-        held = 0
+        """Update the bytes in the memory budget."""
+        size = 0
         if self._followed:
-            held = sum(len(each) for message in self._held.values() for each in message.groups.values())
-            held += 0 if self.session is None else self.session.prediction.nbytes
-        self._account.bytes += held - self._counted
-        self._counted = held
+            size = sum(len(each) for message in self._pending.values() for each in message.groups.values())
+            size += 0 if self.session is None else self.session.prediction.nbytes
+        self._account.bytes += size - self._counted
+        self._counted = size
 
 
 class Mirrors:
-    """Every session that is followed here.
+    """All mirrors of this replica.
 
     Parameters
     ----------
-    again : called with the name of a session that has to be read again; it may be told more than once.
-    bounds : returns what a session can have at most.
-    account : counts the bytes of their values; None for a count of their own, without a limit.
-    report : logs damage.
+    reread : called with the name of a session that must be read again, possibly more than once.
+    bounds : returns the largest sizes of a session.
+    account : memory budget that counts the bytes of the values; None for a separate count without a limit.
+    report : logs damaged data.
     """
 
     def __init__(
         self,
-        again: Callable[[str], None],
+        reread: Callable[[str], None],
         bounds: Callable[[], Bounds],
-        account: Held | None = None,
+        account: MemoryBudget | None = None,
         report: Callable[[DamagedSessionError], None] = lambda error: _log.warning("%s", error),
     ) -> None:
-        self._again = again
+        self._reread = reread
         self._bounds = bounds
         self._report = report
-        self._account = Held(sys.maxsize) if account is None else account
+        self._account = MemoryBudget(sys.maxsize) if account is None else account
         self._all: dict[str, Mirror] = {}
-        self._hearing = False
+        self._subscribed = False
 
     def __len__(self) -> int:
         return len(self._all)
 
     def find(self, name: str) -> Mirror | None:
-        """Find the mirror of a session that is followed."""
+        """Return the mirror of a session; None if there is no mirror."""
         return self._all.get(name)
 
     @contextmanager
-    def followed(self, name: str, account: Held | None = None) -> Iterator[Mirror]:
-        """Follow a session: during the block, and after it for as long as somebody waits.
+    def followed(self, name: str, account: MemoryBudget | None = None) -> Iterator[Mirror]:
+        """Yield the mirror of a session, which exists during the block and for as long as a prediction waits.
 
-        `account` counts its bytes, if nobody follows it yet.
+        `account` counts the bytes of a new mirror.
         """
         mirror = self._all.get(name)
         if mirror is None:
             mirror = self._all[name] = Mirror(
-                name, self._again, self._drop_idle, account or self._account, self._bounds, behind=not self._hearing
+                name, self._reread, self._drop_idle, account or self._account, self._bounds, behind=not self._subscribed
             )
         mirror.readers += 1
         try:
@@ -259,16 +264,16 @@ class Mirrors:
             mirror.readers -= 1
             self._drop_idle(name)
 
-    def hear(self, content: bytes) -> None:
-        """Pass a message on; if it is damaged, only the predictions that wait for its session fail."""
+    def receive(self, content: bytes) -> None:
+        """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
         mirror: Mirror | None = None
         try:
             mirror = self._all.get(read_address(content))
             if mirror is None:
-                return  # all predictions that waited have been answered
+                return  # all waiting predictions have been answered
             message = read_message(content, self._bounds())
             if message.revision:
-                mirror.hear(message)
+                mirror.receive(message)
             else:
                 mirror.end()
         except (DamagedSessionError, OverloadedError) as error:
@@ -277,12 +282,12 @@ class Mirrors:
             if mirror is not None:
                 mirror.fail(error)
 
-    def mark_all(self, *, hearing: bool) -> None:
-        """Say that messages come, upon which every session has to be read again, or that they do not."""
-        self._hearing = hearing
+    def mark_all(self, *, subscribed: bool) -> None:
+        """Set whether the subscription exists: if so, read all sessions again, else mark them as behind."""
+        self._subscribed = subscribed
         for mirror in tuple(self._all.values()):
-            if hearing:
-                self._again(mirror.name)
+            if subscribed:
+                self._reread(mirror.name)
             else:
                 mirror.mark(behind=True)
 
@@ -290,14 +295,14 @@ class Mirrors:
         mirror = self._all.get(name)
         if mirror is not None and mirror.idle:
             del self._all[name]
-            mirror.let_go()
+            mirror.release()
 
 
 def prediction_of(name: str, snapshot: Snapshot, model: Model, max_rows: int) -> Prediction:
-    """Make a prediction of what has been read of a session; raises DamagedSessionError."""
+    """Return the prediction with the groups of a snapshot; raises DamagedSessionError."""
     prediction = Prediction(model, snapshot.rows)
-    arrays = unpacked(name, prediction, {group: kept.content for group, kept in snapshot.groups.items()}, max_rows)
+    arrays = unpacked(name, prediction, {group: stored.content for group, stored in snapshot.groups.items()}, max_rows)
     for group, array in arrays.items():
         prediction.take(group, array)
-    prediction.replaced.update((group, None) for group, kept in snapshot.groups.items() if kept.again)
+    prediction.replaced.update((group, None) for group, stored in snapshot.groups.items() if stored.again)
     return prediction

@@ -1,7 +1,7 @@
-"""Sessions as Redis stores them: little-endian numbers with a checksum, and no code.
+"""Format of sessions in Redis: little-endian numbers with a checksum, never code.
 
-Other programs may write to the same Redis. So everything read from it is checked like what a client sends: sizes,
-names, numbers of rows, revisions and values. Damage is an error of that session, never a number in an answer.
+Other programs may write to the same Redis server. Therefore all data read from it are validated like data of clients:
+sizes, names, numbers of rows, revisions and values. Damaged data are an error of the session and never reach an answer.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ from anytime_service.errors import DamagedSessionError
 from anytime_service.sessions.scripts import FORMAT
 
 __all__ = [
-    "About",
     "Bounds",
-    "Kept",
     "Message",
+    "SessionInfo",
     "Snapshot",
+    "StoredGroup",
     "damaged",
     "packed",
     "pieces",
-    "read_about",
     "read_address",
+    "read_info",
     "read_message",
     "read_rows",
     "read_snapshot",
     "unpacked",
 ]
 
-_HEAD = struct.Struct("<II")  # checksum and rows of what is packed; revision and whether it came again of what is kept
+_HEAD = struct.Struct(
+    "<II"
+)  # packed values: checksum and rows; stored groups: revision and whether the group was sent again
 _LENGTH = struct.Struct("<I")
 _GROUP = b"g:"
-_WHOLE = re.compile(rb"[0-9]{1,15}")
+_DIGITS = re.compile(rb"[0-9]{1,15}")
 _MAX_REVISION = 2**32 - 1
 _FIELDS = 6
-"""Fields of a session that are no group, at most."""
+"""Largest number of fields of a session that are not groups."""
 
 
 class Bounds(NamedTuple):
-    """What a session can have at most: rows, fields of its hash, and bytes of all fields."""
+    """Largest sizes of a session: rows, fields of its hash, and bytes of all fields."""
 
     rows: int
     fields: int
@@ -66,16 +68,16 @@ class Bounds(NamedTuple):
         return cls(rows, _FIELDS + fields, size + 64 * (_FIELDS + fields) + 1024)
 
 
-class About(NamedTuple):
-    """What never changes in a session: its model, and its rows once they are known."""
+class SessionInfo(NamedTuple):
+    """Constant properties of a session: its model, and its number of rows once known."""
 
     name: str
     version: str
     rows: int | None
 
 
-class Kept(NamedTuple):
-    """A group in a session: the revision that brought it, whether it came again, and its values as packed."""
+class StoredGroup(NamedTuple):
+    """A group in a session: the revision that added it, whether it was sent again, and its packed values."""
 
     revision: int
     again: bool
@@ -84,18 +86,18 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All of a session; `rows` is None where nobody told and no values have come."""
+    """Complete content of a session; `rows` is None if the client gave none and sent no values yet."""
 
     name: str
     version: str
     rows: int | None
     revision: int
-    groups: Mapping[str, Kept]
+    groups: Mapping[str, StoredGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Groups that one post brought, as packed; revision 0 says that the session has ended."""
+    """Packed groups of one post; revision 0 means that the session has ended."""
 
     session: str
     revision: int
@@ -103,7 +105,7 @@ class Message:
 
 
 def packed(session: str, name: str, array: Float) -> bytes:
-    """Pack the values of a group, (rows, features), NaN where one is missing."""
+    """Pack the values of a group, shape (rows, features), with NaN for missing values."""
     content = array.astype("<f8", copy=False).tobytes()
     return _HEAD.pack(_checksum(session, name, content), len(array)) + content
 
@@ -114,7 +116,7 @@ def unpacked(session: str, prediction: Prediction, groups: Mapping[str, bytes], 
     Raises
     ------
     DamagedSessionError
-        They are not what was packed for this session and its model.
+        The values were not packed for this session and its model.
     """
     arrays = {name: _unpacked(session, prediction, name, content, max_rows) for name, content in groups.items()}
     if len({len(array) for array in arrays.values()}) > 1:
@@ -122,8 +124,8 @@ def unpacked(session: str, prediction: Prediction, groups: Mapping[str, bytes], 
     return arrays
 
 
-def read_about(session: str, fields: Sequence[bytes | None], max_rows: int) -> About:
-    """Read format, name, version and rows of a session, None where one is missing.
+def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> SessionInfo:
+    """Read format, name, version and rows of a session; a missing field is None.
 
     Raises
     ------
@@ -132,20 +134,20 @@ def read_about(session: str, fields: Sequence[bytes | None], max_rows: int) -> A
     """
     form, name, version, rows = fields
     if form != FORMAT.encode():
-        raise damaged(session, f"it is of format {(form or b'none')[:10].decode(errors='replace')}, not {FORMAT}")
+        raise damaged(session, f"its format is {(form or b'missing')[:10].decode(errors='replace')}; expected {FORMAT}")
     try:
-        model, told = (name or b"").decode(), (version or b"").decode()
+        model, number = (name or b"").decode(), (version or b"").decode()
     except UnicodeDecodeError as error:
         raise damaged(session, "the name or version of its model is not UTF-8") from error
     if not model:
-        raise damaged(session, "it names no model")
-    return About(model, told, read_rows(session, rows, max_rows))
+        raise damaged(session, "the name of its model is empty")
+    return SessionInfo(model, number, read_rows(session, rows, max_rows))
 
 
 def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
-    """Read a number of rows, None where it is 0, which stands for not known yet; raises DamagedSessionError."""
+    """Read a number of rows; return None for 0, which means not known yet; raises DamagedSessionError."""
     try:
-        rows = _whole(content)
+        rows = _integer(content)
     except ValueError as error:
         raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}") from error
     if rows > max_rows:
@@ -153,49 +155,51 @@ def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
     return rows or None
 
 
-def pieces(content: bytes, most: int) -> list[bytes]:
-    """Split what was joined, each piece after its length.
+def pieces(content: bytes, limit: int) -> list[bytes]:
+    """Split joined pieces; each piece follows its length.
 
     Raises
     ------
     ValueError
-        It was not joined like this, is cut off, or has more than `most` pieces.
+        The content is not in this format, is truncated, or has more than `limit` pieces.
     """
     found: list[bytes] = []
     at, end = 0, len(content)
-    while at + _LENGTH.size <= end and len(found) < most:
+    while at + _LENGTH.size <= end and len(found) < limit:
         (length,) = _LENGTH.unpack_from(content, at)
         at += _LENGTH.size + length
         found.append(content[at - length : at])
     if at != end:
-        raise ValueError(f"{len(content)} bytes are not up to {most} pieces, each after its length")
+        raise ValueError(f"{len(content)} bytes; expected at most {limit} pieces, each after its length")
     return found
 
 
 def read_snapshot(session: str, content: bytes, bounds: Bounds) -> Snapshot:
-    """Read the hash of a session, as pieces: names of fields and values in turn; raises DamagedSessionError."""
+    """Read the hash of a session from pieces (alternating names and values); raises DamagedSessionError."""
     try:
         fields = pieces(content, 2 * bounds.fields)
-        told = dict(zip(fields[::2], fields[1::2], strict=True))
-        revision = _whole(told.get(b"revision"))
+        values = dict(zip(fields[::2], fields[1::2], strict=True))
+        revision = _integer(values.get(b"revision"))
         groups = {
-            name[2:].decode(): _kept(content, revision) for name, content in told.items() if name.startswith(_GROUP)
+            name[2:].decode(): _stored_group(content, revision)
+            for name, content in values.items()
+            if name.startswith(_GROUP)
         }
     except (ValueError, struct.error) as error:
         raise damaged(session, "its fields are not those of a session") from error
-    about = read_about(session, [told.get(name) for name in (b"format", b"name", b"version", b"rows")], bounds.rows)
+    about = read_info(session, [values.get(name) for name in (b"format", b"name", b"version", b"rows")], bounds.rows)
     if groups and about.rows is None:
         raise damaged(session, f"it has {len(groups)} groups of 0 rows")
     return Snapshot(about.name, about.version, about.rows, revision, groups)
 
 
 def read_address(content: bytes) -> str:
-    """Read only the id of the session that a message is about.
+    """Read only the session id of a message.
 
     Raises
     ------
     DamagedSessionError
-        It is not a message of this service.
+        The message was not sent by this service.
     """
     try:
         (first,) = _LENGTH.unpack_from(content)
@@ -212,7 +216,7 @@ def read_message(content: bytes, bounds: Bounds) -> Message:
         raise damaged(session, f"a message about it has {len(content)} bytes; expected at most {bounds.size}")
     try:
         found = pieces(content, 2 * bounds.fields)
-        revision = _whole(found[0])
+        revision = _integer(found[0])
         groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
     except (IndexError, ValueError) as error:
         raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
@@ -220,7 +224,7 @@ def read_message(content: bytes, bounds: Bounds) -> Message:
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:
-    """Return the error for a session that Redis does not store as this service wrote it."""
+    """Return the error for a session whose content in Redis differs from what this service wrote."""
     return DamagedSessionError(
         f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions"
     )
@@ -234,24 +238,24 @@ def _unpacked(session: str, prediction: Prediction, name: str, content: bytes, m
     check, rows = _HEAD.unpack_from(content) if len(content) >= _HEAD.size else (0, 0)
     body = content[_HEAD.size :]
     if not 1 <= rows <= max_rows or len(body) != rows * width * 8 or check != _checksum(session, name, body):
-        raise damaged(session, f"the values of group {name!r} are not what was written")
+        raise damaged(session, f"the values of group {name!r} fail the check of their size and checksum")
     try:
         return prediction.checked(name, np.frombuffer(body, "<f8").reshape(rows, width))
     except ValuesError as error:
         raise damaged(session, str(error)) from error
 
 
-def _kept(content: bytes, newest: int) -> Kept:
+def _stored_group(content: bytes, newest: int) -> StoredGroup:
     revision, again = _HEAD.unpack_from(content)
     if not 1 <= revision <= newest or again > 1:
         raise ValueError(f"revision {revision} of a session at revision {newest}")
-    return Kept(revision, bool(again), content[_HEAD.size :])
+    return StoredGroup(revision, bool(again), content[_HEAD.size :])
 
 
-def _whole(content: bytes | None) -> int:
-    """Read a whole number that is written in digits, as a revision and a number of rows are."""
-    if content is None or _WHOLE.fullmatch(content) is None or int(content) > _MAX_REVISION:
-        raise ValueError(f"{_shown(content)} is not a whole number up to {_MAX_REVISION}")
+def _integer(content: bytes | None) -> int:
+    """Read a non-negative integer in decimal digits, as used for revisions and numbers of rows."""
+    if content is None or _DIGITS.fullmatch(content) is None or int(content) > _MAX_REVISION:
+        raise ValueError(f"{_shown(content)}; expected an integer from 0 to {_MAX_REVISION}")
     return int(content)
 
 
@@ -260,5 +264,5 @@ def _shown(content: bytes | None) -> str:
 
 
 def _checksum(session: str, name: str, content: bytes) -> int:
-    """Checksum of values in their place, so that those of another group or session do not pass."""
+    """Return the checksum of values with their session and group, so that values of other groups do not pass."""
     return zlib.crc32(content, zlib.crc32(f"{session}/{name}".encode()))

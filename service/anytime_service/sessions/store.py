@@ -1,4 +1,4 @@
-"""What every store of sessions shares: what it can be asked, and a session as those who wait for it see it."""
+"""Interface of session stores, and the session with its waiting predictions that all stores share."""
 
 from __future__ import annotations
 
@@ -15,110 +15,110 @@ from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
-__all__ = ["OpenSession", "Session", "SessionStore", "Took", "checked_groups", "gone", "unknown"]
+__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "checked_groups", "gone", "unknown"]
 
 
-class Took(NamedTuple):
-    """What taking groups led to: the longest complete prefix, and groups that came more than once."""
+class AcceptedGroups(NamedTuple):
+    """Result of adding groups: the longest complete prefix, and the groups that were received more than once."""
 
     prefix: int
     replaced: Container[str]
 
 
 class OpenSession(Protocol):
-    """A session that groups can be handed to."""
+    """A session that accepts groups."""
 
     @property
     def model(self) -> Model:
-        """The model that answers; a session keeps the one it began with."""
+        """The model of the answers: the version with which the session began."""
 
-    async def take(self, values: Mapping[str, Any]) -> Took:
-        """Take groups, all of them or none if one is refused, and tell those who wait.
+    async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
+        """Add groups, all or none, and pass them to the waiting predictions.
 
         Raises
         ------
         FieldError
-            Values that cannot be used; the field names the group.
+            Values are invalid; the field names the group.
         GoneSessionError, SessionsUnreachableError
             As `SessionStore.get`.
         """
 
 
 class SessionStore(Protocol):
-    """Sessions by id; where they live is the store's business. Every method may raise SessionsUnreachableError.
+    """Store of sessions by id. Every method may raise SessionsUnreachableError.
 
     Attributes
     ----------
-    kind : where they live.
-    ttl_s : how long after its last use a session is kept.
+    kind : where the store keeps its sessions.
+    ttl_s : time after its last use at which a session expires, in seconds.
     """
 
     kind: Literal["memory", "redis"]
     ttl_s: float
 
     def __len__(self) -> int:
-        """Tell how many sessions there are, as far as is known without asking anybody."""
+        """Return the number of sessions, as last known to this process."""
 
     @property
     def trouble(self) -> str | None:
-        """Why sessions cannot be reached now, None where they can."""
+        """Return why the store is unavailable; None if it is available."""
 
     async def start(self) -> None:
-        """Begin what runs beside the requests; done by the first request where nobody calls it. Never fails."""
+        """Start the background tasks; without this call the first request starts them. Never fails."""
 
     async def close(self) -> None:
-        """End what runs beside the requests."""
+        """Stop the background tasks."""
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
-        """Begin a session for the key of an account; return its id.
+        """Begin a session for the key of an account and return its id.
 
         Raises
         ------
         OverloadedError
-            There are too many, or too many of this key.
+            The limit of sessions, or the key's share of it, is reached.
         """
 
     async def get(self, name: str) -> OpenSession:
-        """Find a session, which counts as using it.
+        """Return a session, which counts as a use of it.
 
         Raises
         ------
         GoneSessionError
-            It has been deleted, or expired.
+            The session was deleted or has expired.
         UnknownSessionError
-            It never was, or ended long ago.
+            The session never existed, or ended long ago.
         MissingVersionError, DamagedSessionError
-            What is kept of it cannot be used here.
+            The stored content is not usable on this replica.
         """
 
     def read(
         self, name: str, due_ms: float | None = None, account: Account | None = None
     ) -> AbstractAsyncContextManager[Session]:
-        """Find a session with all its groups, which counts as using it; raises as `get`.
+        """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
-        After the block it is kept up to date for as long as somebody has joined it. Where somebody may, there has to be
-        room for its values, or OverloadedError is raised.
+        After the block the session is kept up to date while predictions wait for it. If predictions may wait, the
+        values must fit the memory budget; otherwise OverloadedError is raised.
 
         Parameters
         ----------
-        due_ms : until when somebody may wait for more groups, by our clock, and so when to have it at the latest; None
-            where nobody will.
-        account : of the key that reads it.
+        due_ms : time by this process's clock until which a prediction may wait for more groups, and at which the
+            session is needed at the latest; None if no prediction will wait.
+        account : account of the key that reads the session.
         """
 
     async def delete(self, name: str) -> None:
-        """End a session; those who wait are answered from what is there. Raises as `get`."""
+        """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
 
 
 @dataclass(eq=False)
 class Session:
-    """Groups that came so far, and the predictions that wait for more.
+    """The groups received so far, and the predictions that wait for more.
 
     Attributes
     ----------
-    prediction : what has come; every answer of the session is made from it.
-    waiting : predictions that are open.
-    note : what those who are answered now should know.
+    prediction : prediction with the received groups, from which all answers of the session are made.
+    waiting : open predictions.
+    note : note to add to answers; None without one.
     """
 
     id: str
@@ -128,20 +128,20 @@ class Session:
 
     @property
     def model(self) -> Model:
-        """The model that answers; a session keeps the one it began with."""
+        """Return the model of the answers: the version with which the session began."""
         return self.prediction.model
 
     def join(self, live: ActivePrediction) -> None:
-        """Have a prediction told of groups that come, for as long as it is open."""
+        """Add an open prediction, which receives all further groups until it ends."""
         self.waiting.add(live)
         live.on_end = lambda: self.leave(live)
 
     def leave(self, live: ActivePrediction) -> None:
-        """Forget a prediction."""
+        """Remove a prediction."""
         self.waiting.discard(live)
 
     def more_bytes(self, arrays: Mapping[str, Any]) -> int:
-        """Bytes that taking groups would add to what is held."""
+        """Return the number of bytes that storing the groups would add."""
         size: int = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
         return size * VALUE_BYTES
 
@@ -170,26 +170,26 @@ class Session:
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of groups as `Prediction.take` has them.
+    """Validate the values of groups and return them as arrays for `Prediction.take`.
 
     Raises
     ------
     FieldError
-        Values that cannot be used; the field names the group.
+        Values are invalid; the field names the group.
     """
     arrays = {name: _checked(prediction, name, each) for name, each in values.items()}
     if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
-        raise FieldError("groups", "groups have different numbers of rows; every group has all rows")
+        raise FieldError("groups", "groups have different numbers of rows; every group needs all rows")
     return arrays
 
 
 def gone() -> GoneSessionError:
-    """Say that a session has ended."""
-    return GoneSessionError("the session has been deleted, or has expired; begin another by POST /sessions")
+    """Return the error for a session that has ended."""
+    return GoneSessionError("the session was deleted or has expired; begin a new one by POST /sessions")
 
 
 def unknown(name: str) -> UnknownSessionError:
-    """Say that a session never was."""
+    """Return the error for a session that never existed."""
     return UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")
 
 

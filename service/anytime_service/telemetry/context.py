@@ -1,9 +1,9 @@
-"""What ties log lines, spans and problems to the request that they are about: its id, and the caller's trace.
+"""Request context: the request id and the trace that tie log lines, spans and problems to a request.
 
-The id is the client's own `X-Request-Id` where that is sane, else a new one; every response and every handshake of the
-application tells it. Tasks and timers inherit the request in which they were begun, so that an answer that leaves from
-an alarm still has its request. What one request does on behalf of another, a session's groups or a set solved for
-several, goes back to the other's by `on_behalf_of`.
+The id is the client's `X-Request-Id` if it is valid, otherwise a new one. Every response and every handshake of the
+application contains it. Tasks and timers inherit the context of the request that started them, so an answer that a
+deadline timer sends still has its request. `on_behalf_of` switches the context where one request does work for
+another: groups of a session, or one set of groups that is solved for several predictions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 HEADER = b"x-request-id"
 
-_SANE = re.compile(rb"[\x21-\x7e]{1,128}")
+_VALID = re.compile(rb"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(
     r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?"
 )
@@ -44,10 +44,10 @@ class RequestContext:
 
     Attributes
     ----------
-    id : tells the request from all others.
-    connection : it is a WebSocket connection, on which many predictions are made.
-    errors : counts the problems told, by kind.
-    span : ids of the trace and of our own span in it, where spans are made.
+    id : unique id of the request.
+    connection : whether this is a WebSocket connection, which carries many predictions.
+    errors : counter of the problems that were sent, by kind.
+    span : id of the trace and id of the server's span in it; None without tracing.
     """
 
     __slots__ = ("_headers", "connection", "errors", "id", "span")
@@ -61,30 +61,32 @@ class RequestContext:
 
     @property
     def traced(self) -> bool:
-        """Whether the caller told of a trace of its own."""
+        """Return whether the caller sent a trace of its own."""
         return self._caller() is not None
 
     def trace(self) -> tuple[str, str] | None:
-        """Ids of the trace and of a span in it, ours or else the caller's; None where there is no trace."""
+        """Return the ids of the trace and of a span in it: the server's span, else the caller's; None without one."""
         return self.span or self._caller()
 
     def _caller(self) -> tuple[str, str] | None:
-        told = [value for name, value in self._headers if name == b"traceparent"]
-        return trace_of(told[0].decode("latin-1")) if len(told) == 1 else None
+        values = [value for name, value in self._headers if name == b"traceparent"]
+        return trace_of(values[0].decode("latin-1")) if len(values) == 1 else None
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", default=None)
-"""The request that is being served; None where the service does something of its own."""
+"""The request that is being served; None while the service does work of its own."""
 
 
 class RequestContextMiddleware:
-    """What stands before the whole application, its error handling too: gives every request its id, and tells it.
+    """ASGI middleware that sets the context of every request and adds its id to the response.
+
+    It wraps the complete application, including the error handling.
 
     Parameters
     ----------
     app : the application.
-    errors : counts the problems told.
-    begun : called when a request has its id, where more is to be noted of it.
+    errors : counter of the problems that are sent.
+    begun : called with the scope after the context is set; tracing uses it.
     """
 
     def __init__(self, app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> None:
@@ -99,31 +101,31 @@ class RequestContextMiddleware:
             await self.app(scope, receive, send)
             return
         headers = scope["headers"]
-        name = _told(headers) or next(self._new)
-        # Every request has a task of its own, and with it a context: nothing needs to be set back.
+        name = _client_id(headers) or next(self._new)
+        # Every request runs in its own task, and so in its own context: no reset is needed.
         connection = scope["type"] == "websocket"
         CURRENT.set(RequestContext(name.decode(), headers, self._errors, connection=connection))
         if self._begun is not None:
             self._begun(scope)
 
-        def telling(message: Message) -> Awaitable[None]:
+        def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
                 message["headers"] = [*message.get("headers", ()), (HEADER, name)]
             return send(message)
 
-        await self.app(scope, receive, telling)
+        await self.app(scope, receive, send_with_id)
 
 
 def new_ids() -> Iterator[bytes]:
-    """Ids that no other process gives: one random beginning for all, and a number."""
-    beginning = secrets.token_hex(6).encode()
-    return (b"%b-%x" % (beginning, number) for number in count(1))
+    """Return an iterator of unique request ids: a random prefix for this process and a counter."""
+    prefix = secrets.token_hex(6).encode()
+    return (b"%b-%x" % (prefix, number) for number in count(1))
 
 
 @contextmanager
-def on_behalf_of(correlation: RequestContext | None) -> Iterator[None]:
-    """Do something for a request that is not the one being served."""
-    token = CURRENT.set(correlation)
+def on_behalf_of(context: RequestContext | None) -> Iterator[None]:
+    """Run the block in the context of another request."""
+    token = CURRENT.set(context)
     try:
         yield
     finally:
@@ -131,15 +133,15 @@ def on_behalf_of(correlation: RequestContext | None) -> Iterator[None]:
 
 
 def trace_of(traceparent: str) -> tuple[str, str] | None:
-    """Ids of the trace and of the caller's span in a `traceparent` (W3C Trace Context); None if it is none."""
+    """Return the ids of the trace and of the caller's span in a `traceparent` (W3C Trace Context); None if invalid."""
     found = _TRACEPARENT.fullmatch(traceparent.strip())
     if found is None or (found["version"] == "00" and found["more"] is not None):
         return None
     return found["trace"], found["span"]
 
 
-def _told(headers: Headers) -> bytes | None:
+def _client_id(headers: Headers) -> bytes | None:
     for name, value in headers:
         if name == HEADER:
-            return value if _SANE.fullmatch(value) else None
+            return value if _VALID.fullmatch(value) else None
     return None

@@ -1,8 +1,8 @@
-"""What is measured as text for Prometheus, written in slices so that no answer waits for a scrape.
+"""Exposition of the metrics as text for Prometheus, written in slices so that no answer waits for a scrape.
 
-A service of many models and groups has tens of thousands of lines, which take hundreds of milliseconds. A thread would
-not help: it holds the interpreter for 5 ms at a time. So the event loop writes a few lines a turn, with the encoders of
-Prometheus' own library.
+A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to write.
+A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event loop writes a few
+lines per turn, with the encoders of the Prometheus client library.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ __all__ = [
 ]
 
 SLICE_MS = 0.2
-"""How long one turn of the loop is taken for; a piece more may be under way by then."""
+"""Time that one turn of the event loop may spend on writing, in ms; the current piece is completed."""
 
 AT_A_TIME = 24
-"""Lines of a piece, .1 to .3 ms of work."""
+"""Samples per piece; writing them takes 0.1 to 0.3 ms."""
 
 _END = b"# EOF\n"
 
 
 class Exposition:
-    """Writes what a registry has, and what tells of the process.
+    """Writer of the metrics of a registry and of the process.
 
     Parameters
     ----------
     registry : collected in the event loop, one collector after another.
-    beside : collectors that ask the system; they are collected in a thread, as some list every open file.
+    system : collectors that query the operating system; they run in a thread, since some list every open file.
     """
 
-    def __init__(self, registry: CollectorRegistry, beside: Iterable[Collector] = ()) -> None:
+    def __init__(self, registry: CollectorRegistry, system: Iterable[Collector] = ()) -> None:
         self._registry = registry
-        self._beside = tuple(beside)
+        self._system = tuple(system)
         self._lock = asyncio.Lock()
 
     async def write(self, accept: str) -> tuple[bytes, str]:
-        """Everything, in the form that an `Accept` header asks for, and its media type.
+        """Return all metrics in the format that the `Accept` header requests, and the media type.
 
-        One scrape is written at a time: many at once would make the turns of the loop long together.
+        Scrapes are written one at a time; several at once would add up to long turns of the event loop.
         """
         encode, media_type = choose_encoder(accept)
         async with self._lock:
-            system = await asyncio.to_thread(lambda: [metric for each in self._beside for metric in each.collect()])
+            system = await asyncio.to_thread(lambda: [metric for each in self._system for metric in each.collect()])
             written: list[bytes] = []
             slice_ends = now_ms() + SLICE_MS
             for text in _pieces(encode, self._registry.collect(), system):
@@ -66,31 +66,31 @@ class Exposition:
 
 
 class _Piece:
-    """Some samples of a family, as the encoders take them."""
+    """Collector of some samples of one metric family, as the encoders expect it."""
 
     def __init__(self, family: Metric, samples: list[Sample]) -> None:
         self._piece = Metric(family.name, family.documentation, family.type, family.unit)
         self._piece.samples = samples
 
     def collect(self) -> list[Metric]:
-        """The one family."""
+        """Return the family."""
         return [self._piece]
 
 
 def _pieces(encode: Callable[[Collector], bytes], *sources: Iterable[Metric]) -> Iterator[bytes]:
-    """Text of a few samples at a time; families come together, so that only their first piece has the head."""
-    told = None
+    """Yield the text of a few samples at a time; only the first piece of a family has the HELP and TYPE lines."""
+    last_family = None
     end = b""
     for source in sources:
         for family in source:
-            # When each series was begun is of no use to Prometheus, and would be as many lines again.
+            # Prometheus does not use the creation times of series, which would double the number of lines.
             samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             for start in range(0, max(len(samples), 1), AT_A_TIME):
                 text = encode(_Piece(family, samples[start : start + AT_A_TIME]))
                 if text.endswith(_END):
                     text, end = text[: -len(_END)], _END
-                yield _without_head(text) if family.name == told else text
-                told = family.name
+                yield _without_head(text) if family.name == last_family else text
+                last_family = family.name
     yield end
 
 

@@ -1,7 +1,8 @@
-"""Times between what comes of one prediction, from which the costs of its groups are learned.
+"""Times that clients take to compute groups, from which the costs of the groups are estimated.
 
-What computing a group took is what the client tells of it. Where nothing is told it is the time since what came before:
-the beginning, or the last group. Groups that come too late count too, or the costs would be those of the quick ones.
+The time of a group is the one that the client reports. Without a report it is the time since the previous event of the
+prediction: its begin, or the group before. Late groups count too; otherwise the costs would be those of fast
+computations only.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ __all__ = [
 ]
 
 LONGEST_MS = 3_600_000.0
-"""More than this is not believed of a group: one absurd number would drown the sum of all others."""
+"""Longest accepted time of a group in ms; longer ones count as this, so that one absurd value does not dominate."""
 
 
 class GroupTimings:
-    """When what came last of one prediction came; it outlives its answer, as groups may come after that.
+    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later.
 
     Parameters
     ----------
-    signals : the measures of its model.
-    begun_ms : when the prediction was begun.
+    signals : metrics of the model.
+    begun_ms : time at which the prediction began.
     """
 
     __slots__ = ("_last_ms", "signals")
@@ -36,13 +37,13 @@ class GroupTimings:
         self.signals = signals
         self._last_ms = begun_ms
 
-    def came(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
-        """Note a group that came by itself.
+    def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
+        """Record a group that arrived on its own.
 
         Parameters
         ----------
-        took_ms : what computing it took, where the client tells.
-        again : it had come before, and nothing is told: sent once more it may not have been computed once more.
+        took_ms : time that the client reports for computing the group.
+        again : the group arrived before and the client reports no time; it may have been sent twice, but computed once.
         """
         if took_ms is None:
             took_ms = now_ms - self._last_ms
@@ -52,46 +53,46 @@ class GroupTimings:
             if tally is not None:
                 tally.observe(took_ms / 1000.0 if took_ms < LONGEST_MS else LONGEST_MS / 1000.0)
 
-    def together(self, now_ms: float) -> None:
-        """Note groups that came together: no time can be told for each."""
+    def received_together(self, now_ms: float) -> None:
+        """Record groups that arrived in one message; the times of the single groups are unknown."""
         self._last_ms = now_ms
 
-    def missed(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
-        """Note a group that came when the answer had left."""
+    def received_late(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
+        """Record a group that arrived after the answer was sent."""
         self.signals.dropped(1)
-        self.came(group, now_ms, took_ms)
+        self.received(group, now_ms, took_ms)
 
 
 class SessionTimings:
-    """The same of sessions by their ids, wherever the sessions themselves are kept.
+    """Group timings of sessions by id, wherever the sessions are stored.
 
     Parameters
     ----------
-    most : sessions to remember; the one that was heard of longest ago is forgotten first, which costs a measurement.
+    limit : number of sessions to remember; the least recently used one is removed first, which costs a measurement.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._laps: OrderedDict[str, GroupTimings] = OrderedDict()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._timings: OrderedDict[str, GroupTimings] = OrderedDict()
 
     def begin(self, name: str, signals: ModelMetrics, now_ms: float) -> None:
-        """Note that a session was begun, or is heard of for the first time in this process."""
-        self._laps[name] = GroupTimings(signals, now_ms)
-        if len(self._laps) > self._most:
-            self._laps.popitem(last=False)
+        """Record that a session began, or that this process received its first request for it."""
+        self._timings[name] = GroupTimings(signals, now_ms)
+        if len(self._timings) > self._limit:
+            self._timings.popitem(last=False)
 
-    def came(self, name: str, signals: ModelMetrics, groups: Sequence[str], now_ms: float, *, again: bool) -> None:
-        """Note groups that a session has taken; `again`: they had come before."""
-        laps = self._laps.get(name)
-        if laps is None:
+    def received(self, name: str, signals: ModelMetrics, groups: Sequence[str], now_ms: float, *, again: bool) -> None:
+        """Record groups that a session accepted; `again` if they arrived before."""
+        timings = self._timings.get(name)
+        if timings is None:
             self.begin(name, signals, now_ms)
             return
-        self._laps.move_to_end(name)
+        self._timings.move_to_end(name)
         if len(groups) == 1:
-            laps.came(groups[0], now_ms, again=again)
+            timings.received(groups[0], now_ms, again=again)
         else:
-            laps.together(now_ms)
+            timings.received_together(now_ms)
 
     def end(self, name: str) -> None:
-        """Forget a session."""
-        self._laps.pop(name, None)
+        """Remove a session."""
+        self._timings.pop(name, None)

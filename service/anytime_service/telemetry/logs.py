@@ -1,10 +1,11 @@
-"""One line a request, one a WebSocket connection and, in debugging, one an answer, for those who want them.
+"""Logging of the service: access log, answers at level debug, formatters, filters and the configuration.
 
-How the service logs: as text for people or as JSON for machines, uvicorn's own lines too.
+Lines are text for people or JSON for machines; uvicorn's lines use the same format. The access log has one line per
+request and one per WebSocket connection.
 
-Every line that a request gives rise to has its id, and in JSON the ids of its trace. Values, keys and headers are never
-logged. What uvicorn and its WebSocket library would say below "info" are the bytes of whole messages and handshakes,
-so that they stay at "info" whatever level is set.
+Every line that belongs to a request has the request id, and in JSON the ids of the trace. Values, keys and headers are
+never logged. Below "info", uvicorn and its WebSocket library log the bytes of complete messages and handshakes, so
+their loggers stay at "info" or above whatever level is set.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _log = logging.getLogger(LOGGER)
 _answers = logging.getLogger("anytime_service")
 
 _SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
-"""Parameters whose values are shown; those of others may be anything, keys too."""
+"""Query parameters whose values are logged; the values of all others may be secrets."""
 
 _SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)
-"""Whoever has the id of a session can read it and end it."""
+"""Ids of sessions are secrets: anyone who has one can read the session and delete it."""
 
 
 class AccessLog:
-    """Middleware that writes a line when a request or connection has ended, so that no answer waits for it."""
+    """ASGI middleware that logs a line when a request or connection ends, so that no answer waits for it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -67,11 +68,11 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        begun = left = now_ms()
+        begun = sent = now_ms()
         status, size = None, 0
 
-        def counting(message: Message) -> Awaitable[None]:
-            nonlocal status, size, left
+        def count_bytes(message: Message) -> Awaitable[None]:
+            nonlocal status, size, sent
             kind = message["type"]
             if "status" in message:
                 status = message["status"]
@@ -80,13 +81,13 @@ class AccessLog:
             content = message.get("body") or message.get("bytes") or message.get("text", "").encode()
             if content:
                 size += len(content)
-                left = now_ms()  # an early answer has left long before its request ends
+                sent = now_ms()  # an early answer is sent long before its request ends
             return send(message)
 
         try:
-            await self.app(scope, receive, counting)
+            await self.app(scope, receive, count_bytes)
         finally:
-            done = left if scope["type"] == "http" and size else now_ms()
+            done = sent if scope["type"] == "http" and size else now_ms()
             _write(scope, status, done - begun, size)
 
 
@@ -96,14 +97,14 @@ def shown_path(scope: Mapping[str, Any]) -> str:
 
 
 def shown_query(query: bytes) -> str:
-    """A query as it may be shown."""
+    """Return a query string for logs and traces: the values of parameters that may be secrets become `***`."""
     pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
     return urlencode([(name, value if name in _SHOWN else "***") for name, value in pairs])
 
 
 def log_answer(answer: Answer, late_ms: float | None) -> None:
-    """Say how a prediction was answered, without anything that was predicted."""
-    told = {
+    """Log how a prediction was answered, without the predicted values."""
+    fields = {
         "model": answer.model,
         "version": answer.version,
         "reason": answer.reason,
@@ -112,17 +113,17 @@ def log_answer(answer: Answer, late_ms: float | None) -> None:
         "elapsed_ms": round(answer.elapsed_ms, 3),
         "late_ms": None if late_ms is None else round(late_ms, 3),
     }
-    _answers.debug("answered: %s", told, extra={"told": told})
+    _answers.debug("answered: %s", fields, extra={"json_fields": fields})
 
 
 def _write(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
     method = scope.get("method", "WEBSOCKET")
     path = shown_path(scope)
     query = shown_query(scope.get("query_string", b""))
-    told: dict[str, Any] = {"method": method, "path": path}
+    fields: dict[str, Any] = {"method": method, "path": path}
     if query:
-        told["query"] = query
-    told |= {"status": status, "duration_ms": round(took_ms, 3), "bytes": size}
+        fields["query"] = query
+    fields |= {"status": status, "duration_ms": round(took_ms, 3), "bytes": size}
     shown = f"{path}?{query}" if query else path
     _log.info(
         "%s %s %s %.3f ms %d bytes",
@@ -131,12 +132,12 @@ def _write(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
         "-" if status is None else status,
         took_ms,
         size,
-        extra={"told": told},
+        extra={"json_fields": fields},
     )
 
 
 MAX_LINES = 10
-"""Warnings and errors that one place in the code may log in `WINDOW_S`: clients can cause any number of them."""
+"""Warnings and errors that one place in the code may log in `WINDOW_S`; clients can cause any number of them."""
 
 WINDOW_S = 60.0
 
@@ -144,42 +145,42 @@ _OTHERS = {
     "asyncio": "WARNING",
     "concurrent.futures": "WARNING",
     "fastapi": "WARNING",
-    "opentelemetry": "ERROR",  # its warnings are of every attempt at a collector that is gone
+    "opentelemetry": "ERROR",  # it warns at every attempt to reach a collector that is down
     "redis": "WARNING",
 }
-"""Loggers of libraries that may have something to say, and from which level on."""
+"""Loggers of libraries, and the lowest level that is logged."""
 
 _DROPPED = (
     "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
     "connection open",
     "connection rejected (%d %s)",
-    "ASGI callable returned without completing handshake.",  # it has, by refusing with a response
-    "Invalid UTF-8 sequence received from client.",  # a client's mistake, which the client is told
+    "ASGI callable returned without completing handshake.",  # it refused the handshake with a response
+    "Invalid UTF-8 sequence received from client.",  # a mistake of the client, which receives an error
 )
 
 
 class OnPurpose(logging.Filter):
-    """Drops what uvicorn says of things that are meant, and of every WebSocket that opens."""
+    """Filter that drops uvicorn's lines about intended behaviour and about every WebSocket that opens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to keep a record."""
-        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg) and not _has_gone(record)
+        """Return whether to log a record."""
+        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg) and not _client_reset(record)
 
 
 @dataclass(slots=True)
 class _Window:
-    """Lines of one place in the code: since when they are counted, how many were dropped, and the first of those."""
+    """Lines of one place in the code: start of the count, lines logged, lines dropped, and the first dropped one."""
 
     since: float
-    kept: int = 0
+    logged: int = 0
     dropped: int = 0
     first: logging.LogRecord | None = None
 
 
 class Limited(logging.Filter):
-    """Drops warnings and errors beyond `MAX_LINES` in `WINDOW_S` of each place in the code, and reports how many.
+    """Filter that drops warnings and errors beyond `MAX_LINES` in `WINDOW_S` per place in the code.
 
-    Memory is bounded by the size of the code.
+    It reports the number of dropped lines. Its memory is bounded by the size of the code.
     """
 
     def __init__(self) -> None:
@@ -188,21 +189,21 @@ class Limited(logging.Filter):
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to keep a record."""
+        """Return whether to log a record."""
         if record.levelno < logging.WARNING or hasattr(record, "suppressed"):
             return True
         self.report(WINDOW_S)
         with self._lock:
             window = self._windows.setdefault((record.pathname, record.lineno), _Window(monotonic()))
-            if window.kept < MAX_LINES:
-                window.kept += 1
+            if window.logged < MAX_LINES:
+                window.logged += 1
                 return True
             window.dropped += 1
             window.first = window.first or record
             return False
 
     def report(self, age_s: float = 0.0) -> None:
-        """Report the lines dropped in windows that are older than some seconds, and begin new windows."""
+        """Report the lines dropped in windows that are older than `age_s` seconds, and close these windows."""
         until = monotonic() - age_s
         with self._lock:
             over = [place for place, window in self._windows.items() if window.since <= until]
@@ -214,29 +215,29 @@ class Limited(logging.Filter):
                     "%d more lines like this one were not logged: %s",
                     window.dropped,
                     window.first.getMessage(),
-                    extra={"suppressed": window.dropped, "told": {"suppressed": window.dropped}},
+                    extra={"suppressed": window.dropped, "json_fields": {"suppressed": window.dropped}},
                 )
 
 
 LIMITED = Limited()
-"""The limit of this process; its servers share it, as they share the loggers."""
+"""The filter of this process; its servers share it, as they share the loggers."""
 
 
 class TextLines(DefaultFormatter):
-    """uvicorn's lines, with the request's id at the end of the first."""
+    """Formatter for text: uvicorn's lines, with the request id at the end of the first line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Write the first line of a record."""
+        """Return the first line of a record."""
         line = super().formatMessage(record)
         current = CURRENT.get()
         return line if current is None else f"{line} [{current.id}]"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, with the traceback inside; what a record has as `told` stands beside the message."""
+    """Formatter for JSON: one object per line, with the traceback and the record's `json_fields` as further members."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Return a record as one line of JSON."""
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -244,23 +245,26 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         line |= _of_request()
-        line |= getattr(record, "told", {})
+        line |= getattr(record, "json_fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        # Everything but ASCII is escaped, so that a line is a line and half a surrogate is no error.
+        # Non-ASCII characters are escaped: no character can end the line, and a lone surrogate raises no error.
         return json.dumps(line, default=str)
 
 
-def _has_gone(record: logging.LogRecord) -> bool:
-    """Whether all that failed was writing to a client that has reset its connection meanwhile."""
+def _client_reset(record: logging.LogRecord) -> bool:
+    """Return whether the error is only a write to a client that has reset its connection."""
     error = record.exc_info[1] if record.exc_info else None
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 
 
 def log_config(settings: Settings) -> dict[str, Any]:
-    """Configuration for `logging.config.dictConfig`; the root is left to the program that embeds the service."""
+    """Return the configuration for `logging.config.dictConfig`.
+
+    It does not configure the root logger, which belongs to the program that embeds the service.
+    """
     level = settings.log_level.upper()
-    calm = "INFO" if level == "DEBUG" else level
+    uvicorn_level = "INFO" if level == "DEBUG" else level
     lines: dict[str, Any] = {"()": JsonLines}
     if settings.log_format == "text":
         lines = {"()": TextLines, "fmt": "%(levelprefix)s %(message)s"}
@@ -279,11 +283,11 @@ def log_config(settings: Settings) -> dict[str, Any]:
             },
         },
         "loggers": {
-            "uvicorn": {**ours, "level": calm},
-            "uvicorn.error": {"level": calm, "filters": ["on_purpose"]},
-            "uvicorn.access": {"propagate": False},  # ours says more, see `access`
+            "uvicorn": {**ours, "level": uvicorn_level},
+            "uvicorn.error": {"level": uvicorn_level, "filters": ["on_purpose"]},
+            "uvicorn.access": {"propagate": False},  # `AccessLog` logs more
             "anytime_service": {**ours, "level": level},
-            LOGGER: {"level": "INFO"},  # whoever wants it has said so
+            LOGGER: {"level": "INFO"},  # the setting access_log turns it on
             **{name: {**ours, "level": others} for name, others in _OTHERS.items()},
         },
     }
@@ -293,8 +297,8 @@ def _of_request() -> dict[str, str]:
     current = CURRENT.get()
     if current is None:
         return {}
-    told = {"request_id": current.id}
+    fields = {"request_id": current.id}
     trace = current.trace()
     if trace is not None:
-        told["trace_id"], told["span_id"] = trace
-    return told
+        fields["trace_id"], fields["span_id"] = trace
+    return fields

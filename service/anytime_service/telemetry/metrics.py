@@ -1,15 +1,12 @@
-"""How much memory this process may take.
+"""Metrics of the service for Prometheus, the answer margins learned from them, and the memory limit of the process.
 
-Counters, gauges and histograms that cost little to change, and that a scrape can collect piece by piece.
+Counters, gauges and histograms are cheap to update, and a scrape collects them piece by piece. Their output equals that
+of the Prometheus client library, but they have no locks and checks, since only the thread of the event loop uses them.
+The library collects a complete family at once, which takes many milliseconds for a family of thousands; here each
+member of a family is a piece, made when the scrape reaches it.
 
-They are told to Prometheus like those of its own library, whose locks and checks an event loop does not need: all that
-happens to them happens in its one thread. The library collects a family as a whole, which for a family of thousands
-takes many milliseconds; here each of its members is a piece, made when it is asked for.
-
-What the service measures of itself, for Prometheus, and the margins learned from it.
-
-Labels take their values from what the operator serves and from lists of ours, never from what a client sends. A model
-that is no longer served keeps its counters, as Prometheus expects of them, and leaves `anytime_model_info`.
+Values of labels are names of served models and groups or constants of the code, never text that a client sends. A model
+that is no longer served keeps its counters, as Prometheus expects, and disappears from `anytime_model_info`.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ __all__ = [
 ]
 
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where containers find theirs, of either version of control groups."""
+"""Files with the memory limit of a container: control groups of version 2 and of version 1."""
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes that the container may take, or else the machine has; None where neither can be told."""
+    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
     limits = [_machine(root), *(_bytes(root / path) for path in _LIMITS)]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -81,13 +78,13 @@ Member = TypeVar("Member")
 
 
 class Family(Generic[Member]):
-    """Measures of one name, told apart by their labels.
+    """Metric family: metrics of one name with different values of the labels.
 
     Parameters
     ----------
-    name, documentation : as Prometheus is told; the unit is in the name.
+    name, documentation : as exposed to Prometheus; the name contains the unit.
     labels : names of the labels.
-    registry : where the family is collected.
+    registry : registry that collects the family.
     """
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
@@ -98,7 +95,7 @@ class Family(Generic[Member]):
         registry.register(self)
 
     def of(self, *values: str) -> Member:
-        """The member with these values of the labels; it is told from now on, though nothing has happened to it."""
+        """Return the member with these values of the labels; it is exposed from now on, even at its initial value."""
         member = self._members.get(values)
         if member is None:
             if len(values) != len(self.labels):
@@ -107,11 +104,11 @@ class Family(Generic[Member]):
         return member
 
     def describe(self) -> list[Metric]:
-        """The family without its members; the registry asks for its name."""
+        """Return the family without members, from which the registry reads the name."""
         return [self._piece(None)]
 
     def collect(self) -> Iterator[Metric]:
-        """Each member as a piece of the family; the family alone where there is none."""
+        """Yield each member as a piece of the family; the empty family if there is no member."""
         if not self._members:
             yield self._piece(None)
         for values, member in tuple(self._members.items()):
@@ -120,8 +117,8 @@ class Family(Generic[Member]):
     def _new(self) -> Member:
         raise NotImplementedError
 
-    def _piece(self, told: tuple[tuple[str, ...], Member] | None) -> Metric:
-        """The family with one member, or none."""
+    def _piece(self, labelled: tuple[tuple[str, ...], Member] | None) -> Metric:
+        """Return the family with one member, or without members."""
         raise NotImplementedError
 
 
@@ -134,25 +131,25 @@ class Count:
         self.value = 0
 
     def inc(self, more: int = 1) -> None:
-        """Count something."""
+        """Increase the counter."""
         self.value += more
 
 
 class Counters(Family[Count]):
-    """Counters of one name."""
+    """Family of counters."""
 
     def _new(self) -> Count:
         return Count()
 
-    def _piece(self, told: tuple[tuple[str, ...], Count] | None) -> Metric:
+    def _piece(self, labelled: tuple[tuple[str, ...], Count] | None) -> Metric:
         family = CounterMetricFamily(self.name, self.documentation, labels=self.labels)
-        if told is not None:
-            family.add_metric(told[0], told[1].value)
+        if labelled is not None:
+            family.add_metric(labelled[0], labelled[1].value)
         return family
 
 
 class Reading:
-    """One gauge, which is read when it is asked for."""
+    """One gauge, whose function `read` is called at each scrape."""
 
     __slots__ = ("read",)
 
@@ -161,15 +158,15 @@ class Reading:
 
 
 class Gauges(Family[Reading]):
-    """Gauges of one name."""
+    """Family of gauges."""
 
     def _new(self) -> Reading:
         return Reading()
 
-    def _piece(self, told: tuple[tuple[str, ...], Reading] | None) -> Metric:
+    def _piece(self, labelled: tuple[tuple[str, ...], Reading] | None) -> Metric:
         family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
-        if told is not None:
-            family.add_metric(told[0], told[1].read())
+        if labelled is not None:
+            family.add_metric(labelled[0], labelled[1].read())
         return family
 
 
@@ -184,22 +181,22 @@ class Tally:
         self._total = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value, in the bucket of the least bound that is not under it."""
+        """Count a value in the bucket with the smallest bound that is at least the value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def read(self) -> tuple[list[int], float]:
-        """How many values lie at each bound or under it, the last of all; and the sum of all."""
+        """Return the cumulative counts at each bound, the last one being the total, and the sum of the values."""
         return list(accumulate(self._counts)), self._total
 
 
 class Histograms(Family[Tally]):
-    """Histograms of one name.
+    """Family of histograms.
 
     Parameters
     ----------
-    bounds : of the buckets, rising; one without a bound follows. Where one is negative neither sum nor count is told,
-        as OpenMetrics has it: the sum could fall; the last bucket is the count.
+    bounds : upper bounds of the buckets, ascending; an unbounded bucket follows. If a bound is negative, the sum and
+        the count are not exposed, as OpenMetrics requires, since the sum could fall; the last bucket is the count.
     """
 
     def __init__(
@@ -211,17 +208,17 @@ class Histograms(Family[Tally]):
         registry: CollectorRegistry,
     ) -> None:
         self._bounds = tuple(bounds)
-        self._told = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
         super().__init__(name, documentation, labels, registry)
 
     def _new(self) -> Tally:
         return Tally(self._bounds)
 
-    def _piece(self, told: tuple[tuple[str, ...], Tally] | None) -> Metric:
+    def _piece(self, labelled: tuple[tuple[str, ...], Tally] | None) -> Metric:
         family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
-        if told is not None:
-            counts, total = told[1].read()
-            family.add_metric(told[0], list(zip(self._told, counts, strict=True)), total)
+        if labelled is not None:
+            counts, total = labelled[1].read()
+            family.add_metric(labelled[0], list(zip(self._bound_labels, counts, strict=True)), total)
         return family
 
 
@@ -232,59 +229,59 @@ _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Metrics:
-    """Measures of one service, in a registry of their own."""
+    """Metrics of one service, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
-        self.predictions = Counters("anytime_predictions", "Answers given.", ["model", "reason"], here)
+        self.predictions = Counters("anytime_predictions", "Answers sent.", ["model", "reason"], here)
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
-            "Answer left minus deadline, of answers that a deadline brought; negative is early.",
+            "Time of sending minus deadline, for answers at an expired deadline; negative is early.",
             ["model"],
             _LATENESS_S,
             here,
         )
-        self.prefix = Histograms("anytime_prefix", "Complete steps used.", ["model"], _PREFIX, here)
+        self.prefix = Histograms("anytime_prefix", "Complete steps that answers used.", ["model"], _PREFIX, here)
         self.groups_late = Counters(
             "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], here
         )
-        self.margin = Gauges("anytime_deadline_margin_seconds", "How much earlier answers are begun.", ["model"], here)
+        self.margin = Gauges(
+            "anytime_deadline_margin_seconds", "Time before the deadline at which answers begin.", ["model"], here
+        )
         self.group_seconds = Histograms(
             "anytime_group_seconds",
-            "What computing a group took, as clients tell; else the time since what came before it.",
+            "Time to compute a group: as the client reports it, else since the previous event of the prediction.",
             ["model", "group"],
             _GROUP_S,
             here,
         )
-        self.open = Gauge("anytime_open_predictions", "Predictions that are open.", registry=here)
+        self.open = Gauge("anytime_open_predictions", "Open predictions.", registry=here)
         self.shed = Counter(
             "anytime_shed",
-            "Predictions not begun for want of time or room: refused, or told the prior.",
+            "Predictions not begun because of overload: refused, or answered with the base rate.",
             ["how", "why"],
             registry=here,
         )
         self.predicted_lateness = Gauge(
-            "anytime_predicted_lateness_seconds", "How late an answer begun now is expected to be.", registry=here
+            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now.", registry=here
         )
-        self.connections = Gauge("anytime_connections", "Connections that are open.", registry=here)
-        self.held_bytes = Gauge("anytime_held_bytes", "Bytes of group values that are held.", registry=here)
-        self.sessions = Gauge("anytime_sessions", "Sessions there are.", registry=here)
+        self.connections = Gauge("anytime_connections", "Open connections.", registry=here)
+        self.held_bytes = Gauge("anytime_held_bytes", "Bytes stored for clients.", registry=here)
+        self.sessions = Gauge("anytime_sessions", "Stored sessions.", registry=here)
         self.session_store_up = Gauge(
-            "anytime_session_store_up", "Whether sessions can be reached: 1 or 0.", registry=here
+            "anytime_session_store_up", "Whether the session store is available: 1 or 0.", registry=here
         )
-        self.session_store_up.set(1)  # in memory they always can
-        self.errors = Counter("anytime_errors", "Problems told to clients, by kind.", ["kind"], registry=here)
+        self.session_store_up.set(1)  # a store in memory is always available
+        self.errors = Counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"], registry=here)
         self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
-        self.lag = Histograms(
-            "anytime_loop_lag_seconds", "How much later the event loop came round than it was to.", [], _LAG_S, here
-        ).of()
-        Info("anytime_build", "The service's own version.", registry=here).info({"version": release()})
-        # Told before the first, so that the first is an increase too.
+        self.lag = Histograms("anytime_loop_lag_seconds", "Delay of a timer of the event loop.", [], _LAG_S, here).of()
+        Info("anytime_build", "Version of the service.", registry=here).info({"version": release()})
+        # Exposed from the start with value 0, so that the first event is an increase too.
         self.errors.labels("fault")
         self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
-        limit = Gauge("anytime_memory_limit_bytes", "Memory that the process may take; 0: not known.", registry=here)
+        limit = Gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here)
         limit.set(memory_limit() or 0)
         self._served = _Served(here)
         self._models: dict[str, ModelMetrics] = {}
@@ -292,11 +289,11 @@ class Metrics:
         self.exposition = Exposition(here, [ProcessCollector(registry=None)])
 
     def of(self, model: Model) -> ModelMetrics:
-        """Measures of one model; its versions share them."""
+        """Return the metrics of a model; its versions share them."""
         found = self._models.get(model.name)
         if found is None:
             found = self._models[model.name] = ModelMetrics(self, model.name)
-            found.knows(model.places)
+            found.add_groups(model.places)
         return found
 
     @contextmanager
@@ -311,27 +308,27 @@ class Metrics:
             raise
         self.reloads.labels("ok").inc()
 
-    def serves(self, models: Iterable[Model]) -> None:
-        """Hear which models are served now, in every version."""
+    def set_served(self, models: Iterable[Model]) -> None:
+        """Set the models that are served now, in every version."""
         served = list(models)
         self._served.models = [(model.name, model.version) for model in served]
         for model in served:
-            self.of(model).knows(model.places)
+            self.of(model).add_groups(model.places)
 
 
 class _Served:
-    """The models that are served now; of those that go nothing is told any more."""
+    """Collector of the models that are served now; models that are no longer served disappear from it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.models: list[tuple[str, str]] = []
         registry.register(self)
 
     def describe(self) -> list[InfoMetricFamily]:
-        """The family without its models; the registry asks for its name."""
-        return [InfoMetricFamily("anytime_model", "Models that are served, in every version.", labels=["model"])]
+        """Return the family without models, from which the registry reads the name."""
+        return [InfoMetricFamily("anytime_model", "Served models, in every version.", labels=["model"])]
 
     def collect(self) -> list[InfoMetricFamily]:
-        """One a version."""
+        """Return the family with one member per version."""
         [family] = self.describe()
         for name, version in self.models:
             family.add_metric([name], {"version": version})
@@ -339,12 +336,12 @@ class _Served:
 
 
 class ModelMetrics:
-    """Measures of one model, and how much earlier than its deadline an answer is begun so that it leaves in time."""
+    """Metrics of one model, and the margin by which its answers begin before the deadline to be sent in time."""
 
     def __init__(self, signals: Metrics, name: str) -> None:
         self._record = LatenessRecord()
         self._name = name
-        # Told from the beginning, so that the first of each is an increase too.
+        # Exposed from the start with value 0, so that the first event is an increase too.
         self._predictions = {reason: signals.predictions.of(name, reason) for reason in get_args(Reason)}
         self._lateness = signals.lateness.of(name)
         self._prefix = signals.prefix.of(name)
@@ -352,20 +349,20 @@ class ModelMetrics:
         self._group_seconds = signals.group_seconds
         self._known: set[str] = set()
         self.groups: dict[str, Tally] = {}
-        """What computing groups took, of those that have come; see `group`."""
+        """Histograms of the times to compute groups, by name; `group` adds to it."""
         signals.margin.of(name).read = lambda: self._record.margin_ms / 1000.0
 
     @property
     def margin_ms(self) -> float:
-        """Learned from the lateness of the answers before, at most 1 ms."""
+        """Return the margin, learned from the lateness of previous answers; at most 1 ms."""
         return self._record.margin_ms
 
-    def knows(self, groups: Collection[str]) -> None:
-        """Hear which groups the model has; what clients call others is measured nowhere."""
+    def add_groups(self, groups: Collection[str]) -> None:
+        """Add names of groups of the model; other names that clients send are not measured."""
         self._known.update(groups)
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
-        """Count an answer that has left; `late_ms` after the deadline, where a deadline brought it."""
+        """Count an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
         self._predictions[answer.reason].inc()
         self._prefix.observe(answer.prefix)
         if answer.late_groups:
@@ -375,11 +372,11 @@ class ModelMetrics:
             self._lateness.observe(late_ms / 1000.0)
 
     def group(self, name: str) -> Tally | None:
-        """What computing a group took, told from now on; None where the model has no such group."""
+        """Return the histogram of a group's times, exposed from now on; None if the model has no such group."""
         if name in self._known:
             self.groups[name] = self._group_seconds.of(self._name, name)
         return self.groups.get(name)
 
     def dropped(self, groups: int) -> None:
-        """Count groups that came after the answer had left."""
+        """Count groups that arrived after the answer was sent."""
         self._groups_late.inc(groups)

@@ -1,4 +1,4 @@
-"""What is noted of one prediction, beside answering it: whose it is, what its groups took, how it was answered."""
+"""Record of one prediction for metrics, logs and traces: its request, its group timings and its answer."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _log = logging.getLogger("anytime_service")
 
 
 class PredictionRecord:
-    """Notes of one prediction.
+    """Record of one prediction, which the current request began.
 
     Parameters
     ----------
-    signals : the measures of its model.
-    tracing : makes its span, where spans are wanted.
-    begun_ms : when it was begun, by the request that is being served now.
-    traceparent : the caller's span, where the prediction has one of its own.
+    signals : metrics of the model.
+    tracing : makes the span of the prediction; None without tracing.
+    begun_ms : time at which the prediction began.
+    traceparent : the caller's span, if the prediction has one of its own.
     """
 
-    __slots__ = ("_correlation", "_origin", "_signals", "_tracing", "laps")
+    __slots__ = ("_context", "_origin", "_signals", "_tracing", "timings")
 
     def __init__(
         self, signals: ModelMetrics, tracing: Tracing | None, begun_ms: float, traceparent: str | None
     ) -> None:
-        self.laps = GroupTimings(signals, begun_ms)
+        self.timings = GroupTimings(signals, begun_ms)
         self._signals = signals
-        self._correlation = CURRENT.get()
+        self._context = CURRENT.get()
         self._tracing = tracing
         self._origin = None if tracing is None else tracing.origin(traceparent)
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
-        """Note an answer that has left; `late_ms` after the deadline, where a deadline brought it."""
+        """Record an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
         self._signals.answered(answer, late_ms)
         if self._tracing is not None and self._origin is not None:
             try:
                 self._tracing.answered(self._origin, answer, late_ms)
-            except Exception:  # the answer has left: it is no failure of the prediction
-                _log.exception("a span could not be made")
+            except Exception:  # the answer was sent: the prediction has not failed
+                _log.exception("could not make the span of a prediction")
         if _log.isEnabledFor(logging.DEBUG):
             with self.request():
                 log_answer(answer, late_ms)
 
     def request(self) -> AbstractContextManager[None]:
-        """Go back to the request that began the prediction; another one may be at work for it."""
-        return on_behalf_of(self._correlation)
+        """Return a context manager that restores the context of the request that began the prediction."""
+        return on_behalf_of(self._context)

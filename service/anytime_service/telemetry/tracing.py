@@ -1,8 +1,8 @@
-"""Spans of requests, connections and predictions, sent to a collector by OTLP where one is configured.
+"""Spans of requests, connections and predictions, sent by OTLP if a collector is configured.
 
-Configuration is OpenTelemetry's own, by its variables. Requests and connections get their spans from the framework,
-predictions from here, when their answers have left. Spans wait in a bounded queue for a thread that sends them, so that
-a collector that is slow, or gone, costs spans and never an answer. Without a collector nothing of this is imported.
+OpenTelemetry's own environment variables configure tracing. The framework makes the spans of requests and connections;
+this module makes those of predictions after their answers are sent. A thread sends the spans from a bounded queue, so a
+slow or unreachable collector loses spans and never delays an answer. Without a collector OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ __all__ = [
 ]
 
 CLOSE_S = 2.0
-"""How long the end of the service waits for spans to be sent."""
+"""Time that shutdown waits for spans to be sent, in seconds."""
 
 UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"})
-"""What probes and scrapes ask for all the time."""
+"""Paths without spans: probes and scrapes request them continuously."""
 
 OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""The framework's configuration where nothing is traced; looking for providers with every request costs too."""
+"""The framework's configuration without tracing; it also avoids a search for providers in every request."""
 
 
 class Origin(NamedTuple):
-    """Where a prediction comes from: its parent, or what it is only linked to."""
+    """Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
 
     parent: Context
     links: tuple[Link, ...]
 
 
 class Tracing:
-    """Makes spans.
+    """Maker of spans.
 
     Parameters
     ----------
-    provider : keeps and sends them.
+    provider : stores and sends the spans.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -69,7 +69,7 @@ class Tracing:
 
     @property
     def configuration(self) -> TelemetryConfig:
-        """What the framework is told: a span a request, and nothing else."""
+        """Return the framework's configuration: one span per request and nothing else."""
         return {
             **OFF,
             "tracing": True,
@@ -79,42 +79,42 @@ class Tracing:
         }
 
     def begun(self, scope: Mapping[str, Any]) -> None:
-        """Note which span the current request has, and take off it what may be a secret."""
+        """Store the ids of the current request's span, and remove possible secrets from its attributes."""
         span, current = self._trace.get_current_span(), CURRENT.get()
-        told = span.get_span_context()
-        if not told.is_valid or current is None:
+        ids = span.get_span_context()
+        if not ids.is_valid or current is None:
             return
-        current.span = (self._trace.format_trace_id(told.trace_id), self._trace.format_span_id(told.span_id))
+        current.span = (self._trace.format_trace_id(ids.trace_id), self._trace.format_span_id(ids.span_id))
         if scope["type"] == "http":
             span.set_attribute("url.path", shown_path(scope))
         if scope.get("query_string"):
             span.set_attribute("url.query", shown_query(scope["query_string"]))
 
     def route(self, scope: Mapping[str, Any], path: str) -> None:
-        """Name the current request's span, where the framework does not see its route."""
+        """Name the current request's span after its route, where the framework does not know the route."""
         span = self._trace.get_current_span()
         span.update_name(f"{scope['method']} {path}")
         span.set_attribute("http.route", path)
 
     def origin(self, traceparent: str | None) -> Origin:
-        """Tell where a prediction that begins now comes from: its request, or the span that it names as its own parent.
+        """Return the origin of a prediction that begins now: its request, or the span in `traceparent`.
 
-        One of many on a connection, of which the caller told no trace, begins a trace of its own, so that predictions
-        are sampled one by one, and is linked to the connection's span.
+        On a connection without a trace of the caller, every prediction begins a trace of its own that is linked to the
+        connection's span, so that predictions are sampled one by one.
         """
         if traceparent is not None:
             return Origin(self._extract({"traceparent": traceparent}, self._nothing), ())
         current = CURRENT.get()
         if current is not None and current.connection and not current.traced:
-            told = self._trace.get_current_span().get_span_context()
-            return Origin(self._nothing, (self._trace.Link(told),) if told.is_valid else ())
+            ids = self._trace.get_current_span().get_span_context()
+            return Origin(self._nothing, (self._trace.Link(ids),) if ids.is_valid else ())
         return Origin(self._current(), ())
 
     def answered(self, origin: Origin, answer: Answer, late_ms: float | None) -> None:
-        """Make the span of a prediction whose answer has left."""
+        """Make the span of a prediction whose answer was sent."""
         now_ns = time.time_ns()
-        told: dict[str, str | int | float | bool] = {
-            "anytime.model.model": answer.model,
+        attributes: dict[str, str | int | float | bool] = {
+            "anytime.model": answer.model,
             "anytime.version": answer.version,
             "anytime.prefix": answer.prefix,
             "anytime.steps": answer.steps,
@@ -123,30 +123,30 @@ class Tracing:
             "anytime.late_groups": len(answer.late_groups),
         }
         if late_ms is not None:
-            told["anytime.lateness_ms"] = late_ms
+            attributes["anytime.lateness_ms"] = late_ms
         span = self._tracer.start_span(
             f"predict {answer.model}",
             context=origin.parent,
             links=origin.links,
-            attributes=told,
+            attributes=attributes,
             start_time=now_ns - int(answer.elapsed_ms * 1e6),
         )
         span.end(now_ns)
 
     def close(self) -> None:
-        """Send what is left, for a while; a collector that does not answer is not waited for."""
+        """Send the remaining spans; give up after `CLOSE_S` if the collector does not answer."""
         closing = Thread(target=self._provider.shutdown, name="anytime-tracing", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
 
 
 def collector(environment: Mapping[str, str]) -> str | None:
-    """Where spans are to be sent: an address of an OTLP collector, None where nothing is configured.
+    """Return the configured address of an OTLP collector; None if tracing is not configured.
 
     Raises
     ------
     AnytimeError
-        What is configured is no such address, or not spoken here; the message names the variable.
+        The address is invalid, or the protocol is not supported; the message names the variable.
     """
     name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     address = environment.get(name, "")
@@ -166,12 +166,12 @@ def collector(environment: Mapping[str, str]) -> str | None:
 
 
 def load_tracing() -> Tracing | None:
-    """Set tracing up as the environment says; None where no collector is configured.
+    """Set up tracing from the environment; return None if no collector is configured.
 
     Raises
     ------
     AnytimeError
-        The configuration cannot be, see `collector`; or packages that it needs are missing.
+        The configuration is invalid (see `collector`), or packages are missing.
     """
     if collector(os.environ) is None:
         return None
@@ -182,15 +182,16 @@ def load_tracing() -> Tracing | None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise AnytimeError(
-            f"tracing is configured and needs {error.name}; pip install 'anytime-linear[telemetry]', or unset OTEL_*"
+            f"tracing is configured, but {error.name} is not installed; run pip install 'anytime-linear[telemetry]' or "
+            "unset OTEL_*"
         ) from error
     named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    told = {SERVICE_VERSION: release()} | ({} if named else {SERVICE_NAME: "anytime"})
+    attributes = {SERVICE_VERSION: release()} | ({} if named else {SERVICE_NAME: "anytime"})
     try:
-        provider = TracerProvider(resource=Resource.create(told), shutdown_on_exit=False)
+        provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
-        raise AnytimeError(f"tracing cannot be set up as the variables OTEL_* say: {error}") from error
+        raise AnytimeError(f"cannot set up tracing from the variables OTEL_*: {error}") from error
     return Tracing(provider)
 
 

@@ -103,7 +103,7 @@ class Server:
         self._signal(signal.SIGKILL)
         self.process.wait()
 
-    def _signal(self, what: signal.Metrics) -> None:
+    def _signal(self, what: signal.Signals) -> None:
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, what)

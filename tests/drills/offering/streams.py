@@ -84,7 +84,7 @@ class Streams:
         if wire.broken:
             seen.unsent += 1
             return
-        if self._throttles is not None and self._throttles[place].spares():
+        if self._throttles is not None and self._throttles[place].rejects():
             seen.refused += 1
             return
         now = time.perf_counter()

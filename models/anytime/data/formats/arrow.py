@@ -1,10 +1,7 @@
-"""From Arrow's many types to the four dtypes of a table.
+"""Tables read as Arrow record batches: the base class, which CSV files share, and Parquet and Arrow files.
 
-Tables that come as Arrow record batches: what Parquet, Arrow and CSV files share.
-
-Arrow files: IPC file format (also known as Feather) and IPC streams.
-
-Parquet: a file, or a directory of them.
+Arrow files are IPC files (also known as Feather) or IPC streams. A Parquet table is a file or a directory of files.
+Arrow's many types map to the four dtypes of a table (`ColumnKind`).
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ __all__ = [
     "INT64_MAX",
     "ArrowFileTable",
     "ArrowTable",
-    "Kind",
+    "ColumnKind",
     "ParquetTable",
     "decoded",
     "kind_of",
@@ -43,8 +40,8 @@ __all__ = [
 INT64_MAX = int(np.iinfo(np.int64).max)
 
 
-class Kind(Enum):
-    """How a column is handed out."""
+class ColumnKind(Enum):
+    """The dtype of a column in batches."""
 
     BOOL = "bool"
     INT = "int64"
@@ -52,68 +49,73 @@ class Kind(Enum):
     TEXT = "object"
 
 
-def kind_of(arrow_type: pa.DataType) -> Kind | None:
-    """Kind of an Arrow type when nothing is missing; None when it is neither number nor text.
+def kind_of(arrow_type: pa.DataType) -> ColumnKind | None:
+    """Return the kind of an Arrow type without missing values; None if it is neither number nor text.
 
-    Missing values later turn BOOL and INT into FLOAT, the only number that can say "missing".
+    Missing values turn BOOL and INT into FLOAT, the only numeric kind that represents them.
     """
     types = required("pyarrow").types
     if types.is_dictionary(arrow_type):
         return kind_of(arrow_type.value_type)
     if types.is_boolean(arrow_type):
-        return Kind.BOOL
+        return ColumnKind.BOOL
     if types.is_integer(arrow_type):
-        return Kind.INT
+        return ColumnKind.INT
     if types.is_floating(arrow_type) or types.is_decimal(arrow_type) or types.is_null(arrow_type):
-        return Kind.FLOAT
+        return ColumnKind.FLOAT
     if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
-        return Kind.TEXT
+        return ColumnKind.TEXT
     return None
 
 
 def decoded(column: pa.Array) -> pa.Array:
-    """Look up the values, where a column stores codes into a dictionary."""
+    """Return the values of a dictionary-encoded column; other columns unchanged."""
     is_coded = required("pyarrow").types.is_dictionary(column.type)
     return column.dictionary_decode() if is_coded else column
 
 
-def to_numpy(column: pa.Array, kind: Kind) -> NDArray[Any]:
-    """One column of a record batch as (rows,) of its kind's dtype; it may share memory and be read-only."""
+def to_numpy(column: pa.Array, kind: ColumnKind) -> NDArray[Any]:
+    """Return one column of a record batch as (rows,) of its kind's dtype; it may share memory and be read-only."""
     pa = required("pyarrow")
-    target = {Kind.BOOL: pa.bool_(), Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}[kind]
-    # Unsafe, because integers past 2^53 are meant to round when their column has gaps; Kind.INT is known to fit.
+    target = {
+        ColumnKind.BOOL: pa.bool_(),
+        ColumnKind.INT: pa.int64(),
+        ColumnKind.FLOAT: pa.float64(),
+        ColumnKind.TEXT: pa.string(),
+    }[kind]
+    # Unsafe, because integers past 2^53 should round when their column has gaps; ColumnKind.INT is known to fit.
     array: NDArray[Any] = decoded(column).cast(target, safe=False).to_numpy(zero_copy_only=False)
     return array
 
 
 class ArrowTable(FileTable):
-    """A table whose file pyarrow reads; nothing of it is kept but names, types and kinds."""
+    """A table that pyarrow reads; it stores names, types and kinds only."""
 
     format: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, ColumnKind] = {}
         self._culprits: dict[str, Text] = {}
         with self._reading():
             self._types = self._open()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, in the order of the file."""
+        """Return the names of the columns, in the order of the file."""
         return tuple(self._types)
 
     def has(self, name: str) -> bool:
-        """Whether a column may be asked for."""
+        """Return whether a column is readable."""
         return name in self._types
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
-        """Check the file as far as is cheap; its columns and their types."""
+        """Run cheap checks of the file; return its columns and their types."""
 
     @abstractmethod
     def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        """Read the file from one of its `starts`, these columns only, in any order; pieces may be of any length."""
+        """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
         culprits = {name: self._culprits[name] for name in names if name in self._culprits}
@@ -126,16 +128,16 @@ class ArrowTable(FileTable):
                     yield Batch(begin, arrays, culprits)
                     begin += part.num_rows
 
-    def _kind(self, name: str, numeric: frozenset[str]) -> Kind:
-        """How a column is handed out that is prepared."""
-        kind = self._kinds.get(name, Kind.FLOAT)
-        return Kind.FLOAT if name in numeric and kind is not Kind.TEXT else kind
+    def _kind(self, name: str, numeric: frozenset[str]) -> ColumnKind:
+        """Return the kind in which a prepared column is returned."""
+        kind = self._kinds.get(name, ColumnKind.FLOAT)
+        return ColumnKind.FLOAT if name in numeric and kind is not ColumnKind.TEXT else kind
 
     def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        """Settle a kind for each column.
+        """Determine a kind for each column.
 
-        A column of integers is int64 only if no row of the file is missing. The type does not tell, so those columns,
-        and only those, are surveyed first; the answer is kept.
+        A column of integers is int64 only if no row of the file is missing. Its type does not show that, so only such
+        columns are surveyed first; the result is stored.
         """
         unsettled = []
         for name in names:
@@ -144,7 +146,7 @@ class ArrowTable(FileTable):
             kind = kind_of(self._types[name])
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self._types[name], numeric=name in numeric)}")
-            if kind in (Kind.BOOL, Kind.INT):
+            if kind in (ColumnKind.BOOL, ColumnKind.INT):
                 if name not in numeric:
                     unsettled.append(name)
             else:
@@ -154,21 +156,21 @@ class ArrowTable(FileTable):
                 self._survey(unsettled)
 
     def _survey(self, names: Sequence[str]) -> None:
-        """Settle columns of integers and booleans: float64 if a value is missing or too large."""
+        """Determine the kind of integer and boolean columns: FLOAT if a value is missing or too large."""
         pc = required("pyarrow.compute")
-        kinds = {name: kind_of(self._types[name]) or Kind.FLOAT for name in names}
+        kinds = {name: kind_of(self._types[name]) or ColumnKind.FLOAT for name in names}
         for piece in self._pieces(names, rows=1 << 16):
             for name in names:
                 column = decoded(piece.column(name))
-                if kinds[name] is Kind.FLOAT:
+                if kinds[name] is ColumnKind.FLOAT:
                     continue
-                if column.null_count or (kinds[name] is Kind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
-                    kinds[name] = Kind.FLOAT
+                if column.null_count or (kinds[name] is ColumnKind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
+                    kinds[name] = ColumnKind.FLOAT
         self._kinds |= kinds
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn pyarrow's errors into one line that names the file."""
+        """Convert pyarrow's errors to one line that names the file."""
         pa = required("pyarrow")
         try:
             yield
@@ -176,7 +178,7 @@ class ArrowTable(FileTable):
             size = re.search(r"size (\d+)", str(error))
             if size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
                 raise
-            raise self._complaint(error) from error  # no batch of a table is larger than the machine's memory
+            raise self._complaint(error) from error  # the size is invalid: it exceeds the machine's memory
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._complaint(error) from error
 
@@ -185,16 +187,14 @@ class ArrowTable(FileTable):
 
 
 class ArrowFileTable(ArrowTable):
-    """An Arrow file or stream, mapped into memory, one record batch at hand at a time."""
+    """An Arrow file or stream, memory-mapped, read one record batch at a time."""
 
     format = "Arrow"
 
     def _open(self) -> dict[str, pa.DataType]:
         with self.path.open("rb") as file:
             if file.read(4) == b"FEA1":
-                raise TableError(
-                    f"{self.name} is a Feather file of version 1; write it again as version 2 or as Parquet"
-                )
+                raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
         with self._batches(None) as (schema, batches):
             self._check_names(schema.names)
             if not any(batch.num_rows for batch in batches):
@@ -202,11 +202,11 @@ class ArrowFileTable(ArrowTable):
         return {field.name: field.type for field in schema}
 
     def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del rows, begin  # the batches of the file are taken as they are, from its start
+        del rows, begin  # yields the batches of the file unchanged, from its start
         fields = sorted(self.columns.index(name) for name in names)
         with self._batches(fields) as (_, batches):
             for batch in batches:
-                # Offsets of text that point outside the file would crash the process rather than raise.
+                # Without validation, text offsets that point outside the file would crash the process.
                 batch.validate(full=True)
                 yield batch
 
@@ -225,11 +225,11 @@ class ArrowFileTable(ArrowTable):
 
 
 _BUFFER = 1 << 16
-"""Bytes read ahead for each column: a row group is streamed, however large, and 500 columns take 32 MiB."""
+"""Bytes read ahead for each column: row groups are streamed, however large, and 500 columns take 32 MiB."""
 
 
 class _RowGroup(NamedTuple):
-    """Where some consecutive rows of the table are: a file, and which of its row groups."""
+    """Location of consecutive rows of the table: a file, and the number of its row group."""
 
     file: Path
     number: int
@@ -237,23 +237,23 @@ class _RowGroup(NamedTuple):
 
 
 class ParquetTable(ArrowTable):
-    """A Parquet file, its row groups streamed one after the other; or all `*.parquet` of a directory, by name.
+    """A Parquet file, or all `*.parquet` files of a directory by name; row groups are streamed one after the other.
 
-    The statistics in its footer would tell of missing values at less cost than a survey, but pyarrow ends the process
-    when asked for them in a damaged file.
+    The statistics in the footer would show missing values at less cost than a survey, but in a damaged file pyarrow
+    crashes the process when it reads them.
     """
 
     format = "Parquet"
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The first row of each row group."""
+        """Return the first row of each row group."""
         return self._starts
 
     def _open(self) -> dict[str, pa.DataType]:
         paths = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
         if not paths:
-            raise TableError(f"{self.name} is a directory without a file *.parquet; expected at least one")
+            raise TableError(f"{self.name} is a directory without *.parquet files; expected at least one")
         types: dict[str, pa.DataType] = {}
         self._groups: list[_RowGroup] = []
         for path in paths:
@@ -273,14 +273,14 @@ class ParquetTable(ArrowTable):
         return types
 
     def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        left: dict[Path, list[int]] = {}
+        selected: dict[Path, list[int]] = {}
         for group in self._groups[self._starts.index(begin) :]:
-            left.setdefault(group.file, []).append(group.number)
-        for path, numbers in left.items():
+            selected.setdefault(group.file, []).append(group.number)
+        for path, numbers in selected.items():
             with _file(path) as file:
                 yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(names))
 
 
 def _file(path: Path) -> pq.ParquetFile:
-    # Pre-buffering would hold the columns of the whole file.
+    # Pre-buffering would keep the columns of the whole file in memory.
     return required("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)

@@ -1,16 +1,14 @@
-"""Cells of text: what they turn out to hold, and turning them into it.
+"""CSV files, plain or gzipped, and the inference of their column types.
 
-CSV files, plain or gzipped.
-
-A CSV file does not say what its columns hold, and its first thousand rows may lie: a column of integers turns to
-decimals later, a column of numbers holds one word. So types are not guessed from the start of the file. The first time
-a column is asked for, all of it is read once and typed; then it is read again and handed out. Both passes parse cells
-as text and convert them with the same code, so they cannot disagree, and the file is never held.
+A CSV file does not declare the types of its columns, and its first thousand rows may mislead: a column of integers has
+decimals later, a column of numbers contains one word. So types are not guessed from the start of the file. The first
+request for a column reads all of it once and infers its type; a second pass then returns it. Both passes parse cells as
+text and convert them with the same code, so they cannot disagree, and the file is never in memory as a whole.
 
 A column is int64 if every cell is an integer, float64 if every cell is a number, bool if every cell is `true` or
 `false` (in any case), and text otherwise. Empty cells and the usual spellings (NA, N/A, NaN, null, NULL ...) are
-missing, quoted or not, in text as well. Where cells of numbers and of text are mixed, the first that is no number is
-remembered, and named if the column is used as numbers.
+missing, quoted or not, in text as well. Where numbers and text are mixed, the first cell that is not a number is
+recorded, and errors name it if the column is used as numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anytime.data.formats.arrow import ArrowTable, Kind
+from anytime.data.formats.arrow import ArrowTable, ColumnKind
 from anytime.data.formats.table import Text, damaged, required
 from anytime.errors import TableError
 
@@ -36,7 +34,7 @@ __all__ = [
 
 @dataclass
 class Evidence:
-    """What has been seen of a column so far; it does not depend on how the column was cut into pieces."""
+    """The kinds of cells seen so far in a column; independent of how the column was split into pieces."""
 
     integers: bool = False
     decimals: bool = False
@@ -47,11 +45,11 @@ class Evidence:
 
     @property
     def text(self) -> bool:
-        """Whether the column can only be text."""
+        """Return whether the column is definitely text."""
         return self.words or (self.booleans and (self.integers or self.decimals))
 
     def add(self, cells: pa.Array, start: int) -> None:
-        """Add what a piece of a column shows; `start` is the row of its first cell."""
+        """Add a piece of a column; `start` is the row of its first cell."""
         pa = required("pyarrow")
         if self.text:
             return
@@ -72,7 +70,7 @@ class Evidence:
         self.gaps |= floats.null_count > 0
         if self.decimals or floats.null_count == len(floats):
             return
-        # Integers are looked for among numbers only: the cast also takes 0x1F, which is text here.
+        # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
         try:
             converted(cells, pa.int64())
         except pa.ArrowInvalid:
@@ -82,7 +80,7 @@ class Evidence:
 
 
 def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cells of text as `target`; ArrowInvalid if one cannot be."""
+    """Return cells of text as type `target`; raise ArrowInvalid if a cell does not convert."""
     pa, pc = required("pyarrow"), required("pyarrow.compute")
     if target == pa.string():
         return cells
@@ -91,7 +89,7 @@ def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return cells.cast(target)
     except pa.ArrowInvalid:
-        # Blanks around numbers are rare enough to be looked for only now.
+        # Blanks around numbers are rare, so they are trimmed only after a failure.
         return _trimmed(cells).cast(target)
 
 
@@ -108,7 +106,7 @@ def _are_booleans(cells: pa.Array) -> bool:
 
 
 def _first_text(cells: pa.Array) -> int:
-    """Index of the first cell that is not a number, by halving: the casts together cost about two of the whole."""
+    """Return the index of the first cell that is not a number, by bisection: two conversions of all cells in total."""
     pa = required("pyarrow")
     low, high = 0, len(cells)
     while high - low > 1:
@@ -123,11 +121,11 @@ def _first_text(cells: pa.Array) -> int:
 
 
 BLOCK = 1 << 21
-"""Bytes parsed at a time, and so the longest row that can be read; pyarrow reads 32 blocks ahead."""
+"""Bytes parsed at a time, and so the length of the longest readable row; pyarrow reads 32 blocks ahead."""
 
 
 class CsvTable(ArrowTable):
-    """A comma-separated file with a header line, in UTF-8; the head of this module says how it is typed."""
+    """A comma-separated file with a header line, in UTF-8; the docstring of this module describes the types."""
 
     format = "CSV"
 
@@ -156,7 +154,7 @@ class CsvTable(ArrowTable):
         pa, csv = required("pyarrow"), required("pyarrow.csv")
         return csv.open_csv(
             stream,
-            # One thread, because only then a broken row is reported with its number; it is no slower here.
+            # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
             read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
@@ -176,7 +174,7 @@ class CsvTable(ArrowTable):
             yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
     def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        del numeric  # whether a column is text has to be found out anyway
+        del numeric  # text columns must be detected in any case
         seen = {name: Evidence() for name in names if name not in self._kinds}
         if not seen:
             return
@@ -192,26 +190,24 @@ class CsvTable(ArrowTable):
     def _settle(self, name: str, evidence: Evidence) -> None:
         pa = required("pyarrow")
         if evidence.text:
-            self._types[name], self._kinds[name] = pa.string(), Kind.TEXT
+            self._types[name], self._kinds[name] = pa.string(), ColumnKind.TEXT
             if evidence.first_text is not None:
                 self._culprits[name] = evidence.first_text
         elif evidence.booleans:
-            self._types[name], self._kinds[name] = pa.bool_(), Kind.FLOAT if evidence.gaps else Kind.BOOL
+            self._types[name], self._kinds[name] = pa.bool_(), ColumnKind.FLOAT if evidence.gaps else ColumnKind.BOOL
         elif evidence.integers and not evidence.decimals and not evidence.gaps:
-            self._types[name], self._kinds[name] = pa.int64(), Kind.INT
+            self._types[name], self._kinds[name] = pa.int64(), ColumnKind.INT
         else:
-            self._types[name], self._kinds[name] = pa.float64(), Kind.FLOAT
+            self._types[name], self._kinds[name] = pa.float64(), ColumnKind.FLOAT
 
     def _complaint(self, error: Exception) -> TableError:
-        said = str(error)
-        if broken := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", said):
+        message = str(error)
+        if broken := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message):
             # pyarrow counts from 1 and counts the header.
             where = f"row {int(broken[1]) - 2} (counted from 0)" if broken[1] else "a row"
             return TableError(f"{self.name}: {where} has {broken[3]} cells; expected {broken[2]}, as in the header")
-        if "straddling" in said:
-            return TableError(
-                f"{self.name} has a row of more than {BLOCK >> 20} MiB; look for a quote that is never closed"
-            )
-        if isinstance(error, UnicodeDecodeError) or "UTF8" in said:
+        if "straddling" in message:
+            return TableError(f"{self.name} has a row of more than {BLOCK >> 20} MiB; look for an unclosed quote")
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return TableError(f"{self.name} is not UTF-8 text; save it in that encoding")
         return damaged(self.name, self.format, error)

@@ -1,8 +1,8 @@
-"""NumPy archives: 1-D arrays are columns by name, a 2-D array `X` gives a column for each of its own.
+"""NumPy archives: each 1-D array is a column by name, and each column of a 2-D array `X` is a column.
 
-The columns of `X` are called `x0`, `x1` ..., or as a 1-D array of text `columns` or `feature_names` says. Headers are
-read when opening; arrays are streamed, save one in Fortran order, which is held while it is read. Objects are refused,
-for they are pickles.
+The columns of `X` are named `x0`, `x1` ..., or as in a 1-D array of text `columns` or `feature_names`. Opening reads
+the headers only. Arrays are streamed, except one in Fortran order, which stays in memory while it is read. Arrays of
+objects are rejected, because they are pickles.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
-"""What reading an archive raises that is none, or not whole."""
+"""Exceptions raised for a file that is not an archive, or is truncated."""
 
 _NO_HEADER = (ArithmeticError, AttributeError, LookupError, MemoryError, SyntaxError, TokenError, TypeError)
-"""What comes through numpy, beside its own ValueError, of a header that is none: of one too deep, MemoryError."""
+"""Exceptions besides ValueError that numpy lets through for an invalid header; MemoryError for a deeply nested one."""
 
 
 @dataclass(frozen=True)
@@ -60,26 +60,26 @@ class NpzTable(FileTable):
         self._arrays = {
             name: header for name, header in headers.items() if len(header.shape) == 1 or (name == "X" and names)
         }
-        # Where each column is found: its array, and which column of it if that has two dimensions.
-        self._places: dict[str, tuple[str, int]] = {}
+        # Source of each column: its array, and the column's index in a 2-D array.
+        self._sources: dict[str, tuple[str, int]] = {}
         columns = [(name, "X", j) for j, name in enumerate(names)]
         columns += [(name, name, 0) for name, header in self._arrays.items() if len(header.shape) == 1]
         self._check_names([name for name, _, _ in columns])
-        self._places = {name: (array, j) for name, array, j in columns}
+        self._sources = {name: (array, j) for name, array, j in columns}
         self._check_lengths()
         self._types: dict[str, np.dtype[Any]] = {}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of `X`, then the 1-D arrays."""
-        return tuple(self._places)
+        """Return the columns of `X`, then the 1-D arrays."""
+        return tuple(self._sources)
 
     def has(self, name: str) -> bool:
-        """Whether a column may be asked for."""
-        return name in self._places
+        """Return whether a column is readable."""
+        return name in self._sources
 
     def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
-        """Names of the columns of `X`; the array of names is then no column itself."""
+        """Return the names of the columns of `X`; the array of names then is not a column itself."""
         (rows, width), dtype = headers["X"].shape, headers["X"].dtype
         if not rows:
             raise self._no_rows()
@@ -110,9 +110,9 @@ class NpzTable(FileTable):
             raise self._no_rows()
 
     def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        for array in dict.fromkeys(self._places[name][0] for name in names):
+        for array in dict.fromkeys(self._sources[name][0] for name in names):
             if array not in self._types:
-                inside = [name for name in names if self._places[name][0] == array]
+                inside = [name for name in names if self._sources[name][0] == array]
                 self._types[array] = self._settled(array, inside, numeric=not numeric.isdisjoint(inside))
 
     def _settled(self, array: str, names: Sequence[str], *, numeric: bool) -> np.dtype[Any]:
@@ -125,7 +125,7 @@ class NpzTable(FileTable):
             case "U" | "S":
                 return np.dtype(object)
             case "i" | "u":
-                # Only uint64 can be too large, and only its values tell.
+                # Only uint64 can exceed int64, which only its values show.
                 wide = header.dtype.kind == "u" and header.dtype.itemsize == 8
                 with self._reading() as archive:
                     pieces = _pieces(archive, array, header, ROWS) if wide else iter(())
@@ -138,9 +138,9 @@ class NpzTable(FileTable):
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
         del begin, numeric  # read from the start
-        arrays = tuple(dict.fromkeys(self._places[name][0] for name in names))
+        arrays = tuple(dict.fromkeys(self._sources[name][0] for name in names))
         with ExitStack() as stack:
-            # A handle each, for one zip file cannot be read at several places without seeking back and forth.
+            # One handle per array: reading one zip file at several positions would seek back and forth.
             archives = [stack.enter_context(self._reading()) for _ in arrays]
             streams = [
                 stack.enter_context(closing(_pieces(archive, array, self._arrays[array], rows)))
@@ -154,7 +154,7 @@ class NpzTable(FileTable):
                 start += len(pieces[0])
 
     def _column(self, found: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
-        array, j = self._places[name]
+        array, j = self._sources[name]
         values = found[array] if found[array].ndim == 1 else found[array][:, j]
         return _text(values) if self._types[array].kind == "O" else values.astype(self._types[array])
 
@@ -170,34 +170,34 @@ class NpzTable(FileTable):
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> _Header:
-    """Shape and dtype of an array, whose values there are."""
+    """Return shape and dtype of an array after checking that the file contains all its values."""
     with archive.open(member) as file:
         header = _read_header(file)
-        left = archive.getinfo(member).file_size - file.tell()
-    # A pickled object has a byte at least.
+        available = archive.getinfo(member).file_size - file.tell()
+    # A pickled object has at least one byte.
     size = 1 if header.dtype.hasobject else header.dtype.itemsize
-    if min(header.shape, default=0) < 0 or math.prod(header.shape) * size > left:
-        raise ValueError(f"{member!r} is of shape {header.shape} and has {left} bytes")
+    if min(header.shape, default=0) < 0 or math.prod(header.shape) * size > available:
+        raise ValueError(f"{member!r} has shape {header.shape} but only {available} bytes")
     return header
 
 
 def _read_header(file: IO[bytes]) -> _Header:
-    """Shape and dtype of an array, the file left at its first value."""
+    """Return shape and dtype of an array; the file position is then at its first value."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"an array has format version {version[0]}.{version[1]}, which only structured arrays need")
+        raise ValueError(f"an array has format version {version[0]}.{version[1]}; expected 1.0 or 2.0")
     try:
         return _Header(*(npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file))
     except _NO_HEADER as error:
-        raise ValueError(f"an array has no header: {error}") from error
+        raise ValueError(f"an array has an invalid header: {error}") from error
 
 
 def _pieces(archive: zipfile.ZipFile, array: str, header: _Header, rows: int) -> Generator[NDArray[Any]]:
     """Read an array, `rows` rows at a time."""
     with archive.open(f"{array}.npy") as file:
         if header.fortran and len(header.shape) > 1:
-            whole = npy.read_array(file, allow_pickle=False)
-            yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
+            values = npy.read_array(file, allow_pickle=False)
+            yield from (values[start : start + rows] for start in range(0, len(values), rows))
             return
         _read_header(file)
         length, tail = header.shape[0], header.shape[1:]
@@ -206,10 +206,10 @@ def _pieces(archive: zipfile.ZipFile, array: str, header: _Header, rows: int) ->
             count = min(rows, length - start)
             content = file.read(count * width)
             if len(content) < count * width:
-                raise EOFError(f"array {array!r} ends early")
+                raise EOFError(f"array {array!r} is truncated")
             yield np.frombuffer(content, header.dtype).reshape(count, *tail) if width else np.zeros((count, *tail))
 
 
 def _text(values: NDArray[Any]) -> NDArray[Any]:
-    """Text as objects; bytes are taken for UTF-8."""
+    """Return text as objects; bytes are decoded as UTF-8."""
     return (np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values).astype(object)

@@ -1,4 +1,4 @@
-"""Which reader a file's name asks for."""
+"""Opening a file as a table, by its suffix."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
 
 
 def open_table(path: str | Path) -> Table:
-    """Open a file as a table, by its suffix; case does not matter. A directory is one of Parquet files.
+    """Open a file as a table, by its suffix (in any case). A directory is a table of Parquet files.
 
-    Checks what is cheap to check. Nothing stays open, so a table can be sent to another process.
+    Only cheap checks run. No file stays open, so a table can be sent to another process.
 
     Raises
     ------
     TableError
-        There is no such file, its suffix is not known, it is not what its suffix says, it is empty, two columns share a
-        name, or a package that reads it is not installed.
+        The file does not exist or is empty, its suffix is unknown or does not fit its content, two columns share a
+        name, or a package that reads the format is not installed.
     """
     path = Path(path)
     if path.is_dir():
@@ -57,16 +57,16 @@ def open_table(path: str | Path) -> Table:
     name = path.name.lower()
     reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
     if reader is None:
-        raise TableError(f"{str(path)!r} is of no known format; expected one of {' '.join(SUFFIXES)}")
+        raise TableError(f"{str(path)!r} has an unknown format; expected one of {' '.join(SUFFIXES)}")
     return reader(path)
 
 
 def fingerprint(name: str) -> list[tuple[str, int, int]]:
-    """Name, bytes and time of last change (ns) of each file of a table: what tells whether it is still the same.
+    """Return name, size in bytes and modification time (ns) of each file of a table, to detect changes.
 
     Parameters
     ----------
-    name : the path of a table that has been opened.
+    name : path of a table that was opened before.
     """
     path = Path(name)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]

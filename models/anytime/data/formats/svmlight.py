@@ -1,8 +1,8 @@
-"""svmlight (libsvm) files: `target qid:7 3:0.5 12:1`, kept sparse in memory.
+"""svmlight (libsvm) files: `target qid:7 3:0.5 12:1`, stored sparsely in memory.
 
-The columns are `target`, `qid` where the file has it, and an `f<index>` for each index that some row has, as written in
-the file. Any other feature may be asked for, since a test file often has fewer than its training file: it is zero.
-The target is int64 if all targets are whole numbers, for the format knows no types.
+The columns are `target`, `qid` if the file has it, and an `f<index>` for each index that some row has, as written in
+the file. Any other feature is readable and zero, since a test file often has fewer features than its training file. The
+target is int64 if all targets are integral numbers, because the format has no types.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
 
 class SvmlightTable(FileTable):
-    """An svmlight file, read whole when opened; batches are made dense one at a time."""
+    """An svmlight file, read completely when opened; batches are made dense one at a time."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -45,25 +45,23 @@ class SvmlightTable(FileTable):
         if not len(target):
             raise self._no_rows()
         if len(query) not in (0, len(target)):
-            raise TableError(
-                f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all of them or none"
-            )
+            raise TableError(f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all or none")
         found = np.unique(matrix.indices)
         places = np.searchsorted(found, matrix.indices)
-        # As wide as it has features, whatever their indices: what is taken from it costs memory by its width.
+        # One column per feature present, whatever the indices: the memory of a slice grows with the width.
         self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
         self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
-        self._labels: dict[str, NDArray[Any]] = {"target": _whole(target)}
+        self._labels: dict[str, NDArray[Any]] = {"target": _as_integers(target)}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """`target`, `qid` if there, and the features that some row has."""
+        """Return `target`, `qid` if present, and the features that some row has."""
         return (*self._labels, *self._places)
 
     def has(self, name: str) -> bool:
-        """Whether a column may be asked for: any feature may."""
+        """Return whether a column is readable: any feature is."""
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
@@ -80,7 +78,7 @@ class SvmlightTable(FileTable):
             )
 
 
-def _whole(target: Float) -> NDArray[Any]:
-    """Targets as integers if none has a fraction; up to 2^53, where float64 stops telling integers apart."""
-    whole = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
-    return target.astype(np.int64) if whole else target
+def _as_integers(target: Float) -> NDArray[Any]:
+    """Return targets as integers if none has a fraction, up to 2^53, beyond which float64 skips integers."""
+    integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
+    return target.astype(np.int64) if integral else target

@@ -1,17 +1,16 @@
-"""Packages that only training needs, imported when a file asks for them.
-
-What a table is to the rest of the library: named columns, read in batches of rows.
+"""The interface of tables: named columns, read in batches of rows.
 
 A column has one dtype, the same in every batch:
 
 =========  ==============================================================
 bool       booleans, none missing
-int64      integers, none missing, that fit
+int64      integers, none missing, all within the range of int64
 float64    all other numbers; NaN where missing
 object     text, as `str`; None where missing
 =========  ==============================================================
 
-Rows are counted from 0, the header not among them.
+Rows are counted from 0, without the header. `required` imports the packages that only training needs, when a file first
+needs them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def required(module: str) -> Any:
     Raises
     ------
     TableError
-        It is not installed; the message says what to install.
+        The module is not installed; the message names the package to install.
     """
     try:
         return import_module(module)
@@ -61,7 +60,7 @@ def required(module: str) -> Any:
 
 
 ROWS = 16_384
-"""Rows in a batch unless told: 64 MiB at 512 columns."""
+"""Default number of rows in a batch: 64 MiB at 512 columns."""
 
 
 class Text(NamedTuple):
@@ -80,10 +79,10 @@ class Batch:
     start
         Index of the first row in the table.
     columns
-        The columns asked for, in that order, each (rows,).
+        The requested columns, in the requested order, each (rows,).
     culprits
-        Where a format knows it: the cell that made a text column text, when other cells of it are numbers. It may lie
-        outside this batch.
+        For a text column whose other cells are numbers: the first cell that is text, if the format records it. It may
+        lie outside this batch.
     """
 
     start: int
@@ -92,11 +91,11 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     def between(self, start: int, stop: int | None) -> Batch:
-        """Those of its rows that are in a range of rows of the table; there may be none."""
+        """Return the rows of the batch within a range of rows of the table; the result may be empty."""
         low = max(start - self.start, 0)
         high = self.rows if stop is None else min(stop - self.start, self.rows)
         if low == 0 and high == self.rows:
@@ -106,18 +105,18 @@ class Batch:
 
 
 class Table(Protocol):
-    """Named columns that can be read as often as needed; each reading opens the file anew."""
+    """Named columns that can be read repeatedly; each read opens the file."""
 
     @property
     def name(self) -> str:
-        """The path, for messages."""
+        """Return the path, for messages."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, in the order of the file."""
+        """Return the names of the columns, in the order of the file."""
 
     def has(self, name: str) -> bool:
-        """Whether a column may be asked for; svmlight tables have features beyond `columns`, all zero."""
+        """Return whether a column is readable; svmlight tables have features beyond `columns`, all zero."""
 
     def batches(
         self,
@@ -128,49 +127,49 @@ class Table(Protocol):
         stop: int | None = None,
         numeric: Collection[str] = (),
     ) -> Iterator[Batch]:
-        """Read some columns, at most `rows` rows at a time, at least one.
+        """Read some columns (at least one), at most `rows` rows at a time.
 
         Parameters
         ----------
-        start, stop : the rows to read, to the end where None; there may be none of them.
-        numeric : columns that are wanted as float64 where they are no text: a format that would have to read all of a
-            column of integers first, to tell whether it has gaps, need not.
+        start, stop : the range of rows to read, possibly empty; None reads to the end.
+        numeric : columns to return as float64 unless they are text. Then a format need not read a whole column of
+            integers first to find out whether values are missing.
 
         Raises
         ------
         TableError
-            At the call: no such column, or a column of a type that is neither number nor text, such as dates. Later: a
-            damaged file.
+            At the call: a column does not exist, or has a type that is neither number nor text, such as dates. Later:
+            the file is damaged.
         """
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Rows, ascending from 0, from which it can be read without what is before."""
+        """Return the rows, ascending from 0, at which reading can start without the rows before."""
 
 
 class FileTable(ABC):
-    """What all formats share: the checks around reading."""
+    """Base class of all formats: the checks around reading."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def name(self) -> str:
-        """The path, for messages."""
+        """Return the path, for messages."""
         return str(self.path)
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, in the order of the file."""
+        """Return the names of the columns, in the order of the file."""
 
     def has(self, name: str) -> bool:
-        """Whether a column may be asked for."""
+        """Return whether a column is readable."""
         return name in self.columns
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Rows from which it can be read without what is before: the first."""
+        """Return the rows at which reading can start without the rows before: row 0 only."""
         return (0,)
 
     def batches(
@@ -182,18 +181,18 @@ class FileTable(ABC):
         stop: int | None = None,
         numeric: Collection[str] = (),
     ) -> Iterator[Batch]:
-        """Read some columns, at most `rows` rows at a time, at least one; see `Table`."""
+        """Read some columns (at least one), at most `rows` rows at a time; see `Table`."""
         names = tuple(dict.fromkeys(columns))
         if not names:
-            raise TableError(f"{self.name}: no column was asked for; expected at least one")
+            raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
-            raise TableError(f"{self.name}: batches of {rows} rows were asked for; expected 1 or more")
+            raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
         for name in names:
             if not self.has(name):
                 raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
-        wanted = frozenset(numeric)
-        self._prepare(names, wanted)
-        return self._between(names, rows, start, stop, wanted)
+        numeric_names = frozenset(numeric)
+        self._prepare(names, numeric_names)
+        return self._between(names, rows, start, stop, numeric_names)
 
     def _between(
         self, names: tuple[str, ...], rows: int, start: int, stop: int | None, numeric: frozenset[str]
@@ -210,14 +209,14 @@ class FileTable(ABC):
         if empty and start == 0:
             raise self._no_rows()
 
-    def _prepare(  # noqa: B027 - not every format has something to learn
+    def _prepare(  # noqa: B027 - not every format needs preparation
         self, names: tuple[str, ...], numeric: frozenset[str]
     ) -> None:
-        """Learn what must be known of these columns before the first batch; raise for those that cannot be read."""
+        """Collect what the format needs to know of these columns before the first batch; raise if one is unreadable."""
 
     @abstractmethod
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
-        """Batches of 1 to `rows` rows from row `begin` on, one of `starts`; the names exist and are prepared."""
+        """Yield batches of 1 to `rows` rows from row `begin` on, one of `starts`; the names exist and are prepared."""
 
     def _no_rows(self) -> TableError:
         return TableError(f"{self.name} has no rows; expected at least one")
@@ -225,15 +224,15 @@ class FileTable(ABC):
     def _check_names(self, names: Sequence[str]) -> None:
         if not names:
             raise TableError(f"{self.name} has no columns; expected at least one")
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
-            raise TableError(f"{self.name} has more than one column called {listed(twice)}; give each its own name")
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
 
 
 def damaged(name: str, kind: str, reason: object) -> TableError:
-    """Return the error for content that is not what the file's name says, not whole, or not readable."""
-    said = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
+    """Return the error for content that does not match the file's suffix, is truncated or is unreadable."""
+    message = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
     failed = isinstance(reason, OSError) and environmental(reason)
     return TableError(
-        f"{name} cannot be read as {kind} ({said}); check its suffix and that the file is whole", environment=failed
+        f"cannot read {name} as {kind} ({message}); check its suffix and that the file is complete", environment=failed
     )

@@ -1,4 +1,4 @@
-"""Certificates: how much of the best possible each prefix of a sequence reaches."""
+"""Certificates: each prefix's share of the best possible explained variance."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""How a certified share is told: rounded down, so that nothing is said that is not known.
+"""Certificates of a sequence: each prefix's share of the best possible explained variance.
 
-Certificates of a sequence: how much of the best possible each of its prefixes reaches.
-
-For a prefix of cost K and training F, U is a bound on the F of any set of groups of cost K at most, on the same data at
-the same penalty: the prefix reaches at least F/U of the best possible.
+For a prefix of cost K and training F, U is an upper bound on the F of any set of groups of cost at most K, on the same
+data at the same penalty: the prefix reaches at least F/U of the best possible.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate.problem import Problem
-from anytime.evaluation.certificate.search import SAME, Found, Search, Stopped
+from anytime.evaluation.certificate.problem import SelectionProblem
+from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Found, Search, Stopped
 from anytime.groups import FeatureGroups
 from anytime.moments.gram import Gram
 from anytime.types import Float
@@ -34,38 +32,40 @@ __all__ = [
 ]
 
 ROUNDING = 1e-6
-"""Tenths of a percent that are whole but for rounding are told as they are."""
+"""Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
 
 
 def at_least(share: float) -> str:
-    """A share as a percentage with one decimal at the most, no larger than it is."""
+    """Return a share as a percentage, rounded down to at most one decimal."""
     return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
 
 
 CHAIN = 8
-"""Prefixes that are bounded one after the other, from the largest cost down: the first from afar, the others each from
-the one before, in a third of the steps."""
+"""Prefixes that one process bounds in turn, in order of decreasing cost.
 
-UNLIKE = 1e-6
-"""An F that exceeds that of all groups by more than this was not taken from these moments at this penalty."""
+The first starts from scratch, each other one from the result of the previous one, in a third of the steps.
+"""
 
-NEAR = 0.75
-"""A budget of less than this share of the one before begins from afar too: its relaxation is another."""
+EXCESS_TOLERANCE = 1e-6
+"""Maximum excess of a prefix's F over the F of all groups; more means different moments or another penalty."""
+
+NEAR_SHARE = 0.75
+"""A budget below this share of the previous one starts from scratch too, as its relaxation differs too much."""
 
 
 @dataclass(frozen=True)
 class CertifiedPrefix:
-    """What is known of the best set within the cost of a prefix.
+    """The certificate of one prefix: what is known of the best set within its cost.
 
     Attributes
     ----------
     cost, F : of the prefix.
     bound : no set of groups of this cost has a larger F (relative tolerance 1e-9).
-    exact : the bound is reached by a set that is known: the prefix, or `best`.
-    best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if none
-        was found.
+    exact : whether a known set reaches the bound: the prefix, or `best`.
+    best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if the
+        search found no such set.
     reached : F of that set, or of the prefix.
-    nodes : how many nodes the search bounded.
+    nodes : number of nodes that the search bounded.
     stopped : "solved" if the search found the best set, or the limit that ended it: "nodes" or "seconds".
     """
 
@@ -80,7 +80,7 @@ class CertifiedPrefix:
 
     @property
     def share(self) -> float:
-        """At least this share of the best possible F is reached."""
+        """Lower bound on the prefix's share of the best possible F."""
         return self.F / self.bound if self.bound > 0 else 1.0
 
 
@@ -102,33 +102,33 @@ def certify(
     ----------
     gram : standardised normal equations of the training data, columns in the order of the groups file.
     costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
-        `Sequence.explained_variance`. F must be that at `alpha`: it is trusted to be within reach.
-    nodes : how many nodes each search may bound; the result is the same in every run where `seconds` is None.
-    seconds : time for all prefixes together. Each first gets a bound without branching; what time is left is shared
-        out by how wide these leave it open. One step of a relaxation, about 10 D^3 operations, is finished before the
-        clock is looked at.
-    n_jobs : how many processes, as in joblib.
-    progress : called with the index of each prefix that is done and its certificate.
+        `Sequence.explained_variance`. F must be computed at `alpha`; it serves as a lower bound.
+    nodes : maximum number of nodes of each search; without `seconds` the result is the same in every run.
+    seconds : time for all prefixes together. Each prefix first gets a bound without branching; the remaining time is
+        distributed in proportion to the gaps of these bounds. One step of a relaxation, about 10 D^3 operations, is
+        finished before the clock is checked.
+    n_jobs : number of processes, as in joblib.
+    progress : called with the index of each finished prefix and its certificate.
 
     Raises
     ------
     TrainingError
-        Unlike numbers of costs and F, a negative cost, limits that allow nothing, or an F that no set has at `alpha`.
+        Different numbers of costs and F, a negative cost, invalid limits, or an F that no set has at `alpha`.
 
     Notes
     -----
-    A bound is never under that of a smaller budget, nor over that of a larger one; a set found for one budget counts
+    A bound is at least that of any smaller budget and at most that of any larger one; a set found for one budget counts
     for all larger ones.
     """
     costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
     _check(costs, F, nodes, seconds)
     prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
-        problem = Problem.of(gram, groups, alpha)
+        problem = SelectionProblem.of(gram, groups, alpha)
         most = problem.explained(np.ones(len(groups), dtype=np.bool_))
-    if F.max(initial=0.0) > most * (1 + UNLIKE) + UNLIKE:
+    if F.max(initial=0.0) > most * (1 + EXCESS_TOLERANCE) + EXCESS_TOLERANCE:
         raise TrainingError(
-            f"a prefix has F {F.max():.6g}, and all groups at alpha {alpha:g} {most:.6g}; expected F at this alpha"
+            f"a prefix has F {F.max():.6g}, but all groups at alpha {alpha:g} have {most:.6g}; expected F at this alpha"
         )
     run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
     done: dict[int, CertifiedPrefix] = {}
@@ -141,30 +141,30 @@ def certify(
     searches = [Search(*prefixes[k]) for k in order]
     chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
     unbranched = run.all(chains, [len(several) for several in chains], nodes=1)
-    left: list[tuple[int, Search, float]] = []
+    unsolved: list[tuple[int, Search, float]] = []
     for k, (search, found) in zip(order, unbranched, strict=True):
         if found.stopped == "solved" or nodes == 1:
             report(k, found)
         else:
-            left.append((k, search, (found.bound - found.explained) / found.bound))
-    # Small budgets are often solved before their time; what they leave goes to those after them.
-    left.reverse()
-    branched = run.all([[search] for _, search, _ in left], [gap for _, _, gap in left], nodes=nodes)
-    for (k, _, _), (_, found) in zip(left, branched, strict=True):
+            unsolved.append((k, search, (found.bound - found.explained) / found.bound))
+    # Small budgets are often solved early; the rest of their time goes to later ones.
+    unsolved.reverse()
+    branched = run.all([[search] for _, search, _ in unsolved], [gap for _, _, gap in unsolved], nodes=nodes)
+    for (k, _, _), (_, found) in zip(unsolved, branched, strict=True):
         report(k, found)
     return _shared([done[k] for k in range(len(prefixes))])
 
 
 @dataclass(frozen=True)
 class _Run:
-    """How searches are run: on what problem, until when, in how many processes."""
+    """The environment of the searches: the problem, the end time and the number of processes."""
 
-    problem: Problem
+    problem: SelectionProblem
     end: float | None
     n_jobs: int | None
 
     def all(self, chains: list[list[Search]], weights: Many[float], nodes: int) -> Iterator[tuple[Search, Found]]:
-        """Each search with what it found, in this order; the time left is shared out to the chains by the weights."""
+        """Yield each search with its result, in this order; the chains share the remaining time by their weights."""
         jobs = effective_n_jobs(self.n_jobs)
         ahead = np.cumsum(weights[::-1])[::-1]
         shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
@@ -177,9 +177,9 @@ class _Run:
 
 
 def _searched(
-    problem: Problem, several: list[Search], nodes: int, end: float | None, share: float
+    problem: SelectionProblem, several: list[Search], nodes: int, end: float | None, share: float
 ) -> list[tuple[Search, Found]]:
-    """Search one after the other, each from where the one before began, within a share of the time that is left."""
+    """Run searches in turn, each starting from the result of the previous one, within a share of the remaining time."""
     begun = time.monotonic()
     allowed = None if end is None else share * max(end - begun, 0.0)
     before: Search | None = None
@@ -187,7 +187,7 @@ def _searched(
     with single_blas_thread():
         for place, search in enumerate(several, start=1):
             until = None if allowed is None else begun + allowed * place / len(several)
-            begin = before.wide if before is not None and search.budget >= NEAR * before.budget else None
+            begin = before.wide if before is not None and search.budget >= NEAR_SHARE * before.budget else None
             found = search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
             before = search
             results.append((search, found))
@@ -207,9 +207,9 @@ def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
 
 def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
     if len(costs) != len(F):
-        raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both of every prefix")
+        raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both for every prefix")
     if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
-        raise TrainingError("a cost or F of a prefix is negative or not finite; expected those of a sequence")
+        raise TrainingError("a cost or F of a prefix is negative or not finite; expected the values of a sequence")
     if nodes < 1 or (seconds is not None and not (math.isfinite(seconds) and seconds >= 0)):
         raise TrainingError(
             f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, and a finite number of seconds"
@@ -217,7 +217,7 @@ def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
 
 
 def _shared(certified: list[CertifiedPrefix]) -> list[CertifiedPrefix]:
-    """Bounds lowered to those of larger costs, best sets raised to those of smaller ones."""
+    """Lower bounds to those of larger costs, and raise best sets to those of smaller costs."""
     shared = list(certified)
     order = sorted(range(len(shared)), key=lambda k: shared[k].cost)
     for k, larger in reversed(list(pairwise(order))):
@@ -225,4 +225,4 @@ def _shared(certified: list[CertifiedPrefix]) -> list[CertifiedPrefix]:
     for smaller, k in pairwise(order):
         if shared[smaller].reached > shared[k].reached:
             shared[k] = replace(shared[k], best=shared[smaller].best, reached=shared[smaller].reached)
-    return [replace(p, exact=p.exact or p.bound <= p.reached * (1 + SAME)) for p in shared]
+    return [replace(p, exact=p.exact or p.bound <= p.reached * (1 + SAME_F_TOLERANCE)) for p in shared]

@@ -2,9 +2,10 @@
 
     F(S) = 1/2 tr(q_S' C_S^-1 q_S),  C = S + alpha I
 
-does not change when the columns of a group are turned into others that span the same. Here columns that add nothing to
-their own group are gone, and the others are turned so that each block (C^-1)_gg is diagonal. The relaxation is diagonal
-in these coordinates, and what it may take off C is limited by C^-1; this turn was the best of ten on real groups.
+F does not change when the columns of a group are replaced by others with the same span. Columns that add nothing to
+their own group are removed here, and the others are rotated so that each block (C^-1)_gg is diagonal. The relaxation is
+diagonal in these coordinates, and C^-1 limits what it may subtract from C; this rotation was the best of ten on real
+groups.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from anytime.types import Bool, Float, Index
 __all__ = [
     "COST_TOLERANCE",
     "Conditional",
-    "Problem",
+    "SelectionProblem",
 ]
 
 COST_TOLERANCE = 1e-9
-"""Costs are sums: one that exceeds a budget by this share of it is within it."""
+"""Relative tolerance of a budget: costs are sums with rounding errors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Conditional:
-    """What is left of some candidates once a set I is taken.
+    """Candidate groups given a selected set I.
 
     Attributes
     ----------
     explained : F(I).
     C : (d, d) covariance of the candidates' columns given I.
     b : (d, P) their gradient, q - C w(I).
-    reference : (d,) the diagonal by which pivots are judged.
+    reference : (d,) the diagonal that pivots are compared with.
     starts : (k,) first column of each candidate that has columns.
     factor : the factor of C.
-    top : what all candidates add, F(I and all candidates) - F(I).
+    top : F(I and all candidates) - F(I).
     """
 
     explained: float
@@ -56,27 +57,27 @@ class Conditional:
     top: float
 
     def gains(self) -> Float:
-        """(k,) what each candidate with columns adds by itself."""
+        """Return (k,) the gain of each candidate with columns, by itself."""
         ends = np.append(self.starts, len(self.C))
         if len(self.starts) == len(self.C):
             variance = np.diagonal(self.C)
-            sound = variance > RANK_TOLERANCE * self.reference
+            nonsingular = variance > RANK_TOLERANCE * self.reference
             squares = np.square(self.b).sum(axis=1)
-            return np.asarray(0.5 * np.divide(squares, variance, out=np.zeros_like(squares), where=sound))
+            return np.asarray(0.5 * np.divide(squares, variance, out=np.zeros_like(squares), where=nonsingular))
         blocks = [slice(begin, end) for begin, end in pairwise(ends.tolist())]
         z = [factorise(self.C[g, g], self.reference[g]).forward(self.b[g]) for g in blocks]
         return np.array([0.5 * float(np.sum(part * part)) for part in z])
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Normal equations in turned columns, costs and requirements.
+class SelectionProblem:
+    """Normal equations in rotated columns, costs and requirements.
 
     Attributes
     ----------
-    C : (D, D), q : (D, P) in turned columns.
-    reference : (D,) the diagonal of C, by which pivots are judged.
-    own : (D,) the group of each column, in rising order.
+    C : (D, D), q : (D, P) in rotated columns.
+    reference : (D,) the diagonal of C, which pivots are compared with.
+    own : (D,) the group of each column, in increasing order.
     costs : (J,) costs of the groups.
     closure : (J, J), closure[g, p]: p is g, or g requires p, directly or not.
     """
@@ -89,86 +90,97 @@ class Problem:
     closure: Bool
 
     @staticmethod
-    def of(gram: Gram, groups: FeatureGroups, alpha: float) -> Problem:
-        """Turn each group. About D^3 operations for D columns."""
+    def of(gram: Gram, groups: FeatureGroups, alpha: float) -> SelectionProblem:
+        """Return the problem with the columns of each group rotated. It costs about D^3 operations for D columns."""
         C, q = gram.penalised(alpha)
-        lost = np.concatenate([_lost(C[columns, columns]) for columns in groups.slices])
-        own = np.repeat(np.arange(len(groups)), [len(group.features) for group in groups.groups])[~lost]
-        C, q = C[np.ix_(~lost, ~lost)], q[~lost]
-        # Nearly singular is near enough to turn by: any turn is valid.
+        dropped = np.concatenate([_dropped(C[columns, columns]) for columns in groups.slices])
+        own = np.repeat(np.arange(len(groups)), [len(group.features) for group in groups.groups])[~dropped]
+        C, q = C[np.ix_(~dropped, ~dropped)], q[~dropped]
+        # A nearly singular matrix is accurate enough: any rotation is valid.
         inverse = np.linalg.inv(C + RANK_TOLERANCE * np.eye(len(C)))
         T = block_diag(*(np.linalg.eigh(inverse[np.ix_(own == g, own == g)])[1] for g in np.unique(own)))
-        turned = T.T @ C @ T
-        turned = 0.5 * (turned + turned.T)
+        rotated = T.T @ C @ T
+        rotated = 0.5 * (rotated + rotated.T)
         closure = np.eye(len(groups), dtype=np.bool_)
         for g, before in enumerate(groups.prerequisites):
             closure[g, list(before)] = True
-        return Problem(turned, T.T @ q, np.diagonal(turned).copy(), own, groups.costs, closure)
+        return SelectionProblem(rotated, T.T @ q, np.diagonal(rotated).copy(), own, groups.costs, closure)
 
     def columns(self, members: Bool) -> Index:
-        """Columns of the groups of a mask (J,)."""
+        """Return the columns of the groups in a mask (J,)."""
         return np.flatnonzero(members[self.own])
 
     def mask(self, members: Iterable[int]) -> Bool:
-        """Mask (J,) of some groups."""
+        """Return the mask (J,) of some groups."""
         mask = np.zeros(len(self.costs), dtype=np.bool_)
         mask[list(members)] = True
         return mask
 
     def cost(self, members: Bool) -> float:
-        """Joint cost of a set that holds what it requires."""
+        """Return the joint cost of a set that contains its prerequisites."""
         return float(self.costs[members].sum())
 
     def closed(self, members: Bool) -> Bool:
-        """The set with all that it requires."""
+        """Return the set with all its prerequisites."""
         return np.asarray(self.closure[members].any(axis=0))
 
     def dependents(self, members: Bool) -> Bool:
-        """The set with all that requires any of it."""
+        """Return the set with all groups that require any of it."""
         return np.asarray(self.closure[:, members].any(axis=1))
 
-    def extra_costs(self, taken: Bool) -> Float:
-        """(J,) what each group costs with all that it requires, once `taken` is paid."""
-        extra: Float = self.closure.astype(np.float64) @ np.where(taken, 0.0, self.costs)
+    def extra_costs(self, selected: Bool) -> Float:
+        """Return (J,) the cost of each group with its prerequisites, once `selected` is paid."""
+        extra: Float = self.closure.astype(np.float64) @ np.where(selected, 0.0, self.costs)
         return extra
 
-    def shared_costs(self, taken: Bool, candidates: Bool) -> Float:
-        """(J,) costs e with  sum of e over S <= cost of S  for any closed set S of candidates, beside `taken`.
+    def shared_costs(self, selected: Bool, candidates: Bool) -> Float:
+        """Return (J,) costs e with  sum of e over S <= cost of S  for any closed set S of candidates.
 
-        The cost of a prerequisite that nobody has paid is dealt out in equal parts to the candidates with columns that
-        need it, itself among them; a set that holds some of these pays for all of them.
+        Costs of `selected` are not included. The cost of an unpaid prerequisite is divided equally among the candidates
+        with columns that need it, itself included; a set with some of these pays for all of them.
         """
         needs = self.closure & (candidates & self.with_columns)[:, np.newaxis]
-        parts = np.where(taken | ~candidates, 0.0, self.costs) / np.maximum(needs.sum(axis=0), 1)
+        parts = np.where(selected | ~candidates, 0.0, self.costs) / np.maximum(needs.sum(axis=0), 1)
         shared: Float = needs @ parts
         return shared
 
     @cached_property
     def with_columns(self) -> Bool:
-        """(J,) groups that have columns left."""
+        """(J,) groups with columns that were not removed."""
         return self.mask(self.own.tolist())
 
     def explained(self, members: Bool) -> float:
-        """F of a set."""
+        """Return F of a set."""
         rows = self.columns(members)
         z = factorise(self.C[np.ix_(rows, rows)], self.reference[rows]).forward(self.q[rows])
         return 0.5 * float(np.sum(z * z))
 
-    def given(self, taken: Bool, candidates: Bool) -> Conditional:
-        """What is left of the candidates' columns given `taken`. About d^3 operations for the d columns of both."""
-        rows, others = self.columns(taken), self.columns(candidates)
+    def given(self, selected: Bool, candidates: Bool) -> Conditional:
+        """Return the candidates given `selected`. It costs about d^3 operations for the d columns of both."""
+        rows, others = self.columns(selected), self.columns(candidates)
         C, b, explained = self.C[np.ix_(others, others)], self.q[others], 0.0
         if len(rows):
             factor = factorise(self.C[np.ix_(rows, rows)], self.reference[rows])
             z, V = factor.forward(self.q[rows]), factor.forward(self.C[np.ix_(rows, others)])
             C, b, explained = C - V.T @ V, b - V.T @ z, 0.5 * float(np.sum(z * z))
-        whole = factorise(C, self.reference[others])
-        left = whole.forward(b)
+        candidate_factor = factorise(C, self.reference[others])
+        z_candidates = candidate_factor.forward(b)
         starts = np.flatnonzero(np.diff(self.own[others], prepend=-1))
-        return Conditional(explained, C, b, self.reference[others], starts, whole, 0.5 * float(np.sum(left * left)))
+        return Conditional(
+            explained,
+            C,
+            b,
+            self.reference[others],
+            starts,
+            candidate_factor,
+            0.5 * float(np.sum(z_candidates * z_candidates)),
+        )
 
     def losses(self, members: Bool) -> Float:
-        """(J,) about what a set loses with each of its groups: exact for groups of one column, 0 outside the set."""
+        """Return (J,) the approximate loss of F without each group.
+
+        It is exact for groups of one column, and 0 outside the set.
+        """
         rows = self.columns(members)
         factor = factorise(self.C[np.ix_(rows, rows)], self.reference[rows])
         inverse = factor.forward(np.eye(len(rows)))
@@ -179,14 +191,17 @@ class Problem:
         np.add.at(losses, self.own, by_column)
         return losses
 
-    def trimmed(self, taken: Bool, candidates: Bool, limit: float) -> tuple[Bool, Bool]:
-        """A set with what costs nothing more, and the candidates that still fit and have columns or open some."""
-        extra = self.extra_costs(taken)
-        taken = taken | (candidates & (extra <= 0.0))
-        fits = candidates & ~taken & (self.cost(taken) + extra <= limit)
-        return taken, fits & self.closed(fits & self.with_columns)
+    def trimmed(self, selected: Bool, candidates: Bool, limit: float) -> tuple[Bool, Bool]:
+        """Return a set with the candidates that cost nothing more, and the useful candidates that still fit.
+
+        A candidate is useful if it has columns or is a prerequisite of one that has.
+        """
+        extra = self.extra_costs(selected)
+        selected = selected | (candidates & (extra <= 0.0))
+        fits = candidates & ~selected & (self.cost(selected) + extra <= limit)
+        return selected, fits & self.closed(fits & self.with_columns)
 
 
-def _lost(C: Float) -> Bool:
-    """Columns of a group that add nothing to those before them."""
+def _dropped(C: Float) -> Bool:
+    """Return the columns of a group that add nothing to those before them."""
     return factorise(C, np.diagonal(C).copy()).dropped

@@ -45,13 +45,13 @@ SETTLED = 0.3
 """A Newton step this small, in the barrier's own measure, ends the work at one mu."""
 
 INTERIOR = 0.9
-"""Share of the way to the boundary that a step may go."""
+"""Maximum share of the way to the boundary of one step."""
 
 NULL = 1e-13
-"""A covariance that can lose less than this of a column is as good as singular."""
+"""A covariance from which less than this can be subtracted for a column counts as singular."""
 
 RESUMED = 1e-4
-"""The last mu whose point is kept to begin a smaller problem from: deep inside, so that the first steps are long."""
+"""Smallest mu whose point is stored to start a smaller problem: deep inside, so that the first steps are long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +70,11 @@ class Relaxed:
     Attributes
     ----------
     value : the bound.
-    p : (J,) what each group counts for.
-    surplus : (J,) p_g less its cost at the price; the bound falls by |surplus| if the group is on the other side: left
-        out where this is positive, taken where it is negative.
+    p : (J,) the value of each group.
+    surplus : (J,) p_g minus its cost at the price; the bound falls by |surplus| if the group is on the other side: left
+        out if this is positive, selected if it is negative.
     z : (J,) shares of the groups at the bound.
-    split : a point of the path to begin a smaller problem from.
+    split : a point of the path to start a smaller problem from.
     """
 
     value: float
@@ -85,7 +85,10 @@ class Relaxed:
 
 
 def first_split(C: Float, costs: Float) -> Split | None:
-    """A point inside: half of what C - t diag(C^-1)^-1 can lose, the budget spread evenly; None where C is singular."""
+    """Return an interior point, or None if C is singular.
+
+    It subtracts half of the possible C - t diag(C^-1)^-1 and spreads the budget evenly.
+    """
     try:
         inverse = _inverse(C)
     except np.linalg.LinAlgError:
@@ -99,7 +102,7 @@ def first_split(C: Float, costs: Float) -> Split | None:
 
 
 def priced(C: Float, b: Float, starts: Index, costs: Float, split: Split, u: Float) -> Relaxed:
-    """The bound at a budget of 1 from any u (d, P) and any split; groups begin at the columns `starts`."""
+    """Return the bound at a budget of 1 from any u (d, P) and any split; groups begin at the columns `starts`."""
     fitted = C @ u - split.delta[:, np.newaxis] * u
     r = b - fitted
     p = np.add.reduceat(0.5 * np.einsum("dp,dp->d", r, r) / split.delta, starts)
@@ -122,17 +125,17 @@ def relax(
     levels: tuple[tuple[float, int], ...],
     enough: Callable[[float], bool],
 ) -> Relaxed:
-    """The least bound along the barrier's path, at a budget of 1 and for b scaled so that all candidates add 1.
+    """Return the least bound along the barrier's path, at a budget of 1 and for b scaled so that all candidates add 1.
 
     Parameters
     ----------
     C : (d, d) positive definite.  b : (d, P).  starts : (J,) first column of each group.
     costs : (J,) positive, in budgets; together more than 1.
-    split : where to begin: a point with C - Delta positive definite.
-    levels : values of mu with the largest number of steps at each.
-    enough : told the least bound so far before each step; true ends the search.
+    split : starting point with C - Delta positive definite.
+    levels : values of mu with the maximum number of steps at each.
+    enough : called with the least bound so far before each step; true ends the search.
     """
-    while not _positive(C - np.diag(split.delta)):  # by rounding only, where the larger problem ended at the boundary
+    while not _positive(C - np.diag(split.delta)):  # only by rounding, if the larger problem ended at the boundary
         split = replace(split, delta=0.9 * split.delta)
     saddle = _Saddle(C, b, starts, costs, split)
     best = priced(C, b, starts, costs, split, saddle.W)
@@ -171,7 +174,7 @@ class _Saddle:
         self.W: Float = self.G @ b
 
     def step(self, mu: float) -> tuple[Split, float] | None:
-        """The next point and the size of the step to it; None where rounding is all there is."""
+        """Return the next point and the size of the step to it; None if only rounding errors remain."""
         delta, z, price = self.split.delta, self.split.z, self.split.price
         Q, s, t = self.G * (self.W @ self.W.T), 0.5 * np.einsum("dp,dp->d", self.W, self.W), delta / self.z**2
         try:
@@ -194,13 +197,13 @@ class _Saddle:
         return self._along(*moved) if all(np.isfinite(part).all() for part in moved) else None
 
     def _grouped(self, by_column: Float) -> Float:
-        """Sums over the columns of each group, of the first axis."""
+        """Return sums over the columns of each group, along the first axis."""
         if len(self.starts) == len(by_column):
             return by_column
         return np.asarray(np.add.reduceat(by_column, self.starts, axis=0))
 
     def _along(self, d_delta: Float, d_z: Float, d_price: float) -> tuple[Split, float] | None:
-        """As far along a step as the barrier allows."""
+        """Return the point as far along a step as the barrier allows."""
         delta, z = self.split.delta, self.split.z
         toward = max((-d_delta / delta).max(), (-d_z / z).max(), (d_z / (1.0 - z)).max(), INTERIOR)
         share = INTERIOR / toward
@@ -232,7 +235,7 @@ def _newton(
 
 
 def _inverse(A: Float) -> Float:
-    """Inverse of a positive definite matrix; LinAlgError where it is not."""
+    """Return the inverse of a positive definite matrix; raise LinAlgError if it is not positive definite."""
     factor, info = dpotrf(A, lower=1)
     if info == 0:
         half, info = dpotri(factor, lower=1, overwrite_c=1)
@@ -245,5 +248,5 @@ def _inverse(A: Float) -> Float:
 
 
 def _positive(A: Float) -> bool:
-    """Whether A is positive definite."""
+    """Return whether A is positive definite."""
     return bool(dpotrf(A, lower=1)[1] == 0)

@@ -1,18 +1,15 @@
-"""Good sets within a budget: fill it up in some order, then drop a group and fill up anew as long as that helps.
+"""Branch and bound for one budget: the best set within it, or an upper bound on how much better a set can be.
 
-Nothing here is needed for a bound to hold; good sets close more nodes.
+The node with the largest bound is opened first, so that whenever the search stops, the largest open bound holds for
+every set. Bounds are valid without any good set; good sets close more nodes. A good set fills the budget in some order,
+then drops a group and refills the budget as long as that improves it.
 
-Nodes of the search: some groups are taken, some left out, the others open; and a bound on what that can reach.
-
-What is taken holds all it requires; what is left out, all that requires it. What no longer fits into the budget is left
-out at once, and what costs nothing is taken. The bound is the least of the parent's, F of all that is not left out, and
-the relaxation of what is open given what is taken. A group whose other side of the price would push the bound under
-the best set known is settled without branching, and the node is bounded anew.
-
-Branch and bound for one budget: the best set within it, or how much better than what is known it can be.
-
-The node with the largest bound is opened first, so that whenever the search stops the largest open bound holds for
-every set.
+At a node some groups are selected, some are left out, and the others are open. A selected group's prerequisites are
+selected too; a group that requires a left-out one is left out too. A group that no longer fits the budget is left out
+at once, and one that costs nothing is selected. The bound is the minimum of the parent's, of F of all groups that are
+not left out, and of the relaxation of the open groups given the selected ones. If moving a group to the other side of
+the price would push the bound below the best known set, the group is settled without branching and the node is bounded
+once more.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anytime.evaluation.certificate.problem import COST_TOLERANCE, Conditional, Problem
+from anytime.evaluation.certificate.problem import COST_TOLERANCE, Conditional, SelectionProblem
 from anytime.evaluation.certificate.relaxation import Relaxed, Split, first_split, relax
 from anytime.types import Bool, Float, Index
 
 __all__ = [
-    "SAME",
+    "SAME_F_TOLERANCE",
     "Found",
     "Incumbent",
     "Node",
@@ -41,12 +38,12 @@ __all__ = [
 ]
 
 DROPPED = 12
-"""How many of the groups that are missed least for their cost are dropped in turn."""
+"""Number of groups, those with the least loss per cost, that are dropped in turn."""
 
 
-def filled(problem: Problem, taken: Bool, order: Index, limit: float) -> Bool:
-    """The set with the groups of `order`, each with what it requires, that still fit."""
-    members, spent = taken.copy(), problem.cost(taken)
+def filled(problem: SelectionProblem, selected: Bool, order: Index, limit: float) -> Bool:
+    """Return the set with those groups of `order`, each with its prerequisites, that still fit."""
+    members, spent = selected.copy(), problem.cost(selected)
     for group in order:
         extra = float(problem.costs[problem.closure[group] & ~members].sum())
         if spent + extra <= limit:
@@ -55,8 +52,8 @@ def filled(problem: Problem, taken: Bool, order: Index, limit: float) -> Bool:
     return members
 
 
-def improved(problem: Problem, members: Bool, limit: float, late: Callable[[], bool]) -> tuple[Bool, float]:
-    """A set at least as good, and its F: no exchange of a group that was tried makes it better."""
+def improved(problem: SelectionProblem, members: Bool, limit: float, late: Callable[[], bool]) -> tuple[Bool, float]:
+    """Return a set at least as good, and its F: no attempted exchange of a group improves it."""
     explained = problem.explained(members)
     tried = _exchanged(problem, members, limit)
     while not late():
@@ -70,17 +67,17 @@ def improved(problem: Problem, members: Bool, limit: float, late: Callable[[], b
     return members, explained
 
 
-def _exchanged(problem: Problem, members: Bool, limit: float) -> Iterator[Bool]:
-    """Sets in which a group has made room for others: the densest of them, or those that add most."""
+def _exchanged(problem: SelectionProblem, members: Bool, limit: float) -> Iterator[Bool]:
+    """Yield sets in which others replace a group: the densest of them, or those with the largest gain."""
     present = np.flatnonzero(members & problem.with_columns & (problem.costs > 0))
     if len(present) == 0:
         return
     loss = problem.losses(members)[present] / problem.costs[present]
     for group in present[np.argsort(loss, kind="stable")[:DROPPED]]:
-        gone = problem.closure[:, group]
-        rest = members & ~gone
+        dropped = problem.closure[:, group]
+        rest = members & ~dropped
         extra = problem.extra_costs(rest)
-        able = ~rest & ~gone & problem.with_columns & (problem.cost(rest) + extra <= limit)
+        able = ~rest & ~dropped & problem.with_columns & (problem.cost(rest) + extra <= limit)
         if not able.any():
             continue
         gains = np.zeros(len(members))
@@ -94,24 +91,23 @@ def _ordered(score: Float, among: Bool) -> Index:
     return groups[np.argsort(-score[groups], kind="stable")]
 
 
-SAME = 1e-9
-"""Two values of F that differ by this share are one: a node that promises no more is closed."""
+SAME_F_TOLERANCE = 1e-9
+"""Relative difference below which two values of F are equal: a node with no larger bound is closed."""
 
 ROUNDING = 1e-14
-"""Values of F under this, where the variance of a response is 1, are rounding."""
+"""Values of F below this, if the variance of a response is 1, are rounding errors."""
 
 ROUNDS = 4
-"""How often a node is bounded, as long as its bound settles groups."""
+"""How often a node is bounded, while its bound settles groups."""
 
 UNDECIDED = 0.25
-"""Weight of a share being far from 0 and 1 when the group to branch on is chosen; what a group counts for has weight 1.
-"""
+"""Weight of a share's distance from 0 and 1 when choosing the group to branch on; a group's value has weight 1."""
 
-FROM_AFAR = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
-"""Barrier, and the largest number of steps at it, for a problem of its own."""
+FROM_SCRATCH = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
+"""Barrier values, and the maximum number of steps at each, without a starting point."""
 
 FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
-"""The same for all sets, from the point of a larger budget."""
+"""The same for the root, from the point of a larger budget."""
 
 FROM_PARENT = ((1e-4, 2), (1e-5, 2))
 """The same for a node, from the point of its parent."""
@@ -119,17 +115,17 @@ FROM_PARENT = ((1e-4, 2), (1e-5, 2))
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node that may hold something better than what is known.
+    """A node that may contain a set better than the best known one.
 
     Attributes
     ----------
-    taken, open : (J,) masks of the groups that are taken, and of those not decided.
-    bound : F of no set of this node is larger, unless the best set known is.
-    split : a point of its relaxation on all columns and groups, nan where they are not open; None without one.
-    branch : the group to decide next; all that it requires is taken.
+    selected, open : (J,) masks of the selected groups, and of the undecided ones.
+    bound : upper bound on F of the sets of this node, except for the best known set.
+    split : a point of its relaxation on all columns and groups, nan for those that are not open; None without one.
+    branch : the group to decide next; all its prerequisites are selected.
     """
 
-    taken: Bool
+    selected: Bool
     open: Bool
     bound: float
     split: Split | None
@@ -138,107 +134,109 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What is left to decide at a node.
+    """The undecided part of a node.
 
     Attributes
     ----------
-    taken, open : (J,) masks; open groups fit, and have columns or are required by some that do.
+    selected, open : (J,) masks; open groups fit, and have columns or are prerequisites of some that do.
     groups : (k,) the open groups with columns.
     shared : (k,) their shared costs.
-    budget : what is left to spend.
-    left : the columns of the open groups, given what is taken.
+    budget : the remaining budget.
+    conditional : the columns of the open groups, given the selected ones.
     """
 
-    taken: Bool
+    selected: Bool
     open: Bool
     groups: Index
     shared: Float
     budget: float
-    left: Conditional
+    conditional: Conditional
 
-    def most(self, value: float) -> float:
-        """F where the open groups add this share of what all of them add."""
-        return self.left.explained + self.left.top * value
+    def explained_at(self, value: float) -> float:
+        """Return F if the open groups add this share of what all of them add."""
+        return self.conditional.explained + self.conditional.top * value
 
 
 @dataclass(eq=False)
 class Incumbent:
-    """The best set that turned up so far.
+    """The best set so far.
 
     Attributes
     ----------
-    explained : its F, or what was known before.
-    best : the set, a mask (J,); None as long as nothing is better than what was known.
+    explained : its F, or the F known before.
+    best : the set, a mask (J,); None until a set is better than the one known before.
     """
 
     explained: float
     best: Bool | None = None
 
     def beaten(self, bound: float) -> bool:
-        """Whether a bound leaves room for a better set."""
+        """Return whether a bound allows a better set."""
         return bool(self.beaten_by(np.float64(bound)))
 
     def beaten_by(self, bounds: Float | np.float64) -> Bool | np.bool_:
-        """The same of several bounds."""
-        return bounds > self.explained * (1 + SAME) + ROUNDING
+        """Return whether each of several bounds allows a better set."""
+        return bounds > self.explained * (1 + SAME_F_TOLERANCE) + ROUNDING
 
     def offer(self, members: Bool, explained: float) -> None:
-        """A set within the budget, and its F."""
+        """Store a set within the budget if its F is better."""
         if self.beaten(explained):
             self.best, self.explained = members.copy(), explained
 
 
 class Nodes:
-    """Bounds nodes for one budget, and remembers the best set that turns up.
+    """The nodes of the search for one budget: bounds them and updates the best set.
 
     Parameters
     ----------
-    problem, budget : which sets are to be bounded.
-    incumbent : the best set known; kept up to date.
-    late : whether the time is over.
+    problem, budget : define the sets to bound.
+    incumbent : the best known set; updated by this object.
+    late : returns whether the time is over.
 
     Attributes
     ----------
-    wide : a point of the relaxation of all sets, to begin that of a smaller budget from; None before there is one.
+    wide : a point of the relaxation of all sets, to start that of a smaller budget from; None until there is one.
     """
 
-    def __init__(self, problem: Problem, budget: float, incumbent: Incumbent, late: Callable[[], bool]) -> None:
+    def __init__(
+        self, problem: SelectionProblem, budget: float, incumbent: Incumbent, late: Callable[[], bool]
+    ) -> None:
         self._problem, self._incumbent, self._late = problem, incumbent, late
         self._limit = budget * (1 + COST_TOLERANCE)
         self.wide: Split | None = None
 
     def root(self, begin: Split | None) -> Node | None:
-        """The node of all sets, begun at the `wide` of a larger budget; None where nothing better is in it."""
+        """Return the node of all sets, started at the `wide` of a larger budget; None if no set in it is better."""
         self.wide = begin
         nothing = np.zeros(len(self._problem.costs), dtype=np.bool_)
         return self._bounded(nothing, ~nothing, np.inf, begin, root=True)
 
     def children(self, node: Node) -> Iterator[Node | None]:
-        """The two nodes with the branching group taken and left out; None for one that holds nothing better."""
+        """Yield the two nodes with the branching group selected and left out; None for one without a better set."""
         group = self._problem.mask([node.branch])
         without = self._problem.dependents(group)
-        for taken, open_ in ((node.taken | group, node.open & ~group), (node.taken, node.open & ~without)):
-            yield self._bounded(taken, open_, node.bound, node.split, root=False)
+        for selected, open_ in ((node.selected | group, node.open & ~group), (node.selected, node.open & ~without)):
+            yield self._bounded(selected, open_, node.bound, node.split, root=False)
 
-    def _bounded(self, taken: Bool, open_: Bool, bound: float, split: Split | None, *, root: bool) -> Node | None:
-        """Bound a node, again as long as that settles groups; None where it holds nothing better than what is known."""
+    def _bounded(self, selected: Bool, open_: Bool, bound: float, split: Split | None, *, root: bool) -> Node | None:
+        """Bound a node, repeatedly while that settles groups; None if no set in it is better than the best known."""
         rounds = 0
         while True:
             rounds += 1
-            part = self._part(taken, open_)
+            part = self._part(selected, open_)
             if part is None:
                 return None
-            bound = min(bound, part.most(1.0))
+            bound = min(bound, part.explained_at(1.0))
             if self._finished(part) or not self._incumbent.beaten(bound):
                 return None
             wide = root and rounds == 1
-            levels = FROM_AFAR if split is None else FROM_NEIGHBOUR if wide else FROM_PARENT
+            levels = FROM_SCRATCH if split is None else FROM_NEIGHBOUR if wide else FROM_PARENT
             relaxed = self._relaxed(part, split, levels)
             if relaxed is None:
-                return self._node(part, bound, None, part.left.gains())
+                return self._node(part, bound, None, part.conditional.gains())
             self.wide = relaxed.split if wide else self.wide
             self._complete(part, relaxed, thorough=wide)
-            bound = min(bound, part.most(relaxed.value))
+            bound = min(bound, part.explained_at(relaxed.value))
             if not self._incumbent.beaten(bound):
                 return None
             split = relaxed.split
@@ -246,79 +244,86 @@ class Nodes:
             if settled is None:
                 score = relaxed.p * (relaxed.z * (1 - relaxed.z)) ** UNDECIDED
                 return self._node(part, bound, split, score)
-            taken, open_ = settled
+            selected, open_ = settled
 
-    def _part(self, taken: Bool, open_: Bool) -> _Part | None:
-        """What is left to decide; None where too much is taken."""
+    def _part(self, selected: Bool, open_: Bool) -> _Part | None:
+        """Return the undecided part of a node; None if the selected groups exceed the budget."""
         problem = self._problem
-        if problem.cost(taken) > self._limit:
+        if problem.cost(selected) > self._limit:
             return None
-        taken, open_ = problem.trimmed(taken, open_, self._limit)
+        selected, open_ = problem.trimmed(selected, open_, self._limit)
         groups = np.flatnonzero(open_ & problem.with_columns)
-        shared = problem.shared_costs(taken, open_)[groups]
-        return _Part(taken, open_, groups, shared, self._limit - problem.cost(taken), problem.given(taken, open_))
+        shared = problem.shared_costs(selected, open_)[groups]
+        return _Part(
+            selected, open_, groups, shared, self._limit - problem.cost(selected), problem.given(selected, open_)
+        )
 
     def _finished(self, part: _Part) -> bool:
-        """Whether the best set of a node is plain: all that is open, or, where no two groups fit, the best of them."""
-        incumbent, explained = self._incumbent, part.left.explained
-        incumbent.offer(part.taken, explained)
+        """Return whether the best set of a node is known.
+
+        It is all open groups or, if no two of them fit, the best one.
+        """
+        incumbent, explained = self._incumbent, part.conditional.explained
+        incumbent.offer(part.selected, explained)
         if self._problem.cost(part.open) <= part.budget:
-            incumbent.offer(part.taken | part.open, part.most(1.0))
+            incumbent.offer(part.selected | part.open, part.explained_at(1.0))
             return True
         if np.sort(part.shared)[:2].sum() <= part.budget:
             return False
-        gains = part.left.gains()
+        gains = part.conditional.gains()
         best = int(np.argmax(gains))
-        incumbent.offer(part.taken | self._problem.closure[part.groups[best]], explained + float(gains[best]))
+        incumbent.offer(part.selected | self._problem.closure[part.groups[best]], explained + float(gains[best]))
         return True
 
     def _relaxed(self, part: _Part, split: Split | None, levels: tuple[tuple[float, int], ...]) -> Relaxed | None:
-        """The relaxation of a node, its split on all columns; None where C cannot be split or shared costs all fit."""
-        left, costs = part.left, part.shared / part.budget
-        if costs.sum() <= 1.0 or left.factor.dropped.any():
+        """Return the relaxation of a node, its split on all columns; None if C has no split or shared costs all fit."""
+        conditional, costs = part.conditional, part.shared / part.budget
+        if costs.sum() <= 1.0 or conditional.factor.dropped.any():
             return None
         columns = self._problem.columns(part.open)
         if split is None:
-            begin = first_split(left.C, costs)
+            begin = first_split(conditional.C, costs)
         else:
             begin = Split(split.delta[columns], split.z[part.groups], split.price)
         if begin is None:
             return None
 
         def enough(value: float) -> bool:
-            return not self._incumbent.beaten(part.most(value)) or self._late()
+            return not self._incumbent.beaten(part.explained_at(value)) or self._late()
 
-        relaxed = relax(left.C, left.b / np.sqrt(left.top), left.starts, costs, begin, levels, enough)
+        relaxed = relax(
+            conditional.C, conditional.b / np.sqrt(conditional.top), conditional.starts, costs, begin, levels, enough
+        )
         delta, z = np.full(len(self._problem.own), np.nan), np.full(len(part.open), np.nan)
         delta[columns], z[part.groups] = relaxed.split.delta, relaxed.split.z
         return replace(relaxed, split=Split(delta, z, relaxed.split.price))
 
     def _settled(self, part: _Part, relaxed: Relaxed) -> tuple[Bool, Bool] | None:
-        """What is taken and open once every group is where a better set must have it; None where this settles none."""
-        other_side = part.left.explained + part.left.top * (relaxed.value - np.abs(relaxed.surplus))
+        """Return the selected and open groups after settling those that a better set determines; None if none."""
+        other_side = part.conditional.explained + part.conditional.top * (relaxed.value - np.abs(relaxed.surplus))
         settled = ~self._incumbent.beaten_by(other_side)
         if not settled.any():
             return None
         dense = self._problem.mask(part.groups[settled & (relaxed.surplus > 0)])
         thin = self._problem.mask(part.groups[settled & (relaxed.surplus <= 0)])
-        taken = part.taken | self._problem.closed(dense)
-        return taken, part.open & ~taken & ~self._problem.dependents(thin)
+        selected = part.selected | self._problem.closed(dense)
+        return selected, part.open & ~selected & ~self._problem.dependents(thin)
 
     def _complete(self, part: _Part, relaxed: Relaxed, *, thorough: bool) -> None:
-        """Fill up the budget, the densest group first; improve the set where it is the best one, or if asked to."""
+        """Fill the budget, the densest group first; improve the set if it is the best one or `thorough` is true."""
         order = part.groups[np.argsort(-relaxed.p / part.shared, kind="stable")]
-        members = filled(self._problem, part.taken, order, self._limit)
+        members = filled(self._problem, part.selected, order, self._limit)
         explained = self._problem.explained(members)
         if thorough or self._incumbent.beaten(explained):
             members, explained = improved(self._problem, members, self._limit, self._late)
         self._incumbent.offer(members, explained)
 
     def _node(self, part: _Part, bound: float, split: Split | None, score: Float) -> Node:
-        """A node that branches on the group with the largest score, or on the first thing that it requires."""
-        unpaid = self._problem.closure & ~part.taken
+        """Return a node that branches on the group with the largest score, or on its first prerequisite."""
+        unpaid = self._problem.closure & ~part.selected
         needed = np.flatnonzero(unpaid[part.groups[np.argmax(score)]])
         branch = int(needed[np.argmin(unpaid[needed].sum(axis=1))])
-        return Node(part.taken, part.open, bound, split, branch)
+        return Node(part.selected, part.open, bound, split, branch)
 
 
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
@@ -327,12 +332,12 @@ Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found.
+    """Result of a search.
 
     Attributes
     ----------
     bound : no set within the budget has a larger F.
-    explained, best : F of the best set known, and the set as in `Incumbent`.
+    explained, best : F of the best known set, and the set as in `Incumbent`.
     nodes : number of nodes that were bounded.
     stopped : why the search ended.
     """
@@ -345,17 +350,17 @@ class Found:
 
 
 class Search:
-    """A search that can be taken up again.
+    """A search that can be resumed.
 
     Parameters
     ----------
-    budget : what a set may cost.
-    known : an F that is known to be within reach.
+    budget : maximum cost of a set.
+    known : a lower bound on the best F.
 
     Attributes
     ----------
     incumbent : the best set so far.
-    wide : a point of the relaxation, for the search of a smaller budget to begin from; None before there is one.
+    wide : a point of the relaxation, to start the search of a smaller budget from; None until there is one.
     """
 
     def __init__(self, budget: float, known: float) -> None:
@@ -365,14 +370,16 @@ class Search:
         self._heap: list[tuple[float, int, Node]] = []
         self._bounded = 0
 
-    def run(self, problem: Problem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None) -> Found:
-        """Search on, until `nodes` nodes have been bounded in all, or one or two more, or the time is over.
+    def run(
+        self, problem: SelectionProblem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None
+    ) -> Found:
+        """Continue the search until `nodes` nodes have been bounded in total, or one or two more, or the time is over.
 
         Parameters
         ----------
-        nodes : how many, at least 1.
-        late : whether the time is over.
-        begin : the `wide` of a search with a larger budget, where this one begins.
+        nodes : maximum number of nodes, at least 1.
+        late : returns whether the time is over.
+        begin : the `wide` of a search with a larger budget, as starting point.
         """
         bounding = Nodes(problem, self.budget, self.incumbent, late)
         if self._bounded == 0:

@@ -1,7 +1,7 @@
-"""Workers that compute feature groups while somebody else watches the clock.
+"""Workers that compute feature groups while the caller watches the clock.
 
-`Workers(extractors, worker).start(order, x)` gives an `Extraction`; its `arrivals(until)` are the groups as they come.
-There is no model here: the runner turns arrivals into an answer, a client of the service sends them on.
+`Workers(extractors, worker).start(order, x)` returns an `Extraction`; its `arrivals(until)` yields the groups as they
+arrive. Workers know no model: the runner turns arrivals into an answer, and a client of the service sends them on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What runs in a worker process: take the extractors, then one job after another, and send each group when computed.
+"""The worker process: receive the extractors, then one job after another, and send each group when it is computed.
 
     parent -> child    extractors, then for each job (job, order) and x
-    child -> parent    None (ready) or why not, then for each job the fields of each `Arrival`, and None at its end
+    child -> parent    None (ready) or the error, then for each job the fields of each `Arrival`, and None at its end
 
-All of it pickled, by `packed`: `Connection.send` pickles too, at several times the cost.
+All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost.
 
-`stop` is shared memory: jobs up to its value are cancelled, which is looked at before each extractor.
+`stop` is shared memory: jobs with numbers up to its value are cancelled. The child checks it before each extractor.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
 
 
 def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
-    """Serve jobs until the other end of the pipe is gone."""
-    # Ctrl-C goes to every process of a terminal; the parent alone decides what it means.
+    """Serve jobs until the other end of the pipe is closed."""
+    # Ctrl-C reaches every process of a terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         extractors = pipe.recv()
-    except Exception as error:  # whatever importing somebody's module raises
+    except Exception as error:  # importing a foreign module may raise anything
         pipe.send_bytes(packed(summary(error)))
         return
     pipe.send_bytes(packed(None))
-    # The other cores belong to whoever waits for the answer; BLAS threads that spin would take them.
+    # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
     with single_blas_thread():
         _serve_jobs(pipe, extractors, stop)
 
@@ -51,7 +51,7 @@ def _serve_jobs(pipe: Connection[Any, Any], extractors: Mapping[str, Callable[[A
                 x = pipe.recv()
             except (EOFError, OSError):
                 raise
-            except Exception as error:  # whatever unpickling somebody's class raises
+            except Exception as error:  # unpickling a foreign class may raise anything
                 _send(pipe, Arrival(order[0], None, 0.0, f"the input does not load in the worker: {summary(error)}"))
             else:
                 for arrival in computed(order, extractors, x, partial(_stopped, stop, job)):
@@ -62,7 +62,7 @@ def _serve_jobs(pipe: Connection[Any, Any], extractors: Mapping[str, Callable[[A
 
 
 def packed(message: object) -> bytes:
-    """Pickle, in the newest protocol."""
+    """Return a pickled message, in the newest protocol."""
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
@@ -73,7 +73,7 @@ def _stopped(stop: c_longlong, job: int) -> bool:
 def _send(pipe: Connection[Any, Any], arrival: Arrival) -> None:
     try:
         message = packed((arrival.group, arrival.values, arrival.took_ms, arrival.error))
-    except Exception as error:  # whatever pickling somebody's values raises
-        reason = f"its values cannot be sent from the worker: {summary(error)}"
+    except Exception as error:  # pickling foreign values may raise anything
+        reason = f"its values are not picklable: {summary(error)}"
         message = packed((arrival.group, None, arrival.took_ms, reason))
     pipe.send_bytes(message)

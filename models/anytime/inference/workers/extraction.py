@@ -1,10 +1,10 @@
-"""One extraction: the groups of one input, computed in order by a worker and collected by somebody with a clock.
+"""One extraction: the groups of one input, computed in order by a worker and collected by a thread with a deadline.
 
     waiting --begin--> computing --finish--> finished
        |                   |
-       +-----cancel--------+--> cancelled: no further group is started, what still comes is dropped
+       +-----cancel--------+--> cancelled: no further group is started, later arrivals are dropped
 
-Two threads meet here. The worker's calls `begin`, `put` and `finish`; the other one `arrivals` and `cancel`.
+Two threads use it. The worker's thread calls `begin`, `put` and `finish`; the other calls `arrivals` and `cancel`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ __all__ = [
 ]
 
 MAX_DRAIN_S = 0.002
-"""How long `arrivals` goes on after its deadline to yield groups that are complete."""
+"""Seconds after its deadline during which `arrivals` still yields complete groups."""
 
 STALL_S = 0.001
-"""A consumer that wakes later than this has been stalled, and its workers perhaps too."""
+"""A consumer that wakes later than this was stalled, and its workers possibly too."""
 
 STALL_SHARE = 0.1
-"""Share of a stall that workers get to return what they had in hand: at most so much later is the answer."""
+"""Share of a stall that workers get to return finished work; the answer is at most that much later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What came of one group.
+    """The result of one group.
 
     Attributes
     ----------
-    group : its name.
-    values : what the extractor returned; None where it failed.
-    took_ms : how long the extractor worked, in milliseconds.
-    error : why there are no values, in one line; None where there are.
+    group : name of the group.
+    values : what the extractor returned; None if it failed.
+    took_ms : duration of the extractor's call, in milliseconds.
+    error : why there are no values, in one line; None if there are values.
     """
 
     group: str
@@ -54,12 +54,12 @@ class Arrival:
 
 
 class Extraction:
-    """Groups of one input on their way.
+    """Groups of one input in progress.
 
     Parameters
     ----------
     order : the groups, in the order in which they are computed.
-    x : what the extractors are called with, in the form in which the worker takes it.
+    x : input of the extractors, in the form that the worker accepts.
     """
 
     def __init__(self, order: Sequence[str], x: Any) -> None:
@@ -75,17 +75,17 @@ class Extraction:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for more groups."""
+        """Whether the extraction was cancelled."""
         return self.cancelled_at is not None
 
     @property
     def ready(self) -> bool:
-        """Whether an arrival is at hand, so that `arrivals` would not wait for it."""
+        """Whether an arrival is queued, so that `arrivals` would not wait for it."""
         return bool(self._arrived)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come: the worker is done and everything that it computed has been read."""
+        """Whether the worker is done and every computed group has been read."""
         return self._ended and not self._arrived
 
     def arrivals(self, until: float) -> Iterator[Arrival]:
@@ -97,28 +97,28 @@ class Extraction:
 
         Parameters
         ----------
-        until : the deadline, by `time.perf_counter`, in seconds. May be called again with another one, to continue.
+        until : the deadline, by `time.perf_counter`, in seconds. A second call with a later deadline continues.
         """
         while (arrival := self._next(until)) is not None:
             yield arrival
         woken = time.perf_counter()
         stall = woken - until
-        patience = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
-        while (arrival := self._next_complete(woken + patience, woken + MAX_DRAIN_S)) is not None:
+        grace = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
+        while (arrival := self._next_complete(woken + grace, woken + MAX_DRAIN_S)) is not None:
             yield arrival
 
     def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
-        """Stop it: no further group is started, the one that is being computed is abandoned.
+        """Cancel the extraction: no further group is started, and the running extractor is abandoned.
 
         Parameters
         ----------
-        late : told, from any thread, of each group that is computed all the same, now or later: its values are of no
-            use any more, but what it took is known.
+        late : called, from any thread, with each group that is computed nevertheless, now or later: its values are
+            discarded, but its duration is known.
 
         Returns
         -------
         tuple of str
-            Groups that were computed and that nobody read.
+            Groups that were computed and not read.
         """
         with self._changed:
             if self.cancelled_at is None:
@@ -140,7 +140,7 @@ class Extraction:
         Parameters
         ----------
         stop : called by `cancel`.
-        pending : whether the worker has computed a group that has not been put yet.
+        pending : returns whether the worker has computed a group that it has not yet put.
         """
         with self._changed:
             self._stop, self._pending = stop, pending
@@ -148,7 +148,7 @@ class Extraction:
                 stop()
 
     def put(self, arrival: Arrival) -> None:
-        """Hand over a group that is computed; when nobody waits for it, only what it took is told."""
+        """Queue a computed group; after a cancellation, pass it only to the callback of `cancel`."""
         with self._changed:
             late = self._late
             if not self.cancelled:
@@ -159,7 +159,7 @@ class Extraction:
             late(arrival)
 
     def finish(self) -> None:
-        """Say that no more groups will come."""
+        """Mark the extraction as ended: no more groups follow."""
         with self._changed:
             self._ended = True
             self._stop = self._pending = None
@@ -168,15 +168,15 @@ class Extraction:
     def _next(self, until: float) -> Arrival | None:
         with self._changed:
             while True:
-                left = until - time.perf_counter()
-                if left <= 0 or self.cancelled or self.finished:
+                remaining = until - time.perf_counter()
+                if remaining <= 0 or self.cancelled or self.finished:
                     return None
                 if self._arrived:
                     return self._arrived.popleft()
-                self._changed.wait(min(left, TIMEOUT_MAX))
+                self._changed.wait(min(remaining, TIMEOUT_MAX))
 
-    def _next_complete(self, patience: float, limit: float) -> Arrival | None:
-        """Return a group that is complete: wait until `limit` for one in the worker's hands, else until `patience`."""
+    def _next_complete(self, grace: float, limit: float) -> Arrival | None:
+        """Return a complete group: wait until `limit` for one that the worker is passing on, else until `grace`."""
         with self._changed:
             while not (self.cancelled or self.finished):
                 now = time.perf_counter()
@@ -184,17 +184,20 @@ class Extraction:
                     break
                 if self._arrived:
                     return self._arrived.popleft()
-                left = (limit if self._pending is not None and self._pending() else patience) - now
-                if left <= 0:
+                remaining = (limit if self._pending is not None and self._pending() else grace) - now
+                if remaining <= 0:
                     break
-                self._changed.wait(left)
+                self._changed.wait(remaining)
         return None
 
 
 def computed(
     order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]], x: Any, stopped: Callable[[], bool]
 ) -> Iterator[Arrival]:
-    """Compute the groups of `x` in order, each when asked for, until `stopped()`; what an extractor raises is told."""
+    """Yield the groups of `x`, computed in order and on demand, until `stopped()` is true.
+
+    An exception of an extractor becomes the error of its arrival.
+    """
     for group in order:
         if stopped():
             return
@@ -202,6 +205,6 @@ def computed(
         values, error = None, None
         try:
             values = extractors[group](x)
-        except BaseException as raised:  # an extractor that calls sys.exit has failed like any other
+        except BaseException as raised:  # sys.exit in an extractor counts as a failure
             error = summary(raised)
         yield Arrival(group, values, (time.perf_counter() - begin) * 1e3, error)

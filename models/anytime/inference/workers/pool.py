@@ -1,11 +1,11 @@
 """A bounded pool of servers, and the queue in front of them.
 
-Every server has a daemon thread. An extraction goes to an idle one; when there is none, another is started in the
-background, up to `max_workers`, and the extraction waits in the queue for whichever is free first. Whoever started it
-watches the clock.
+Every server has a daemon thread. An extraction goes to an idle server. If all are busy, the pool starts a new one in
+the background, up to `max_workers`, and the extraction waits in the queue for the first free server. The caller that
+started the extraction watches the clock.
 
-A child that is forked off has the pools of its parent, but neither their threads nor their processes: it starts its own
-when it has work for them. Processes take most of a second for that, so a child does better to make pools of its own.
+A forked child process inherits the pools of its parent, but neither their threads nor their processes: it starts its
+own when it has work for them. Processes take most of a second to start, so a child should create its own pools.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 Worker = Literal["thread", "process"]
 
 STARTED = {"thread": 1, "process": 2}
-"""Servers ready from the beginning: a process takes most of a second to start, so a spare stands by."""
+"""Servers started by the constructor: a process takes most of a second to start, so there is a spare."""
 
 GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
-"""How long `close` waits for the threads: one inside an extractor cannot be ended, a process can."""
+"""How long `close` waits for the threads: a process can be terminated, a thread inside an extractor cannot."""
 
-_log = logging.getLogger("anytime.inference.workers")
+_log = logging.getLogger("anytime.workers")
 
 _pools: WeakSet[Workers] = WeakSet()
 
@@ -57,19 +57,19 @@ class Workers:
 
     Parameters
     ----------
-    extractors : for each group, a callable that takes the input and returns the group's values. It must not change the
-        input.
-    worker : "thread" calls extractors in threads of this process. A thread cannot be killed: an extractor that hangs
-        keeps its thread. One that holds the interpreter delays everything else here, the answer too: loops in Python by
-        the interpreter's switch interval (5 ms unless set otherwise), C code that keeps the GIL by as long as it takes.
-        "process" has neither weakness, but extractors and inputs must be picklable.
-    max_workers : how many threads or processes there may be; also how many hanging extractors are borne.
-    patience_ms : how long after its cancellation a process may still be busy before it is killed and replaced.
+    extractors : for each group, a callable that receives the input and returns the group's values. It must not change
+        the input.
+    worker : "thread" calls extractors in threads of this process. Nothing can kill a thread: a hanging extractor
+        occupies its thread. An extractor that blocks the interpreter delays the whole process, including the answer:
+        loops in Python by the interpreter's switch interval (5 ms by default), C code that keeps the GIL by its full
+        duration. "process" has neither weakness, but extractors and inputs must be picklable.
+    max_workers : maximum number of threads or processes; also the number of hanging extractors that are tolerated.
+    patience_ms : milliseconds after its cancellation before a busy process is killed and replaced.
 
     Raises
     ------
     ExtractorError
-        An extractor is not callable or cannot be sent to a process, a process does not start, or an option is wrong.
+        An extractor is not callable or not picklable, a process does not start, or an option is invalid.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Workers:
         self._closed = False
         self._renew()
         _pools.add(self)
-        # Registered after multiprocessing's own hook, so run before it: processes must not look as if they had died.
+        # Registered after multiprocessing's own hook, so run before it: processes must not appear to have died.
         atexit.register(self.close)
         with self._changed:
             starts = [self._grow() for _ in range(min(STARTED[worker], max_workers))]
@@ -115,30 +115,30 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """Workers that exist, starting ones and those held by abandoned extractors included."""
+        """Number of workers, including starting ones and those occupied by abandoned extractors."""
         return len(self._threads)
 
     def _renew(self) -> None:
-        """Be as new, with no workers and no work: after a fork, whose child has none of its parent's other threads."""
-        # A garbage collection may close a pool from a thread that is inside one; Condition's lock is reentrant.
+        """Reset to no workers and no work, also after a fork: the child has none of its parent's other threads."""
+        # A garbage collection may close a pool from a thread with this lock; Condition's lock is reentrant.
         self._changed = Condition()
         self._queue: deque[Extraction] = deque()
         self._threads: dict[Thread, Server | None] = {}
         self._idle = 0
 
     def start(self, order: Sequence[str], x: Any) -> Extraction:
-        """Have the groups of `x` computed in order; returns at once. Cancel the extraction when it is of no more use.
+        """Queue the groups of `x` for computation in order and return at once. Cancel the extraction to abandon it.
 
         Raises
         ------
         ExtractorError
-            The workers are closed, or `x` cannot be sent to a process.
+            The workers are closed, or `x` is not picklable for a process.
         """
         extraction = Extraction(order, self._pack(x))
         with self._changed:
             if self._closed:
-                raise ExtractorError("these workers are closed; make new ones")
-            if self._queue:  # what was cancelled while it waited would pile up behind extractors that hang
+                raise ExtractorError("these workers are closed; create new ones")
+            if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.cancelled)
             self._queue.append(extraction)
             starting = sum(server is None for server in self._threads.values())
@@ -148,7 +148,10 @@ class Workers:
         return extraction
 
     def extract(self, order: Sequence[str], x: Any, until: float) -> Iterator[Arrival]:
-        """Yield groups of `x` as they come, until all have or `until` (by `time.perf_counter`) strikes; then cancel."""
+        """Yield groups of `x` as they arrive, until all have or until the deadline; then cancel.
+
+        `until` is the deadline by `time.perf_counter`.
+        """
         extraction = self.start(order, x)
         try:
             yield from extraction.arrivals(until)
@@ -156,7 +159,7 @@ class Workers:
             extraction.cancel()
 
     def close(self) -> None:
-        """End the workers; extractions on their way end where they are. Safe to call twice."""
+        """Stop the workers; running extractions end where they are. Idempotent."""
         with self._changed:
             if self._closed:
                 return
@@ -176,7 +179,7 @@ class Workers:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _grow(self) -> Future[None]:
-        """Start a server in a thread of its own, with the lock held; the future tells when it is ready, or why not."""
+        """Start a server in its own thread, with the lock held; the future completes when it is ready, or fails."""
         started: Future[None] = Future()
         thread = Thread(target=self._attend, args=(started,), name="anytime-worker", daemon=True)
         self._threads[thread] = None
@@ -184,10 +187,10 @@ class Workers:
         return started
 
     def _attend(self, started: Future[None]) -> None:
-        """Make a server, give it one extraction after another, replace it when it is lost: the life of a thread."""
+        """Run one thread: create a server, give it one extraction after another, and replace it when it is lost."""
         try:
             server = self._make()
-        except BaseException as error:  # told by the future
+        except BaseException as error:  # reported by the future
             with self._changed:
                 del self._threads[current_thread()]
             started.set_exception(error)
@@ -206,9 +209,9 @@ class Workers:
             server.close()
 
     def _serve(self, server: Server) -> bool:
-        """Have extractions computed until the pool closes (False) or the server is lost (True)."""
+        """Compute extractions until the pool closes (False) or the server is lost (True)."""
         while (extraction := self._next()) is not None:
-            if not server.alive():  # it died between two extractions, which is no fault of this one
+            if not server.alive():  # it died between two extractions; this one did not cause it
                 with self._changed:
                     self._queue.appendleft(extraction)
                     self._changed.notify()
@@ -240,7 +243,7 @@ class Workers:
 
 
 def _renew_pools() -> None:
-    """In a child that was forked off: leave the workers to the parent, and start some of its own when there is work."""
+    """Reset the pools in a forked child: its parent keeps the workers, and the child starts its own on demand."""
     disown_processes()
     for pool in _pools:
         pool._renew()
@@ -251,7 +254,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _log_refusal(started: Future[None]) -> None:
-    """Tell of a worker that did not start in the background, where nobody waits for it."""
+    """Log a worker that failed to start in the background, where no caller waits for it."""
     error = started.exception()
     if error is not None:
         _log.warning("a worker did not start: %s", error)

@@ -1,4 +1,4 @@
-"""Where an extraction is computed: in the thread that was given it, or in a process that this thread attends.
+"""Servers of extractions: one computes in its own thread, the other in a process that its thread supervises.
 
 A server belongs to one thread of the pool and computes one extraction at a time.
 """
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 START_SECONDS = 120.0
-"""A process that has not imported its extractors by then is given up."""
+"""Time limit for a process to import its extractors."""
 
 TICK_SECONDS = 0.05
-"""How often the attendant of a silent process looks whether its extraction has been cancelled for too long."""
+"""How often the supervisor of a silent process checks whether its extraction was cancelled too long ago."""
 
 END_SECONDS = 2.0
 """How long a process may take to end after SIGTERM, before SIGKILL."""
@@ -44,33 +44,33 @@ _processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
 
 
 class ServerLostError(Exception):
-    """The server can compute no more; another takes its place."""
+    """The server stopped working and must be replaced."""
 
 
 class Server(Protocol):
-    """Computes extractions; `compute` blocks until one is done or cancelled."""
+    """Computes extractions; `compute` blocks until one is finished or cancelled."""
 
     def alive(self) -> bool:
-        """Whether it can take an extraction."""
+        """Return whether the server accepts an extraction."""
 
     def compute(self, extraction: Extraction) -> None:
-        """Put every group; ServerLostError when it cannot go on."""
+        """Compute and put every group; raise ServerLostError if the server fails."""
 
     def abort(self) -> None:
-        """Make a running `compute` end soon, if that is possible; from any thread."""
+        """End a running `compute` soon, if possible; called from any thread."""
 
     def close(self) -> None:
-        """Release everything; from the thread that computes."""
+        """Release all resources; called from the thread that computes."""
 
 
 class ThreadServer:
-    """Computes in the calling thread."""
+    """A server that computes in the calling thread."""
 
     def __init__(self, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
         self._extractors = extractors
 
     def alive(self) -> bool:
-        """Threads do not die."""
+        """Return True: threads do not die."""
         return True
 
     def compute(self, extraction: Extraction) -> None:
@@ -79,19 +79,19 @@ class ThreadServer:
             extraction.put(arrival)
 
     def abort(self) -> None:
-        """Nothing can stop a thread inside an extractor."""
+        """Do nothing: there is no way to stop a thread inside an extractor."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class ProcessServer:
-    """Attends a process of its own, started afresh (spawn) and ready when the constructor returns.
+    """A server that supervises its own process, started by spawn and ready when the constructor returns.
 
     Parameters
     ----------
-    extractors : pickled, as `packed_extractors` makes them.
-    patience_ms : how long a cancelled extractor may go on before its process is killed.
+    extractors : pickled by `packed_extractors`.
+    patience_ms : milliseconds that a cancelled extractor may continue before its process is killed.
 
     Raises
     ------
@@ -100,24 +100,24 @@ class ProcessServer:
     """
 
     def __init__(self, extractors: bytes, patience_ms: float) -> None:
-        self._patience = patience_ms / 1e3
+        self._kill_after = patience_ms / 1e3
         self._job = 0
         self._lock = Lock()
         self._closed = False
         context = multiprocessing.get_context("spawn")
         # No lock around the value: one side writes, the other reads, and eight aligned bytes are written at once.
         self._stop = context.RawValue(c_longlong, 0)
-        self._pipe, theirs = context.Pipe()
+        self._pipe, child_end = context.Pipe()
         self._readable = _waiting(self._pipe)
-        self._unread = _waiting(self._pipe)  # for the other thread: an object of `select.poll` serves one at a time
-        self._passing_on = False
-        self._process = context.Process(target=serve, args=(theirs, self._stop), name="anytime-worker", daemon=True)
+        self._unread = _waiting(self._pipe)  # for the other thread: a `select.poll` object serves one thread at a time
+        self._forwarding = False
+        self._process = context.Process(target=serve, args=(child_end, self._stop), name="anytime-worker", daemon=True)
         _processes.add(self._process)
         try:
             try:
                 self._process.start()
             finally:
-                theirs.close()
+                child_end.close()
             self._prepare(extractors)
         except BaseException:
             self.close()
@@ -139,20 +139,20 @@ class ProcessServer:
             )
 
     def alive(self) -> bool:
-        """Whether the process is still there."""
+        """Return whether the process is running."""
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction) -> None:
-        """Send the job and put each group that arrives; kill the process if it works on for too long after a cancel.
+        """Send the job and put each arriving group; kill the process if it stays busy too long after a cancellation.
 
         Raises
         ------
         ServerLostError
-            The process died, or was killed; the group that it was computing has been put as failed.
+            The process died or was killed; the group that it was computing has been put as failed.
         """
         self._job += 1
         job = self._job
-        self._passing_on = False
+        self._forwarding = False
         extraction.begin(lambda: setattr(self._stop, "value", job), self._pending)
         groups = iter(extraction.order)
         group = next(groups, None)
@@ -161,7 +161,7 @@ class ProcessServer:
             self._pipe.send_bytes(extraction.x)
             while (arrival := self._receive(extraction, group)) is not None:
                 extraction.put(arrival)
-                self._passing_on = False
+                self._forwarding = False
                 group = next(groups, None)
         except (EOFError, OSError):
             reason = f"the worker process ended ({self._ending()})"
@@ -170,24 +170,24 @@ class ProcessServer:
             raise ServerLostError(reason) from None
 
     def _receive(self, extraction: Extraction, group: str | None) -> Arrival | None:
-        """Read the next message, which is about `group`, or None at the end of the job."""
+        """Return the next message, which belongs to `group`, or None at the end of the job."""
         while not self._readable(TICK_SECONDS):
             since = extraction.cancelled_at
-            if since is not None and time.perf_counter() - since > self._patience:
-                raise ServerLostError(f"killed: still busy {self._patience * 1e3:g} ms after it was cancelled")
-        self._passing_on = True
+            if since is not None and time.perf_counter() - since > self._kill_after:
+                raise ServerLostError(f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled")
+        self._forwarding = True
         try:
             message = self._pipe.recv()
         except (EOFError, OSError):
             raise
-        except Exception as error:  # whatever unpickling somebody's values raises
+        except Exception as error:  # unpickling foreign values may raise anything
             return Arrival(str(group), None, 0.0, f"its values do not load: {summary(error)}")
         return None if message is None else Arrival(*message)
 
     def _pending(self) -> bool:
-        """Whether a message has not been put yet; from any thread."""
-        # In this order: the flag is set before a message leaves the pipe and cleared after its group has been put.
-        return self._unread(0.0) or self._passing_on
+        """Return whether a message has not been put yet; called from any thread."""
+        # The order matters: the flag is set before a message leaves the pipe and cleared after its group is put.
+        return self._unread(0.0) or self._forwarding
 
     def _ending(self) -> str:
         self._process.join(END_SECONDS)
@@ -197,13 +197,13 @@ class ProcessServer:
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
     def abort(self) -> None:
-        """End the process."""
+        """Terminate the process."""
         with self._lock:
             if not self._closed:
                 self._process.terminate()
 
     def close(self) -> None:
-        """End the process, wait for it, and close the pipe."""
+        """Terminate the process, wait for it, and close the pipe."""
         with self._lock:
             if self._closed:
                 return
@@ -216,17 +216,20 @@ class ProcessServer:
         if self._process.is_alive():
             self._process.kill()
             self._process.join(END_SECONDS)
-        with suppress(ValueError):  # not even SIGKILL ended it within the time; it is a daemon, and left to the system
+        with suppress(ValueError):  # SIGKILL did not end it in time; it is a daemon, and the system ends it
             self._process.close()
 
 
 def disown_processes() -> None:
-    """In a child that was forked off: have multiprocessing not end, when the child exits, what its parent started."""
+    """Stop multiprocessing in a forked child from ending the parent's processes when the child exits."""
     multiprocessing.process._children.difference_update(_processes)  # type: ignore[attr-defined]
 
 
 def _waiting(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
-    """Find how to wait, at most some seconds, for a pipe to be readable: `pipe.poll` prepares anew at each call."""
+    """Return a function that waits, for at most some seconds, until a pipe is readable.
+
+    It is `pipe.poll` without the setup that `pipe.poll` repeats at each call.
+    """
     if not hasattr(select, "poll"):  # Windows
         return pipe.poll
     poller = select.poll()
@@ -235,35 +238,35 @@ def _waiting(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
 
 
 def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
-    """Pickle the extractors, by reference, for a process.
+    """Return the extractors pickled, by reference, for a process.
 
     Raises
     ------
     ExtractorError
-        One of them, named, cannot be pickled.
+        One of them, named in the message, is not picklable.
     """
     for group, extractor in extractors.items():
         try:
             packed(extractor)
-        except Exception as error:  # whatever pickling somebody's callable raises
+        except Exception as error:  # pickling a foreign callable may raise anything
             raise ExtractorError(
-                f"the extractor of group {group!r} cannot be sent to a process ({summary(error)}); define it "
+                f"the extractor of group {group!r} is not picklable for a process ({summary(error)}); define it "
                 "at the top level of a module, not as a lambda or inside a function, or use worker='thread'"
             ) from error
     return packed(dict(extractors))
 
 
 def packed_input(x: Any) -> bytes:
-    """Pickle the input, for a process.
+    """Return the input pickled for a process.
 
     Raises
     ------
     ExtractorError
-        It cannot be pickled.
+        The input is not picklable.
     """
     try:
         return packed(x)
-    except Exception as error:  # whatever pickling somebody's object raises
+    except Exception as error:  # pickling a foreign object may raise anything
         raise ExtractorError(
-            f"an input of type {type(x).__name__} cannot be sent to a process ({summary(error)}); use worker='thread'"
+            f"input of type {type(x).__name__} is not picklable for a process ({summary(error)}); use worker='thread'"
         ) from error

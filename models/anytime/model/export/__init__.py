@@ -1,4 +1,4 @@
-"""A model as text, for programs and devices where this library is not: JSON, or C with no more than its own numbers."""
+"""Export of a model as text, for programs and devices without this library: a JSON document or a C header."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The text of the C header, but for a model's names and numbers.
+"""A model as one C header: declarations for C and C++, and their definitions for one file of C11.
 
-A model as one C header: declarations, which C++ may read, too, and their definitions for one file of C11.
-
-A program uses it as `anytime.inference.prediction` is used for one row: begin, add groups as they are computed, get an
-answer at any time. The code allocates nothing and searches nothing, so the answer of the longest prefix takes longest.
+A program uses the header as `anytime.inference.prediction` is used for one row: it begins, adds groups as they are
+computed, and gets an answer at any time. The code allocates nothing and searches nothing, so an answer from the longest
+prefix takes the most time. The text of the header is a template; `c_source` inserts the model's names and numbers.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from anytime.types import Float, Label
 __all__ = [
     "DECLARATIONS",
     "DEFINITIONS",
-    "TELLING",
+    "OUTPUT_CODE",
     "c_source",
 ]
 
 DECLARATIONS = """\
 /* An anytime-linear model for one row at a time, exported by `anytime export`.
  *
- * Include it wherever it is used, and in one file of C11 with ${NAME}_IMPLEMENTATION defined before.
- * Define ANYTIME_REAL as float, everywhere, to compute in single precision. Not for -ffast-math, which knows no NAN.
+ * Include it where it is used, and in exactly one C11 file after defining ${NAME}_IMPLEMENTATION.
+ * Define ANYTIME_REAL as float in every file to compute in single precision. Do not use -ffast-math: it ignores NAN.
  *
  *     ${name}_prediction now;
  *     ${name}_begin(&now);
  *     ${name}_add(&now, group, values);               as each group is computed, in any order
- *     prefix = ${name}_answer(&now, INFINITY, told);  at any time, from a signal handler or another thread, too
+ *     prefix = ${name}_answer(&now, INFINITY, output);  at any time, also from a signal handler or thread
  *
- * One thread begins and adds. A group counts from when `add` has returned. Begin, or add a group again, only while no
- * answer is being computed, or take another ${name}_prediction: such an answer may mix old values and
- * new ones. Nothing is allocated, and nothing waits.
+ * One thread calls `begin` and `add`. A group counts once `add` returns. Call `begin`, or `add` for a group a second
+ * time, only while no answer is being computed, or use another ${name}_prediction: otherwise the answer may mix old and
+ * new values. The code allocates nothing and never waits.
  */
 #if defined ${NAME}_H && !defined ${NAME}_${HASH}
-#error "two versions of the same model, or two models whose names are the same in C"
+#error "two versions of the same model, or two models with the same name in C"
 #endif
 
 #ifndef ${NAME}_H
@@ -76,32 +75,32 @@ extern const char ${name}_cost_unit[];
 extern const char *const ${name}_groups[${NAME}_GROUPS];
 extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 
-/* What each prefix costs, the base rate first. */
+/* Cost of each prefix, the base rate first. */
 extern const double ${name}_costs[${NAME}_STEPS + 1];
 
 typedef struct {
     ANYTIME_REAL values[${NAME}_FEATURES]; /* less their training means, in the order of the sequence */
 #ifdef __cplusplus
-    unsigned char came[${NAME}_GROUPS];
+    unsigned char present[${NAME}_GROUPS];
 #else
-    _Atomic unsigned char came[${NAME}_GROUPS];
+    _Atomic unsigned char present[${NAME}_GROUPS];
 #endif
 } ${name}_prediction;
 
-/* Forget every group. */
+/* Remove every group. */
 void ${name}_begin(${name}_prediction *prediction);
 
-/* How many features a group has; 0 where there is no such group. */
+/* Return the number of features of a group; 0 if the group does not exist. */
 size_t ${name}_width(size_t group);
 
-/* Take the values of a group, in raw units; NAN stands for a value that is missing, whose mean takes its place.
- * Returns 0; or -1, and nothing has changed, where there is no such group or a value is infinite or beyond 1e100. */
+/* Add the values of a group, in raw units; NAN marks a missing value, which its training mean replaces.
+ * Return 0; or -1, without any change, if the group does not exist or a value is infinite or beyond 1e100. */
 int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL *values);
 
-/* The prediction from the longest prefix that is complete and costs no more than `budget` (INFINITY: no limit): the
- * responses, or a probability for each class. Returns the number of that prefix's steps, 0 being the base rate; or -1,
- * and tells the base rate, where the budget is no number of 0 or more or the result is not finite. */
-int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS]);
+/* Write the prediction from the longest prefix that is complete and costs at most `budget` (INFINITY: no limit): the
+ * responses, or a probability for each class. Return the number of that prefix's steps, 0 for the base rate. If the
+ * budget is not a number >= 0, or the result is not finite, write the base rate and return -1. */
+int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS]);
 
 #ifdef __cplusplus
 }
@@ -115,7 +114,7 @@ DEFINITIONS = """
 #define ${NAME}_IMPLEMENTED
 
 #if defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__
-#error "-ffast-math and -ffinite-math-only take it that there is no NAN, by which a missing value is known"
+#error "-ffast-math and -ffinite-math-only assume that there is no NAN, which marks a missing value"
 #endif
 
 #include <stdatomic.h>
@@ -136,7 +135,7 @@ const double ${name}_costs[${NAME}_STEPS + 1] = {
 
 enum { ${name}_scores = ${scores} };
 
-/* Where the features of each group begin, and the end; the step that adds the group. */
+/* First feature of each group, and the total; the step that adds the group. */
 static const size_t ${name}_start[${NAME}_GROUPS + 1] = {
     ${group_start}
 };
@@ -147,7 +146,7 @@ static const ANYTIME_REAL ${name}_means[${NAME}_FEATURES] = {
     ${means}
 };
 
-/* How many features each prefix has; where its coefficients begin, a row for each feature. */
+/* Number of features of each prefix; index of its first coefficient (one row per feature). */
 static const size_t ${name}_ends[${NAME}_STEPS + 1] = {
     ${ends}
 };
@@ -164,7 +163,7 @@ static const ANYTIME_REAL ${name}_coefs[] = {
 void ${name}_begin(${name}_prediction *prediction)
 {
     for (size_t group = 0; group < ${NAME}_GROUPS; group++)
-        atomic_store_explicit(&prediction->came[group], 0, memory_order_relaxed);
+        atomic_store_explicit(&prediction->present[group], 0, memory_order_relaxed);
 }
 
 size_t ${name}_width(size_t group)
@@ -184,21 +183,21 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
         const size_t place = ${name}_start[group] + i;
         prediction->values[place] = isnan(values[i]) ? 0 : values[i] - ${name}_means[place];
     }
-    atomic_store_explicit(&prediction->came[group], 1, memory_order_release);
+    atomic_store_explicit(&prediction->present[group], 1, memory_order_release);
     return 0;
 }
 
-/* The longest prefix that is complete: groups are in the order of their steps, so that the first that lacks ends it. */
+/* The longest complete prefix: groups are in the order of their steps, so the first missing group ends it. */
 static int ${name}_complete(${name}_prediction *prediction)
 {
     for (size_t group = 0; group < ${NAME}_GROUPS; group++)
-        if (!atomic_load_explicit(&prediction->came[group], memory_order_acquire))
+        if (!atomic_load_explicit(&prediction->present[group], memory_order_acquire))
             return ${name}_step[group] - 1;
     return ${NAME}_STEPS;
 }
 
-/* What a prefix tells; whether all of it is finite. */
-static int ${name}_told(const ${name}_prediction *prediction, int prefix, ANYTIME_REAL *told)
+/* Write the outputs of a prefix; return whether all are finite. */
+static int ${name}_outputs_of(const ${name}_prediction *prediction, int prefix, ANYTIME_REAL *output)
 {
     ANYTIME_REAL scores[${name}_scores];
     const ANYTIME_REAL *coef = ${name}_coefs + ${name}_offsets[prefix];
@@ -207,83 +206,83 @@ static int ${name}_told(const ${name}_prediction *prediction, int prefix, ANYTIM
     for (size_t i = 0; i < ${name}_ends[prefix]; i++)
         for (size_t r = 0; r < ${name}_scores; r++)
             scores[r] += prediction->values[i] * *coef++;
-${telling}
+${output_code}
     int finite = 1;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        finite &= isfinite(told[r]) != 0;
+        finite &= isfinite(output[r]) != 0;
     return finite;
 }
 
-int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL told[${NAME}_OUTPUTS])
+int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS])
 {
     int prefix = ${name}_complete(prediction);
     if (budget >= 0) {
         while (prefix > 0 && ${name}_costs[prefix] > budget * (1 + 1e-9))
             prefix--;
-        if (${name}_told(prediction, prefix, told))
+        if (${name}_outputs_of(prediction, prefix, output))
             return prefix;
     }
-    ${name}_told(prediction, 0, told);
+    ${name}_outputs_of(prediction, 0, output);
     return -1;
 }
 
 #endif /* ${NAME}_IMPLEMENTED */
 """
 
-TELLING = {
+OUTPUT_CODE = {
     "identity": """\
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        told[r] = scores[r];""",
+        output[r] = scores[r];""",
     "log": """\
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        told[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
+        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
     "logit": """\
-    told[1] = 1 / (1 + exp(-scores[0]));
-    told[0] = 1 - told[1];""",
+    output[1] = 1 / (1 + exp(-scores[0]));
+    output[0] = 1 - output[1];""",
     "softmax": """\
     ANYTIME_REAL largest = scores[0], total = 0;
     for (size_t r = 1; r < ${NAME}_OUTPUTS; r++)
         largest = scores[r] > largest ? scores[r] : largest;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += told[r] = exp(scores[r] - largest);
+        total += output[r] = exp(scores[r] - largest);
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        told[r] /= total;""",
+        output[r] /= total;""",
     "second indicator": """\
     if (!isfinite(scores[0]))
         return 0;
-    told[1] = scores[0] < 0 ? 0 : scores[0] > 1 ? 1 : scores[0];
-    told[0] = 1 - told[1];""",
+    output[1] = scores[0] < 0 ? 0 : scores[0] > 1 ? 1 : scores[0];
+    output[0] = 1 - output[1];""",
     "indicators": """\
     ANYTIME_REAL total = 0;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += told[r] = scores[r] < 0 ? 0 : scores[r];
+        total += output[r] = scores[r] < 0 ? 0 : scores[r];
     if (!isfinite(total))
         return 0;
     for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        told[r] = total > 0 ? told[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
+        output[r] = total > 0 ? output[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
 }
-"""How scores become what is told, by the rule."""
+"""C code that maps scores to outputs, by rule."""
 
 
 WIDTH = 118
-"""Length of the lines of numbers, at most."""
+"""Maximum length of the lines of numbers."""
 
 PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
-"""Bytes that stand for themselves in a string of C."""
+"""Bytes that a C string literal needs no escape for."""
 
 
 def c_source(model: Model) -> str:
-    """The header of a model; its names begin with `anytime_` and the model's name, in letters that C takes.
+    """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier.
 
     Raises
     ------
     ArtifactError
-        The model's name has no such letter.
+        The model's name contains no letter or digit.
     """
     manifest, prefixes = model.manifest, model.prefixes
     if not _word(model.name):
         raise ArtifactError(
-            f"model {model.name!r} has no name in C; expected a letter from A to Z or a digit in it: name it otherwise"
+            f"model {model.name!r} has no name in C; expected at least one letter from A to Z or digit: rename it"
         )
     name = f"anytime_{_word(model.name).lower()}"
     constants = _constants(group.name for group in model.groups.groups if group.features)
@@ -314,25 +313,25 @@ def c_source(model: Model) -> str:
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
         "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
         "coefs": _numbers(prefixes.packed),
-        "telling": Template(TELLING[_kind(model)]).substitute(NAME=name.upper()),
+        "output_code": Template(OUTPUT_CODE[_kind(model)]).substitute(NAME=name.upper()),
     }
     return Template(DECLARATIONS + DEFINITIONS).substitute(values)
 
 
 def _kind(model: Model) -> str:
-    """By which rule scores become what is told: the link, or that of indicators of classes by least squares."""
+    """Return the rule that maps scores to outputs: the link, or that of class indicators for least squares."""
     if model.manifest.classes is None or model.manifest.family != "gaussian":
         return model.manifest.link
     return "second indicator" if len(model.prefixes.intercept) == 1 else "indicators"
 
 
 def _word(text: str) -> str:
-    """Upper-case letters, digits and single underscores that stand for a name."""
+    """Return a name in upper-case letters, digits and single underscores."""
     return re.sub(r"[^0-9A-Z]+", "_", text.upper()).strip("_")
 
 
 def _constants(names: Iterable[str]) -> dict[str, str]:
-    """A word for each name, numbered where it comes again: in the order of the groups file, which stays."""
+    """Return a unique C word for each name, in the order of the groups file; repeated words get a number appended."""
     found: dict[str, str] = {}
     used: set[str] = set()
     times: Counter[str] = Counter()
@@ -352,7 +351,7 @@ def _text(label: Label) -> str:
 
 
 def _string(text: str) -> str:
-    """A string of C, in UTF-8; what is not plain is escaped byte by byte."""
+    """Return a C string literal in UTF-8; special bytes are escaped one by one."""
     return '"' + "".join(chr(byte) if byte in PLAIN else f"\\{byte:03o}" for byte in text.encode("utf-8")) + '"'
 
 
@@ -361,7 +360,7 @@ def _numbers(array: Float) -> str:
 
 
 def _lines(items: Iterable[str]) -> str:
-    """Items of an initialiser, by commas, in lines."""
+    """Return the items of an initialiser, separated by commas and broken into lines."""
     lines: list[str] = []
     line = ""
     for item in items:

@@ -1,12 +1,14 @@
-"""A model as a JSON document: what answering by prefixes takes, and no more.
+"""A model as a JSON document with everything that predictions from prefixes need.
 
-    scores = intercept + (x - mean) @ coef
+A prefix has
 
-of a prefix, x being its first `features` values in the order of the document's features; a missing value counts as its
-mean. The library answers from the longest prefix whose groups have all come and whose cost is at most the budget, and
-one part in 1e9 more, as costs are sums. `link` makes predictions of scores: "identity", "logit", "softmax" or "log",
-where scores over 500 count as 500. Where classes have the link "identity", their scores are least-squares estimates of
-indicators, clipped at 0 and scaled to sum to 1 (even shares where none is positive); a single score, of this link or of
+    scores = intercept + (x - mean) @ coef,
+
+where x is its first `features` values in the order of the document's features. A missing value is replaced by its mean.
+The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
+part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
+scores above 500 count as 500. For classes with the link "identity", scores are least-squares estimates of indicators:
+clip them at 0 and scale them to sum to 1 (equal shares if none is positive). A single score, with this link or with
 "logit", is that of the second of two classes.
 """
 
@@ -22,14 +24,14 @@ __all__ = [
 ]
 
 EXPORT = 1
-"""Number of this form of document."""
+"""Version of the document's form."""
 
 
 def document(model: Model) -> dict[str, Any]:
-    """The document of a model; every number is finite.
+    """Return the document of a model; every number is finite.
 
-    Groups are in the order of the sequence, those without features too; a group is ready with prefix `step`. Its
-    features are those from `start` to before `stop`.
+    Groups are in the order of the sequence and include those without features. A group is complete with prefix `step`.
+    Its features are those from `start` to before `stop`.
     """
     manifest, prefixes = model.manifest, model.prefixes
     names = model.groups.features
@@ -71,7 +73,7 @@ def _groups(model: Model) -> list[dict[str, Any]]:
 
 
 def _prefix(model: Model, prefix: int) -> dict[str, Any]:
-    """One prefix; `coef` has a row for each of its features, and a column for each score."""
+    """Return one prefix; `coef` has a row for each of its features, and a column for each score."""
     return {
         "cost": float(model.costs[prefix]),
         "cv_error": model.expected(prefix).cv_error,

@@ -1,7 +1,7 @@
 """Training on a Dask cluster: workers read their own part of the table, and only moments and gradients travel.
 
-Each worker needs this library and the table under the same path. What a worker held is read again elsewhere when it is
-lost, so that costs time and nothing else.
+Each worker needs this library and the table under the same path. If a worker is lost, other workers read its part
+again, which costs time but does not change the result.
 """
 
 from __future__ import annotations

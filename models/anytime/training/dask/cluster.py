@@ -1,7 +1,4 @@
-"""What becomes of a cluster's own faults: one line that says what to do.
-
-A cluster, and the two things it is for: the moments of a table, and its rows for a likelihood.
-"""
+"""A Dask cluster: it computes the moments of a table, and stores its rows for a likelihood."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ from anytime.training.dask.design import ClusterDesign, light
 from anytime.training.dask.rows import (
     Part,
     Span,
+    cluster_errors,
     distributed,
-    held_rows,
     merged,
     moments_of_part,
     spans,
+    stored_rows,
     tally_of_span,
-    told,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ __all__ = ["Cluster", "connected"]
 
 
 PARTS_PER_THREAD = 4
-"""Parts of a table for each thread of the workers, so that one that is slow or lost holds up little."""
+"""Parts of a table for each worker thread, so that a slow or lost part delays little."""
 
 CONNECT_S = 10.0
 
@@ -54,34 +51,34 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """Threads of all workers."""
+        """Return the number of threads of all workers."""
         return int(sum(self._client.nthreads().values()))
 
     def moments(
         self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
     ) -> list[Moments]:
-        """Moments of each fold of a table, as `Dataset.moments`; they are merged on the workers.
+        """Return the moments of each fold of a table, as `Dataset.moments`; workers merge them.
 
         Parameters
         ----------
-        progress : called with the number of rows of each part that is done.
+        progress : called with the number of rows of each completed part.
         """
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
         sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
         for future in distributed().as_completed(futures):
-            with told():
+            with cluster_errors():
                 future.result()
             progress(sizes[future.key])
         while len(futures) > 1:
             pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
             futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
-        with told():
+        with cluster_errors():
             found: list[Moments] = futures[0].result()
         return found
 
     def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
-        """The rows of a table, in the same folds, for a likelihood."""
+        """Return the rows of a table, in the same folds, for a likelihood."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
         return ClusterObserved(self._client, full, dataset.target)
@@ -89,42 +86,42 @@ class Cluster:
     def _parts(
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
     ) -> tuple[list[Part], list[FoldCounts]]:
-        """The parts of a table, and how many of their rows have a target."""
+        """Return the parts of a table, and their fold counts."""
         if not self.threads:
             raise TrainingError(
-                "the cluster has no workers; start some, or train with --backend local", environment=True
+                "the cluster has no workers; start workers, or train with --backend local", environment=True
             )
         if dataset.query is not None:
-            dataset.table.batches([dataset.query])  # settles its kind once, here, and not in every task
-        deal = FoldAssigner(folds, seed, stratified=stratified)
+            dataset.table.batches([dataset.query])  # determines its kind once, here, and not in every task
+        assigner = FoldAssigner(folds, seed, stratified=stratified)
         ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
-        futures = [self._client.submit(tally_of_span, dataset, deal, span, pure=False) for span in ranges]
-        with told():
+        futures = [self._client.submit(tally_of_span, dataset, assigner, span, pure=False) for span in ranges]
+        with cluster_errors():
             tallies: list[FoldCounts] = self._client.gather(futures)
         if not any(tally.rows for tally in tallies):
             raise TableError("there are no rows to learn from; expected at least one with a target")
-        deals = deal.split(tallies)
-        return [Part(dataset, span, own) for span, own in zip(ranges, deals, strict=True)], tallies
+        assigners = assigner.split(tallies)
+        return [Part(dataset, span, own) for span, own in zip(ranges, assigners, strict=True)], tallies
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterObserved:
-    """Rows to fit a likelihood on, which workers read and keep."""
+    """Rows to fit a likelihood on, which workers read and store."""
 
     client: Client
     parts: tuple[Part, ...]
     target: Target
 
     def design(self, gram: Gram, family: Family, weight: float) -> Design:
-        """Let the workers read them."""
-        lean = light(gram)
-        rows = tuple(self.client.submit(held_rows, part, lean, pure=False) for part in self.parts)
+        """Let the workers read the rows."""
+        light_gram = light(gram)
+        rows = tuple(self.client.submit(stored_rows, part, light_gram, pure=False) for part in self.parts)
         return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
 
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """A cluster by the address of its scheduler, as `tcp://host:8786`.
+    """Connect to a cluster by the address of its scheduler, such as `tcp://host:8786`.
 
     Raises
     ------
@@ -136,9 +133,9 @@ def connected(address: str) -> Iterator[Cluster]:
     try:
         client = module.Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         raise TrainingError(
-            f"no Dask scheduler answers at {address!r} ({said}); start it, or give its address as in tcp://host:8786",
+            f"no Dask scheduler answers at {address!r} ({message}); start it, or correct the address (for example tcp://host:8786)",
             environment=isinstance(error, OSError),
         ) from error
     with client:

@@ -1,8 +1,8 @@
-"""The design matrix of a likelihood on a cluster: a pass is a task for each part, and sums of derivatives come back.
+"""The design of a likelihood on a cluster: a pass is one task per part, and returns sums of derivatives.
 
-Predictors stay what they are linear in, the coefficients: they are made anew where they are needed, which costs a
-product with the rows, and nothing travels or is lost. A mean over all rows is the sum of what the parts say, as each
-divides by the weight of all.
+Linear predictors are represented by their coefficients and recomputed where needed. That costs a product with the rows,
+but transfers nothing and survives the loss of a worker. A mean over all rows is the sum of the parts' results, because
+each part divides by the weight of all rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
 from anytime.glm.families import FAMILIES
 from anytime.glm.row_blocks import BlockDesign, BlockView
 from anytime.moments.gram import Gram
-from anytime.training.dask.rows import HeldRows, settled, told
+from anytime.training.dask.rows import StoredRows, cluster_errors, use_one_blas_thread
 from anytime.types import FamilyName, Float, Index
 
 __all__ = [
@@ -28,13 +28,13 @@ __all__ = [
 
 
 def light(gram: Gram) -> Gram:
-    """Normal equations without the products, which parts do not need: a few numbers a column."""
+    """Return normal equations without the products, which parts do not need: a few numbers per column."""
     return replace(gram, S=np.empty((0, 0)), q=np.empty((0, gram.q.shape[1])))
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """What a worker must know of a fit, beside its rows."""
+    """Description of a fit that a worker needs in addition to its rows."""
 
     gram: Gram
     family: FamilyName
@@ -43,33 +43,33 @@ class _Fit:
     held: int | None
     centre: Float | None
 
-    def design(self, rows: HeldRows) -> BlockDesign:
-        """The design of a part."""
+    def design(self, rows: StoredRows) -> BlockDesign:
+        """Return the design of a part."""
         family = FAMILIES[self.family]
         return BlockDesign(
-            self.gram, family, self.weight, self.ridge, self.held, self.centre, slabs=rows.slabs, n_jobs=1
+            self.gram, family, self.weight, self.ridge, self.held, self.centre, row_blocks=rows.row_blocks, n_jobs=1
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _At:
-    """Predictors, as the coefficients (d + 1, Q) of some columns."""
+    """Predictors, represented by the coefficients (d + 1, Q) of some columns."""
 
     columns: Index
     theta: Float
 
     def of(self, design: BlockDesign) -> Predictors:
-        """The predictors of the rows of a part."""
+        """Return the predictors of the rows of a part."""
         return design.view(self.columns).predictors(self.theta)
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterDesign(Design):
-    """Rows that workers have.
+    """Rows that workers store.
 
     Attributes
     ----------
-    client : of the cluster, a `distributed.Client`.  rows : futures of `HeldRows`, in the order of the table.
+    client : the `distributed.Client`.  rows : futures of `StoredRows`, in the order of the table.
     """
 
     client: Any = None
@@ -77,12 +77,12 @@ class ClusterDesign(Design):
 
     @property
     def fold_jobs(self) -> int:
-        """One: a pass keeps all workers busy."""
+        """Return 1: one pass keeps all workers busy."""
         return 1
 
     @cached_property
     def totals(self) -> Totals:
-        """Sums over all rows."""
+        """Return the sums over all rows."""
         found = list(self.over(_totals))
         return Totals(
             sum(each.rows for each in found),
@@ -91,14 +91,14 @@ class ClusterDesign(Design):
         )
 
     def view(self, columns: Index) -> ClusterView:
-        """The same rows with some columns only, in that order."""
+        """Return the same rows with some columns only, in that order."""
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """What a function of a part's design comes to at each part, in the order of the table."""
+        """Yield the results of a function of a part's design, in the order of the table."""
         client, fit = self.client, self._fit
         futures = [client.submit(_at_part, rows, fit, task, arguments, pure=False) for rows in self.rows]
-        with told():
+        with cluster_errors():
             found: list[Any] = client.gather(futures)
         yield from found
 
@@ -115,24 +115,24 @@ class ClusterView(View):
         self._design = design
 
     def predictors(self, theta: Float) -> Predictors:
-        """Linear predictors of all rows at coefficients (d + 1, Q): no pass yet."""
+        """Return the linear predictors of all rows at coefficients (d + 1, Q), without a pass."""
         return _At(self.columns, theta)
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
-        """Predictors a share of the way along others."""
+        """Return predictors moved by `share` times the directions."""
         return _At(etas.columns, etas.theta + share * directions.theta)
 
     def loss(self, etas: Predictors) -> float:
-        """Mean loss at some predictors: one pass."""
+        """Return the mean loss at some predictors: one pass."""
         return float(sum(self._over(_loss, etas)))
 
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
-        """Mean loss at some predictors, and its derivative in a direction: one pass."""
+        """Return the mean loss at some predictors, and its derivative in a direction: one pass."""
         losses, slopes = zip(*self._over(_slope, etas, directions), strict=True)
         return float(sum(losses)), float(sum(slopes))
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        """Loss and score at some predictors, and on demand the second derivatives: one pass."""
+        """Return loss and score at some predictors, and optionally the second derivatives: one pass."""
         found: list[Evaluation] = list(self._over(_evaluation, etas, hessian))
         score, curvature = np.zeros_like(found[0].score), None
         for each in found:
@@ -142,7 +142,7 @@ class ClusterView(View):
         return Evaluation(sum(each.loss for each in found), score, curvature)
 
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
-        """The Hessian at some predictors as a function of a direction (d + 1, Q), a pass each."""
+        """Return the Hessian at some predictors as a function of a direction (d + 1, Q), one pass per call."""
 
         def product(direction: Float) -> Float:
             total: Float = np.sum(list(self._over(_product, etas, direction)), axis=0)
@@ -151,21 +151,21 @@ class ClusterView(View):
         return product
 
     def weighted_gram(self, etas: Predictors) -> Float:
-        """Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors: one pass."""
+        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors: one pass."""
         total: Float = np.sum(list(self._over(_weighted_gram, etas)), axis=0)
         return total
 
     def held_deviance(self, theta: Float) -> float:
-        """Sum over the rows of the fold held out of weight times deviance: one pass."""
+        """Return the sum of weight times deviance over the rows of the held-out fold: one pass."""
         return float(sum(self._over(_held_deviance, theta)))
 
     def _over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         return self._design.over(_in_view, self.columns, task, arguments)
 
 
-def _at_part(rows: HeldRows, fit: _Fit, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Run a task on the design of a part; what runs on the worker."""
-    settled()
+def _at_part(rows: StoredRows, fit: _Fit, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Run a task on the design of a part, on the worker."""
+    use_one_blas_thread()
     return task(fit.design(rows), *arguments)
 
 

@@ -1,8 +1,6 @@
-"""Parts of a table: ranges of its rows that one worker reads, with what it needs to deal them into folds.
+"""Parts of a table on the workers: row ranges with their fold assignment, and rows stored for likelihood passes.
 
-Rows that a worker keeps for the passes of a likelihood.
-
-They do not travel: who is handed them, or has lost them, reads them again from the table.
+Stored rows are never transferred: a worker that receives or loses a part reads it from the table.
 """
 
 from __future__ import annotations
@@ -25,23 +23,23 @@ from anytime.moments.gram import Gram
 from anytime.moments.moments import Moments
 
 __all__ = [
-    "HeldRows",
     "Part",
     "Span",
+    "StoredRows",
+    "cluster_errors",
     "distributed",
-    "held_rows",
     "merged",
     "moments_of_part",
-    "settled",
     "spans",
+    "stored_rows",
     "tally_of_span",
-    "told",
+    "use_one_blas_thread",
 ]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rows `start` to `stop` of a table, to its end where None."""
+    """Rows `start` to `stop` of a table, to its end if None."""
 
     start: int
     stop: int | None
@@ -53,77 +51,77 @@ class Part:
 
     Attributes
     ----------
-    deal : deals its first row next; not changed.
+    assigner : fold assigner positioned at the first row; not changed.
     """
 
     dataset: Dataset
     span: Span
-    deal: FoldAssigner
+    assigner: FoldAssigner
 
     def blocks(self) -> Iterator[Block]:
-        """Its rows; there may be none with a target."""
-        return self.dataset.blocks(self.deal.copy(), start=self.span.start, stop=self.span.stop)
+        """Yield the rows that have a target, possibly none."""
+        return self.dataset.blocks(self.assigner.copy(), start=self.span.start, stop=self.span.stop)
 
 
-def spans(starts: Sequence[int], most: int) -> list[Span]:
-    """Consecutive ranges of rows, at most so many, each from one of the rows at which a table can be read from."""
-    count = min(most, len(starts))
+def spans(starts: Sequence[int], limit: int) -> list[Span]:
+    """Return at most `limit` consecutive ranges of rows, each starting at one of the readable `starts`."""
+    count = min(limit, len(starts))
     edges = [starts[round(i * len(starts) / count)] for i in range(count)]
     return [Span(start, stop) for start, stop in zip(edges, [*edges[1:], None], strict=True)]
 
 
-def tally_of_span(dataset: Dataset, deal: FoldAssigner, span: Span) -> FoldCounts:
-    """What dealing must know of some rows."""
-    return dataset.tally(deal, start=span.start, stop=span.stop)
+def tally_of_span(dataset: Dataset, assigner: FoldAssigner, span: Span) -> FoldCounts:
+    """Return the summary of some rows that fold assignment needs."""
+    return dataset.tally(assigner, start=span.start, stop=span.stop)
 
 
 def moments_of_part(part: Part) -> list[Moments]:
-    """Moments of each fold of a part."""
-    settled()
-    dataset, folds = part.dataset, part.deal.folds
+    """Return the moments of each fold of a part."""
+    use_one_blas_thread()
+    dataset, folds = part.dataset, part.assigner.folds
     empty = dataset.no_moments()
     return dataset.summed(part.blocks(), folds, n_jobs=1, before=[empty] * folds)
 
 
 def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
-    """Moments of each fold of the rows of both."""
-    settled()
+    """Return the moments of each fold of the rows of both."""
+    use_one_blas_thread()
     return [a.merge(b) for a, b in zip(one, other, strict=True)]
 
 
 @cache
-def settled() -> None:
-    """Let BLAS use one thread in this process from now on: a worker has threads of its own."""
+def use_one_blas_thread() -> None:
+    """Limit BLAS to one thread in this process permanently: a worker has its own threads."""
     single_blas_thread().__enter__()
 
 
-class HeldRows:
-    """The slabs of a part, in the units of a table's normal equations."""
+class StoredRows:
+    """The row blocks of a part, in the units of a table's normal equations."""
 
     def __init__(self, part: Part, gram: Gram) -> None:
         self._recipe = part, gram
-        self.slabs = row_blocks_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may hold many parts
+        self.row_blocks = row_blocks_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may store many parts
 
-    def __reduce__(self) -> tuple[Callable[..., HeldRows], tuple[Any, ...]]:
-        return HeldRows, self._recipe
+    def __reduce__(self) -> tuple[Callable[..., StoredRows], tuple[Any, ...]]:
+        return StoredRows, self._recipe
 
     def __sizeof__(self) -> int:
-        return sum(slab.Y.nbytes for slab in self.slabs)
+        return sum(block.Y.nbytes for block in self.row_blocks)
 
 
-def held_rows(part: Part, gram: Gram) -> HeldRows:
-    """Read a part and keep it."""
-    settled()
-    return HeldRows(part, gram)
+def stored_rows(part: Part, gram: Gram) -> StoredRows:
+    """Read a part and store it."""
+    use_one_blas_thread()
+    return StoredRows(part, gram)
 
 
 def distributed() -> Any:
-    """Dask's package.
+    """Return Dask's package.
 
     Raises
     ------
     TrainingError
-        It is not installed.
+        The package is not installed.
     """
     try:
         return import_module("distributed")
@@ -134,27 +132,27 @@ def distributed() -> Any:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Context of waiting for tasks: put failures of the cluster in words, and pass on what is wrong with the rows.
+def cluster_errors() -> Iterator[None]:
+    """Translate failures of the cluster while the caller waits for tasks; pass on errors in the rows.
 
     Raises
     ------
     TrainingError
-        Workers lack a package or memory, or the scheduler is gone.
+        Workers lack a package or memory, or the scheduler is not reachable.
     """
     module = distributed()
     try:
         yield
     except ImportError as error:
         raise TrainingError(
-            f"a worker cannot import what it needs ({error}); install anytime-linear there", environment=True
+            f"a worker failed to import a package ({error}); install anytime-linear there", environment=True
         ) from error
     except module.KilledWorker as error:
         raise TrainingError(
-            "a part of the table ended several workers; give them more memory, or the table smaller row groups",
+            "several workers died reading a part of the table; give them more memory, or write smaller row groups",
             environment=True,
         ) from error
     except (CancelledError, module.comm.CommClosedError) as error:
         raise TrainingError(
-            "the Dask scheduler is gone; restart it, and run the command again", environment=True
+            "the connection to the Dask scheduler is lost; restart it, and run the command again", environment=True
         ) from error

@@ -1,4 +1,4 @@
-"""The console: a page that shows a model's curve and lets one watch a prediction improve."""
+"""The console: a page that shows a model's curve and a prediction that improves as groups arrive."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = [
 ]
 
 router = APIRouter()
-for room in (pages, curve, sample):
-    router.include_router(room.router)
+for module in (pages, curve, sample):
+    router.include_router(module.router)

@@ -1,6 +1,6 @@
-"""Files of the pages: compressed once, named by their content, and sent in a form that the client accepts.
+"""Files of the console's pages: compressed once, identified by a hash, and sent in an encoding that the client accepts.
 
-Only the compressed form is stored. Every browser accepts it; for other clients it is decompressed.
+Only the compressed form is stored. Every browser accepts it; the server decompresses it for other clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIBRARIES: Mapping[str, tuple[str, str]] = {
     "swagger-ui-bundle.js": ("fastapi-offline", "fastapi_offline/static/swagger-ui-bundle.js"),
     "swagger-ui.css": ("fastapi-offline", "fastapi_offline/static/swagger-ui.css"),
 }
-"""Files of other packages: the package of each, and its path there. The packages are never imported."""
+"""Files of other packages: the package of each file, and its path in the package. The packages are never imported."""
 
 MEDIA_TYPES: Mapping[str, str] = {
     ".css": "text/css; charset=utf-8",
@@ -39,18 +39,18 @@ MEDIA_TYPES: Mapping[str, str] = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Media types that are served; files of other kinds are not part of the page."""
+"""Media types by file suffix; files with other suffixes are not served."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file as it is sent.
+    """A static file.
 
     Attributes
     ----------
-    packed : its content, gzipped.
-    digest : of its content; the ETag is made of it.
-    media_type : what it is.
+    packed : its gzipped content.
+    digest : hash of its content, from which the ETag is made.
+    media_type : its media type.
     """
 
     packed: bytes
@@ -59,7 +59,7 @@ class Asset:
 
     @classmethod
     def read(cls, path: Path) -> Asset:
-        """Read and pack a file; a few tenths of a second for the largest."""
+        """Read and compress a file; the largest takes a few tenths of a second."""
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:32]
         return cls(gzip.compress(content, mtime=0), digest, MEDIA_TYPES[path.suffix])
@@ -67,13 +67,13 @@ class Asset:
 
 @cache
 def page_assets() -> Mapping[str, Asset]:
-    """The page's own files by name."""
+    """Return the files of the pages by name."""
     return {path.name: Asset.read(path) for path in sorted(STATIC.iterdir()) if path.suffix in MEDIA_TYPES}
 
 
 @cache
 def library_asset(name: str) -> Asset | None:
-    """Return a file of `LIBRARIES`; None where its package is not installed."""
+    """Return a file of `LIBRARIES`; None if its package is not installed."""
     package, file = LIBRARIES[name]
     try:
         path = Path(str(distribution(package).locate_file(file)))
@@ -83,9 +83,9 @@ def library_asset(name: str) -> Asset | None:
 
 
 def send(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response:
-    """Send a file, or 304 to a client that has it."""
-    packed = _takes_gzip(request.headers.get("accept-encoding", ""))
-    # Each form has a tag of its own: a strong one promises the same bytes.
+    """Return the response with a file, or 304 if the client has it already."""
+    packed = _accepts_gzip(request.headers.get("accept-encoding", ""))
+    # Each encoding has its own ETag, because a strong ETag identifies exact bytes.
     etag = f'"{asset.digest}-gzip"' if packed else f'"{asset.digest}"'
     sent = {"ETag": etag, "Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff", **headers}
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
@@ -96,7 +96,7 @@ def send(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response
     return Response(gzip.decompress(asset.packed), headers=sent, media_type=asset.media_type)
 
 
-def _takes_gzip(accepted: str) -> bool:
+def _accepts_gzip(accepted: str) -> bool:
     for part in accepted.lower().split(","):
         coding, _, quality = part.partition(";")
         if coding.strip() == "gzip":

@@ -1,4 +1,4 @@
-"""A model's curve as the page draws it: what each prefix explains in training, held out, at the least and at most."""
+"""A model's curve for the console: R² of each prefix in training and cross-validation, with bounds."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _View(BaseModel):
 
 
 class CurvePoint(_View):
-    """A prefix: what it costs and what it explains, as shares of all there is to explain.
+    """A prefix: its cost and its explained shares.
 
-    `r2` is R² on the training data and `cv_r2` on rows held out: 1 - cv_error/variance of the response, for several
-    responses 1 - mean error/mean variance; of a likelihood 1 - deviance/null deviance. The theory speaks of F, which
-    includes the penalty: `penalised_r2` is 2F over the number of responses, `guaranteed_r2` the least that the theory
-    allows it to be. Of a certified model, no set of its groups of this cost or less has a `penalised_r2` above
-    `certified_r2`, and `certified_share` is the least share of the best possible F that the prefix reaches. A field is
-    None where it is not known; `r2` and `cv_r2` are None where a response is constant in training.
+    `r2` is R² on the training data. `cv_r2` is R² on held-out rows: 1 - cv_error/variance of the response; for several
+    responses 1 - mean error/mean variance; for a likelihood 1 - deviance/null deviance. The theory is about F, which
+    includes the penalty: `penalised_r2` is 2F over the number of responses, and `guaranteed_r2` is its lower bound. For
+    a certified model, every set of its groups of this cost or less has a `penalised_r2` of at most `certified_r2`, and
+    the prefix reaches at least the share `certified_share` of the best possible F. An unknown field is None; `r2` and
+    `cv_r2` are None if a response is constant in training.
     """
 
     prefix: int
@@ -50,10 +50,10 @@ class CurvePoint(_View):
 
 
 class ModelCurve(_View):
-    """The curve of a model, from the base rate on.
+    """The curve of a model, starting at the base rate.
 
-    `promise` says in words what `guaranteed_r2` rests on, and `certified` what `certified_r2` comes to; it is None
-    where the model is not certified.
+    `promise` describes the guarantee behind `guaranteed_r2`. `certified` summarises `certified_r2`; it is None if the
+    model is not certified.
     """
 
     model: str
@@ -66,14 +66,14 @@ class ModelCurve(_View):
 
 @router.get("/models/{name}/curve", responses=problem_responses(404, 422))
 async def model_curve(name: str, registry: Registry) -> ModelCurve:
-    """Tell what each prefix costs and explains: in training, cross-validated, and guaranteed."""
+    """Return cost and R² of each prefix: in training, cross-validated, and guaranteed."""
     return curve(registry.get(name))
 
 
 def curve(model: Model) -> ModelCurve:
-    """Tell a model's curve."""
+    """Return a model's curve."""
     steps = model.manifest.steps
-    least, most = _floor(model), _ceiling(model)
+    lower, upper = _floor(model), _ceiling(model)
     shares = model.certified_shares
     points = [
         CurvePoint(
@@ -84,8 +84,8 @@ def curve(model: Model) -> ModelCurve:
             cv_r2=_held_out(model, prefix),
             cv_error=model.expected(prefix).cv_error,
             penalised_r2=_penalised(model, prefix),
-            guaranteed_r2=least[prefix],
-            certified_r2=most[prefix],
+            guaranteed_r2=lower[prefix],
+            certified_r2=upper[prefix],
             certified_share=None if shares is None else shares[prefix],
         )
         for prefix in range(model.steps + 1)
@@ -95,7 +95,7 @@ def curve(model: Model) -> ModelCurve:
         version=model.version,
         cost_unit=model.groups.cost_unit,
         points=tuple(points),
-        promise=_promise(model),
+        promise=_guarantee_text(model),
         certified=_certified(model),
     )
 
@@ -110,63 +110,64 @@ def _held_out(model: Model, prefix: int) -> float | None:
 
 
 def _penalised(model: Model, prefix: int) -> float | None:
-    """Return 2F over the number of responses; a likelihood has no theory to compare it with."""
+    """Return 2F over the number of responses; None for a likelihood, to which the theory does not apply."""
     if model.manifest.family != "gaussian":
         return None
     return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
 
 
 def _floor(model: Model) -> list[float | None]:
-    """Return the least `penalised_r2` of each prefix by the theorems, from what is known of the best sets.
+    """Return the lower bound of each prefix's `penalised_r2`.
 
-    Theorem 3.2 with K the cost of all groups, for the best set of that cost is all of them. Theorem 4.3 with the
-    prefix of cost B/4 in the place of the best set of that cost, which explains no less.
+    Theorem 3.2 applies with K the cost of all groups, because the best set of that cost is the set of all groups.
+    Theorem 4.3 applies with the prefix of cost B/4 instead of the best set of that cost, which explains at least as
+    much.
     """
-    promised, costs = model.manifest.guarantee, model.costs
-    whole, total = _penalised(model, model.steps), float(costs[-1])
-    if whole is None:
+    guarantee, costs = model.manifest.guarantee, model.costs
+    complete, total = _penalised(model, model.steps), float(costs[-1])
+    if complete is None:
         return [None] * (model.steps + 1)
-    if promised.gamma is not None and total > 0:
-        return [bound(promised.gamma, float(cost), total) * whole for cost in costs]
-    if promised.doubling_gamma is not None:
-        share, until = doubling_bound(promised.doubling_gamma), promised.doubling_until or 0
+    if guarantee.gamma is not None and total > 0:
+        return [bound(guarantee.gamma, float(cost), total) * complete for cost in costs]
+    if guarantee.doubling_gamma is not None:
+        share, until = doubling_bound(guarantee.doubling_gamma), guarantee.doubling_until or 0
         quarters = [_penalised(model, model.affordable(float(cost) / 4)) or 0.0 for cost in costs]
-        return [share * reached if prefix <= until else None for prefix, reached in enumerate(quarters)]
+        return [share * quarter if prefix <= until else None for prefix, quarter in enumerate(quarters)]
     return [None] * (model.steps + 1)
 
 
 def _ceiling(model: Model) -> list[float | None]:
     """Return the largest `penalised_r2` of any set of groups that costs what each prefix does."""
-    found = model.manifest.certificate
-    if found is None:
+    certificate = model.manifest.certificate
+    if certificate is None:
         return [None] * (model.steps + 1)
-    return [2 * bound / len(model.manifest.responses) for bound in found.bounds]
+    return [2 * bound / len(model.manifest.responses) for bound in certificate.bounds]
 
 
 def _certified(model: Model) -> str | None:
-    """What the certificate comes to; a share is rounded down, so that nothing is said that is not known."""
+    """Return a sentence about the certificate; the share is rounded down, so that the statement is true."""
     shares, stopped = model.certified_shares, model.manifest.stopped
     if shares is None:
         return None
-    kept = "kept " if stopped is not None and stopped.left_out else ""
+    selected = "selected " if stopped is not None and stopped.left_out else ""
     return (
-        f"Certified: no set of {kept}groups of the same cost explains more of the training data, less the penalty, "
-        f"than the upper line, and every step explains at least {at_least(min(shares[1:]))} of it."
+        f"Certified: every set of {selected}groups of the same cost explains at most the upper line (training data, "
+        f"less the penalty), and every step explains at least {at_least(min(shares[1:]))} of it."
     )
 
 
-def _promise(model: Model) -> str:
-    promised, unit = model.manifest.guarantee, model.groups.cost_unit
-    if promised.gamma is not None:
+def _guarantee_text(model: Model) -> str:
+    guarantee, unit = model.manifest.guarantee, model.groups.cost_unit
+    if guarantee.gamma is not None:
         return (
-            f"At equal cost the sequence explains at least {bound(promised.gamma, 1.0, 1.0):.2%} of what the best set "
-            f"of groups does (Theorem 3.2, gamma = {promised.gamma:.3g})."
+            f"At equal cost the sequence explains at least {bound(guarantee.gamma, 1.0, 1.0):.2%} of what the best set "
+            f"of groups does (Theorem 3.2, gamma = {guarantee.gamma:.3g})."
         )
-    if promised.doubling_gamma is not None:
-        until = model.costs[promised.doubling_until or 0]
+    if guarantee.doubling_gamma is not None:
+        until = model.costs[guarantee.doubling_until or 0]
         return (
             f"Within any budget B up to {until:g} {unit} the sequence explains at least "
-            f"{doubling_bound(promised.doubling_gamma):.2%} of what the best set of cost B/4 does "
-            f"(Theorem 4.3, gamma = {promised.doubling_gamma:.3g})."
+            f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 does "
+            f"(Theorem 4.3, gamma = {guarantee.doubling_gamma:.3g})."
         )
-    return f"No guarantee: {promised.why}." if promised.why else "No guarantee is known."
+    return f"No guarantee: {guarantee.why}." if guarantee.why else "No guarantee is known."

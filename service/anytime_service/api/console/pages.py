@@ -1,4 +1,4 @@
-"""Routes of the console and of `/docs`, and of their files; nothing is loaded from elsewhere."""
+"""Routes of the console, of `/docs` and of their files; the pages load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert style sheets of their own
+        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert their own style sheets
         "img-src 'self' data:",
         "connect-src 'self'",
         "base-uri 'none'",
@@ -29,7 +29,7 @@ POLICY = "; ".join(
 )
 
 PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-OWN = {"Cache-Control": "no-cache"}  # asked for again each time, and 304 as long as the server is the same
+OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
 router = APIRouter(tags=["console"], responses=problem_responses(500))
@@ -40,18 +40,18 @@ def _documented(description: str, *media_types: str) -> dict[int | str, dict[str
     return {200: {"description": description, "content": content}, 304: {"description": "The client has it already"}}
 
 
-# These are no coroutines: packing a file is work, and is done beside the event loop.
+# Not coroutines: FastAPI runs them in threads, because compressing a file would block the event loop.
 
 
 @router.get("/", response_class=Response, responses=_documented("The page", "text/html"))
 def console_page(request: Request) -> Response:
-    """Show the console: a model's curve, its steps, and a prediction that improves as groups arrive."""
+    """Send the console page: a model's curve, its steps, and a prediction that improves as groups arrive."""
     return send(request, page_assets()["index.html"], PAGE)
 
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
 def docs_page(request: Request) -> Response:
-    """Show the routes of the service."""
+    """Send the page that documents the routes of the service."""
     return send(request, page_assets()["docs.html"], PAGE)
 
 

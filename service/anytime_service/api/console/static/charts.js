@@ -1,10 +1,10 @@
-// Charts by plotly, which comes from this server; without it the tables say the same.
+// Charts drawn by plotly, which this server provides; without it, the tables contain the same values.
 
 import { bar, bars, percent } from "./words.js";
 
 let library = null;
 
-/** The library, loaded once and after the page is usable; null where the server has none. */
+/** Load plotly once, after the page is usable; null if the server does not have it. */
 export function plotly() {
   library ??= new Promise((done) => {
     const script = document.createElement("script");
@@ -16,7 +16,7 @@ export function plotly() {
   return library;
 }
 
-// Plotly reads tags in texts.
+// Plotly interprets tags in texts, so they are escaped.
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 const SHOWN_CLASSES = 12;
@@ -39,7 +39,7 @@ async function draw(place, traces, layout) {
   await Plotly.react(place, traces, {
     paper_bgcolor: "transparent",
     plot_bgcolor: "transparent",
-    height: place.clientHeight, // grows with what stands beside it; the width is seen to by plotly
+    height: place.clientHeight, // follows the height of the adjacent section; plotly sets the width itself
     font: { color: colour("text"), family: getComputedStyle(document.body).fontFamily, size: 13 },
     margin: { l: 8, r: 8, t: 8, b: 8 },
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text") } },
@@ -51,17 +51,17 @@ async function draw(place, traces, layout) {
   }, CONFIG);
 }
 
-/** Indices of the points that gain most, for which there is room to name. */
-function worthNaming(points) {
+/** Return the indices of the at most four points with the largest gains, which the chart labels. */
+function labelled(points) {
   const gains = points.map((point, i) => [i ? point.r2 - points[i - 1].r2 : 0, i]);
   return new Set(gains.sort(([a], [b]) => b - a).slice(0, 4).filter(([gain]) => gain > 0.04 * points.at(-1).r2).map(([, i]) => i));
 }
 
-/** What is explained against cost: training, cross-validated, guaranteed, at most possible, and where the answer stands. */
+/** Draw the explained share against cost: training, cross-validated, guaranteed, best possible, and the current answer. */
 export function drawCurve(place, curve, answer, budget) {
   const colour = colours();
   const { points } = curve;
-  const named = worthNaming(points);
+  const named = labelled(points);
   const x = points.map((point) => point.cost);
   const line = (field, name, style, more) => ({
     x, y: points.map((point) => point[field]), name, type: "scatter", mode: "lines", line: { shape: "hv", ...style },
@@ -79,7 +79,7 @@ export function drawCurve(place, curve, answer, budget) {
   }
   if (curve.certified !== null) {
     traces.push(line("penalised_r2", "training, less the penalty", { color: colour("quiet"), width: 1 }));
-    // What holds for the cost of a prefix holds for all less, so the line is drawn back from each point.
+    // The bound for the cost of a prefix also applies to lower costs, so the line extends to the left of each point.
     traces.push(line("certified_r2", "best possible, certified", { shape: "vh", color: colour("quiet"), dash: "4px,2px", width: 1.5 }));
   }
   if (answer !== null) {
@@ -102,8 +102,8 @@ export function drawCurve(place, curve, answer, budget) {
   });
 }
 
-/** One number against cost, with its error bar, as answers improve; the last answer stands out. */
-function drawNumber(place, model, trail, now) {
+/** Draw the predictions of one number against cost, with error bars; the current answer is highlighted. */
+function drawNumber(place, model, answers, now) {
   const colour = colours();
   const trace = (answers, name, style, size) => {
     const bars = answers.map((answer) => bar(model, answer));
@@ -118,17 +118,17 @@ function drawNumber(place, model, trail, now) {
     };
   };
   const path = {
-    x: trail.map((answer) => answer.cost), y: trail.map((answer) => answer.prediction), type: "scatter", mode: "lines",
+    x: answers.map((answer) => answer.cost), y: answers.map((answer) => answer.prediction), type: "scatter", mode: "lines",
     line: { shape: "hv", color: colour("accent"), width: 1 }, hoverinfo: "skip",
   };
   const total = Math.max(model.total_cost, 1e-9);
-  return draw(place, [path, trace(trail.filter((answer) => answer !== now), "before", colour("accent"), 6), trace([now], "now", colour("now"), 13)], {
+  return draw(place, [path, trace(answers.filter((answer) => answer !== now), "before", colour("accent"), 6), trace([now], "now", colour("now"), 13)], {
     xaxis: { title: { text: `cost (${plain(model.cost_unit)})` }, range: [-0.03 * total, 1.04 * total] },
     yaxis: { title: { text: `${model.task === "count" ? "expected " : ""}${plain(model.responses[0])}` } },
   });
 }
 
-/** Bars across: likelihood of each class, of which the one `chosen` stands out, or each response with its error bar. */
+/** Draw horizontal bars: the probability of each class, with `chosen` highlighted, or each response with its error bar. */
 function drawBars(place, names, values, ends, layout, chosen = null) {
   const colour = colours();
   return draw(place, [{
@@ -141,8 +141,8 @@ function drawBars(place, names, values, ends, layout, chosen = null) {
   }], { bargap: 0.35, yaxis: { autorange: "reversed", type: "category" }, xaxis: layout.xaxis });
 }
 
-/** The answer as its kind asks for. */
-export function drawAnswer(place, model, trail, now) {
+/** Draw an answer in the way that fits the model's task. */
+export function drawAnswer(place, model, answers, now) {
   if (now.probabilities !== null) {
     const likely = now.probabilities.map((share, i) => [share, String(model.classes[i])]);
     const shown = likely.length > SHOWN_CLASSES ? likely.sort(([a], [b]) => b - a).slice(0, SHOWN_CLASSES) : likely;
@@ -152,5 +152,5 @@ export function drawAnswer(place, model, trail, now) {
     }, String(now.prediction));
   }
   if (Array.isArray(now.prediction)) return drawBars(place, model.responses, now.prediction, bars(model, now), { xaxis: {} });
-  return drawNumber(place, model, trail, now);
+  return drawNumber(place, model, answers, now);
 }

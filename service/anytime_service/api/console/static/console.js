@@ -1,4 +1,4 @@
-// The page: what the controls say becomes a question, and every answer is shown in words, in charts and in tables.
+// The page: it turns the state of the controls into a request, and shows every answer as text, charts and tables.
 
 import { drawAnswer, drawCurve } from "./charts.js";
 import { byId, element, fillTable } from "./element.js";
@@ -6,27 +6,27 @@ import { Live } from "./live.js";
 import { Row } from "./row.js";
 import { KeyNeeded, get, key } from "./service.js";
 import { curveSentence, showSteps } from "./steps.js";
-import { doubt, explained, facts, kind, lacks, listed, number, percent, prediction } from "./words.js";
+import { doubt, explained, facts, kind, omissions, listed, number, percent, prediction } from "./words.js";
 
-const PLAYED_MS = 5000; // what all costs of a model take when they are played
-const TYPING_MS = 150; // a pause in typing that is worth a question
+const PLAY_MS = 5000; // duration of a play: the time for which all costs of a model are simulated
+const TYPING_MS = 150; // pause in typing after which the page sends a request
 
 let model, curve, row;
 let seed = 0;
 let budget = null;
 let answer = null;
-let trail = new Map(); // the answers to one row by their cost, for the chart that shows them improve
-let later = null;
+let answers = new Map(); // the answers for the current row, by cost
+let timer = null;
 
 const policy = () => document.querySelector("input[name=policy]:checked").value;
 
 const live = new Live({
-  answer: take,
+  answer: receive,
   problem: (problem) => {
     if (row.refuse(problem)) return;
     const place = problem.field === "budget" ? byId("budget-problem") : byId("problem");
     place.textContent ||= problem.detail;
-    byId("doing").textContent = "This was the answer before: what is asked now has none.";
+    byId("doing").textContent = "This is the answer to an earlier request; the current request has no answer.";
   },
   group: (name, state) => {
     row.cards.get(name).show(state);
@@ -37,24 +37,24 @@ const live = new Live({
     byId("doing").textContent = "";
     for (const card of row.cards.values()) if (card.root.dataset.state === "computing") card.show("idle");
   },
-  lost: () => get("models").catch((error) => error instanceof KeyNeeded && askKey(error.wrong)), // perhaps the key is why
+  lost: () => get("models").catch((error) => error instanceof KeyNeeded && askKey(error.wrong)), // the key may have become invalid
 });
 
-function forgive() {
+function clearProblems() {
   byId("problem").textContent = "";
   byId("budget-problem").textContent = "";
-  row.forgive();
+  row.clearProblems();
 }
 
-const question = (groups) => ({ model: model.name, budget, policy: policy(), groups });
+const request = (groups) => ({ model: model.name, budget, policy: policy(), groups });
 
-/** Ask anew with all that is sent, when the controls have been still for a moment. */
-function ask({ soon = TYPING_MS, fresh = false } = {}) {
-  if (fresh) trail = new Map();
-  clearTimeout(later);
-  later = setTimeout(() => {
-    forgive();
-    live.ask(question(row.sent));
+/** Send a request with all sent groups, after the controls have been unchanged for `soon` ms; `fresh` clears the answers. */
+function send({ soon = TYPING_MS, fresh = false } = {}) {
+  if (fresh) answers = new Map();
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    clearProblems();
+    live.send(request(row.sent));
   }, soon);
 }
 
@@ -63,144 +63,144 @@ function play() {
     live.interrupt();
     return;
   }
-  clearTimeout(later);
-  forgive();
-  trail = new Map();
+  clearTimeout(timer);
+  clearProblems();
+  answers = new Map();
   row.clear();
   const groups = row.all;
   byId("said").textContent = "Playing: groups are sent in the order of the sequence.";
-  live.play(question(groups), waits(groups));
+  live.play(request(groups), waits(groups));
   byId("play").textContent = "Interrupt";
 }
 
-/** How long each group is computed, in ms; groups without features take their time before the next that has some. */
+/** Return the computing time of each group, in ms; the time of groups without features is added to the next group. */
 function waits(groups) {
   const costs = new Map(model.groups.map((group) => [group.name, group.cost]));
-  const scale = PLAYED_MS / Math.max(model.total_cost, 1e-9);
-  const found = new Map();
-  let open = 0;
+  const scale = PLAY_MS / Math.max(model.total_cost, 1e-9);
+  const durations = new Map();
+  let pending = 0;
   for (const name of model.steps.flatMap((step) => step.adds)) {
-    open += costs.get(name) * scale;
+    pending += costs.get(name) * scale;
     if (!groups.has(name)) continue;
-    found.set(name, open);
-    open = 0;
+    durations.set(name, pending);
+    pending = 0;
   }
-  return found;
+  return durations;
 }
 
-/** Show an answer; `done` when it is the last one of its question. */
-function take(given, done) {
+/** Show an answer; `done` if it is the last one of its request. */
+function receive(given, done) {
   answer = given;
-  trail.set(given.cost, given);
+  answers.set(given.cost, given);
   const sent = row.sent;
-  const said = facts(model, given);
-  const lacking = lacks(given, [...sent.keys()]);
+  const statements = facts(model, given);
+  const missing = omissions(given, [...sent.keys()]);
   byId("prediction").textContent = prediction(given);
   byId("error").textContent = doubt(model, given);
   byId("spent").max = Math.max(model.total_cost, 1e-9);
   byId("spent").value = given.cost;
   byId("facts").replaceChildren(
-    ...said.map((each) => element("li", {}, each)), ...lacking.map((each) => element("li", { class: "lacking" }, each)));
+    ...statements.map((each) => element("li", {}, each)), ...missing.map((each) => element("li", { class: "lacking" }, each)));
   if (done && !live.playing) byId("doing").textContent = "";
-  if (done) byId("said").textContent = `Prediction ${prediction(given)} ${doubt(model, given)}; ${[...said, ...lacking].join("; ")}.`;
-  const answers = [...trail.values()].sort((a, b) => a.cost - b.cost);
-  showTrail(answers);
+  if (done) byId("said").textContent = `Prediction ${prediction(given)} ${doubt(model, given)}; ${[...statements, ...missing].join("; ")}.`;
+  const sorted = [...answers.values()].sort((a, b) => a.cost - b.cost);
+  showAnswers(sorted);
   showSteps(byId("steps"), model, curve, given, sent);
   draw();
 }
 
-function showTrail(answers) {
+function showAnswers(answers) {
   const classes = answers[0].probabilities !== null;
-  const rest = (given) => (classes ? given.probabilities.map((share, i) => `${model.classes[i]} ${percent(share)}`).join(", ") : doubt(model, given));
+  const detail = (given) => (classes ? given.probabilities.map((share, i) => `${model.classes[i]} ${percent(share)}`).join(", ") : doubt(model, given));
   fillTable(byId("trail"), "Answers for this row", [`Cost (${model.cost_unit})`, "Prediction", classes ? "How likely" : "Error bar", "Groups"],
-    answers.map((given) => [number(given.cost), prediction(given), rest(given), listed(given.groups, 3) || "none"]));
+    answers.map((given) => [number(given.cost), prediction(given), detail(given), listed(given.groups, 3) || "none"]));
 }
 
 function draw() {
   drawCurve(byId("curve-chart"), curve, answer, budget >= 0 ? budget : null);
-  if (answer !== null) drawAnswer(byId("answer-chart"), model, [...trail.values()].sort((a, b) => a.cost - b.cost), answer);
+  if (answer !== null) drawAnswer(byId("answer-chart"), model, [...answers.values()].sort((a, b) => a.cost - b.cost), answer);
 }
 
 function setBudget(value, from) {
   budget = value;
   const limit = value ?? Infinity;
-  const affordable = curve.points.findLastIndex((point) => point.cost <= limit * (1 + 1e-9)); // -1 where it is no budget
+  const affordable = curve.points.findLastIndex((point) => point.cost <= limit * (1 + 1e-9)); // -1 if the budget is invalid
   if (from !== "slider") byId("slider").value = Math.max(affordable, 0);
   if (from !== "field") byId("budget").value = value === null ? "" : String(value);
-  const says = value === null ? "No limit: every step is allowed."
+  const description = value === null ? "No limit: every step is allowed."
     : affordable < 0 ? ""
     : affordable > 0 ? `Allows ${affordable} of ${model.steps.length} steps, up to ${curve.points[affordable].group}.` : "Allows no step: the base rate.";
-  byId("budget-says").textContent = says;
-  byId("slider").setAttribute("aria-valuetext", value === null ? "no limit" : `${value} ${model.cost_unit}: ${says}`);
+  byId("budget-says").textContent = description;
+  byId("slider").setAttribute("aria-valuetext", value === null ? "no limit" : `${value} ${model.cost_unit}: ${description}`);
 }
 
 byId("slider").oninput = () => {
   const step = Number(byId("slider").value);
   setBudget(step === model.steps.length ? null : curve.points[step].cost, "slider");
-  ask({ soon: 30 });
+  send({ soon: 30 });
 };
 
 byId("budget").oninput = () => {
   const text = byId("budget").value.trim();
   const value = Number(text);
-  setBudget(text === "" ? null : Number.isFinite(value) ? value : text, "field"); // what is no number the service refuses
-  ask();
+  setBudget(text === "" ? null : Number.isFinite(value) ? value : text, "field"); // the service rejects text that is not a number
+  send();
 };
 
 byId("policy").onchange = () => {
-  sayPolicy();
-  ask({ soon: 0, fresh: true });
+  describePolicy();
+  send({ soon: 0, fresh: true });
 };
 
-function sayPolicy() {
+function describePolicy() {
   byId("policy-says").textContent = policy() === "prefix"
-    ? "A group counts once every group before it in the sequence has arrived."
-    : model.policies.includes("arrived") ? `Every group counts at once, in whatever order it comes${model.family === "gaussian" ? "." : "; the answer is approximate where they are no prefix."}`
-    : `This model ${model.family === "multinomial" ? "knows prefixes only" : "was saved without its moments"}, so the longest complete prefix answers.`;
+    ? "A group counts after all groups before it in the sequence have arrived."
+    : model.policies.includes("arrived") ? `Every group counts when it arrives, in any order${model.family === "gaussian" ? "." : "; the answer is approximate unless the groups are a prefix."}`
+    : `This model ${model.family === "multinomial" ? "supports prefixes only" : "was saved without its moments"}, so the answer uses the longest complete prefix.`;
 }
 
 byId("play").onclick = play;
 byId("clear").onclick = () => {
   row.clear();
-  ask({ soon: 0, fresh: true });
+  send({ soon: 0, fresh: true });
 };
 byId("another").onclick = () => attempt(async () => {
   seed += 1;
-  if (await fill()) ask({ soon: 0, fresh: true });
+  if (await fill()) send({ soon: 0, fresh: true });
 });
 
-/** Have a row made up; false where another model was chosen meanwhile, whose row is not filled with it. */
+/** Fill the row with a synthetic one; return false, without filling it, if another model was chosen meanwhile. */
 async function fill() {
-  const mine = row;
+  const current = row;
   const sample = await get(`models/${encodeURIComponent(model.name)}/sample?seed=${seed}`);
-  if (row !== mine) return false;
+  if (row !== current) return false;
   row.fill(sample.groups);
   byId("row-says").textContent =
-    `A made-up row: values with the means and deviations${sample.correlated ? " and correlations" : ""} of the training data. ` +
-    "Type over them; what is left empty is missing. A group that is typed into, or ticked, is sent.";
+    `A synthetic row: values with the means and deviations${sample.correlated ? " and correlations" : ""} of the training data. ` +
+    "Edit the values; an empty field is a missing value. Editing or ticking a group sends it.";
   return true;
 }
 
-/** No answer is told, nor one under way: it was another model's, or for another key. The next one draws the charts anew. */
+/** Clear the answers and ignore pending ones, because the model or the key has changed; the next answer redraws the charts. */
 function forget() {
-  clearTimeout(later);
+  clearTimeout(timer);
   live.forget();
   answer = null;
-  trail = new Map();
+  answers = new Map();
   for (const id of ["error", "said", "doing"]) byId(id).textContent = "";
   byId("prediction").textContent = "…";
   byId("facts").replaceChildren();
 }
 
-/** Show a model from the start. */
+/** Load a model and reset the page. */
 async function open(name) {
   const path = `models/${encodeURIComponent(name)}`;
   const [described, drawn] = await Promise.all([get(path), get(`${path}/curve`)]);
-  if (byId("model").value !== name) return; // another was chosen meanwhile
+  if (byId("model").value !== name) return; // another model was chosen meanwhile
   forget();
   [model, curve] = [described, drawn];
   model.featured = new Set(model.groups.filter((group) => group.features.length).map((group) => group.name));
-  row = new Row(byId("row"), model, () => ask({ fresh: true }));
+  row = new Row(byId("row"), model, () => send({ fresh: true }));
   if (!(await fill())) return;
   byId("about").textContent = `${model.name} ${model.version}: ${kind(model)} of ${model.target.join(", ")}, ` +
     `${model.groups.length} groups in ${model.steps.length} steps, ${number(model.total_cost)} ${model.cost_unit} in all`;
@@ -210,17 +210,17 @@ async function open(name) {
   byId("promise").textContent = curve.certified === null ? curve.promise : `${curve.promise} ${curve.certified}`;
   byId("slider").max = model.steps.length;
   setBudget(null);
-  sayPolicy();
+  describePolicy();
   showSteps(byId("steps"), model, curve, null, row.sent);
   draw();
-  ask({ soon: 0, fresh: true });
+  send({ soon: 0, fresh: true });
 }
 
 async function start() {
   const cards = await get("models");
   byId("problem").textContent = "";
   byId("ask-key").hidden = true;
-  byId("links").hidden = key.get() !== null; // what it leads to cannot be asked for with a key, by a link
+  byId("links").hidden = key.get() !== null; // a link cannot send the key
   const chooser = byId("model");
   chooser.replaceChildren(...cards.map((card) => element("option", {}, card.name)));
   if (!cards.length) throw new Error("No model is loaded: start the service with a model file.");
@@ -237,12 +237,12 @@ async function attempt(work) {
   }
 }
 
-/** Ask for the key, instead of showing anything else. */
+/** Show only the form for the key. */
 function askKey(wrong) {
   key.forget();
   forget();
   byId("ask-key").hidden = false;
-  byId("key-problem").textContent = wrong ? "This key does not hold, or no longer does." : "";
+  byId("key-problem").textContent = wrong ? "The API key is invalid or was revoked." : "";
   byId("key").setAttribute("aria-invalid", String(wrong));
   byId("key").value = "";
   byId("key").focus();
@@ -250,12 +250,12 @@ function askKey(wrong) {
 
 byId("key-form").onsubmit = (event) => {
   event.preventDefault();
-  const told = byId("key").value.trim();
-  if (!/^[\x21-\x7e]+$/.test(told)) { // what no header can carry
+  const entered = byId("key").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(entered)) { // characters that a header does not allow
     askKey(true);
     return;
   }
-  key.keep(told);
+  key.store(entered);
   attempt(start);
 };
 

@@ -1,4 +1,4 @@
-// Shows the OpenAPI document of this server. A validator would send its address elsewhere.
+// Shows the OpenAPI document of this server. The validator is off, because it would send the address to another server.
 "use strict";
 
 if (window.SwaggerUIBundle) {

@@ -1,8 +1,8 @@
-// Making elements. Text is always set as text: names of models, groups and features are the user's.
+// Creation of elements. Text is always set as text, never as markup: names of models, groups and features are user input.
 
 export const byId = (id) => document.getElementById(id);
 
-/** An element with properties (`class`, `data-*` and `aria-*` as attributes) and children, texts or elements. */
+/** Create an element with properties (`class`, `data-*` and `aria-*` as attributes) and children, texts or elements. */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -13,7 +13,7 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Fill a table from a caption, heads and rows; the first cell of a row is its head. */
+/** Fill a table with a caption, headings and rows; the first cell of a row is its heading. */
 export function fillTable(table, caption, heads, rows) {
   table.replaceChildren(
     element("caption", {}, caption),

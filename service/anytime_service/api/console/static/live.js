@@ -1,75 +1,75 @@
-// Predictions about one row: asked at once with all that is sent, or played, group after group, as costs allow.
+// Predictions for one row: sent at once with all groups, or played, one group after another with pauses by their costs.
 //
-// A question is {model, budget, policy, groups}: groups a Map from names to values, in the order in which to send them.
+// A request is {model, budget, policy, groups}; `groups` is a Map from names to values, in the order of sending.
 
 import { Stream } from "./service.js";
 
 const OF_BEGIN = new Set(["model", "rows", "budget", "deadline_ms", "policy"]);
 
-/** Whether a problem is of a beginning: what it asks for cannot be, or there is too much to do for it. */
+/** Return whether a problem refuses a `begin` message: an option is invalid, or the service is overloaded. */
 const ofBegin = ({ type, field }) => (field ? OF_BEGIN.has(field) : type.endsWith(":overloaded"));
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 export class Live {
   #stream;
-  #last = 0; // ids are used once
-  #since = 0; // replies to what was asked before are stale
-  #played = null; // {id, open, sent, refused} of the prediction that is being played
+  #last = 0; // last id; every id is used once
+  #since = 0; // replies with a lower id are stale
+  #played = null; // {id, open, sent, refused} of the prediction being played
 
-  /** `on` has answer(answer, done), problem(problem), group(name, state), ended() and lost(). */
+  /** `on` has the callbacks answer(answer, done), problem(problem), group(name, state), ended() and lost(). */
   constructor(on) {
     this.on = on;
-    this.#stream = new Stream((frame) => this.#take(frame), (why) => this.#lost(why));
+    this.#stream = new Stream((frame) => this.#receive(frame), (reason) => this.#lost(reason));
   }
 
   get playing() {
     return this.#played !== null;
   }
 
-  /** Ask with all groups at once; there is always exactly one answer. */
-  ask(question) {
-    this.#leave();
-    const id = this.#begin(question, false);
+  /** Send a request with all groups at once; the service sends exactly one answer. */
+  send(request) {
+    this.#stopPlaying();
+    const id = this.#begin(request, false);
     this.#since = id;
-    this.#send(id, ...question.groups);
+    this.#sendGroups(id, ...request.groups);
     this.#end(id);
   }
 
   /**
-   * Begin, then send each group when its wait, in ms, is over; answers come as updates, the last one as the answer.
-   *
-   * Play is slower than life: where the service's longest deadline strikes meanwhile, the next group begins anew.
+   * Begin a prediction, and send each group after its duration in ms. The service sends updates, and the last one as the
+   * answer. A play is slower than real groups: if the service's maximum deadline expires meanwhile, the next group begins
+   * a new prediction.
    */
-  async play(question, waits) {
-    this.ask({ ...question, groups: new Map() }); // the base rate, to start from
-    const played = { id: this.#begin(question, true), open: true, sent: false, refused: false };
-    const before = [];
+  async play(request, durations) {
+    this.send({ ...request, groups: new Map() }); // the base rate, to start from
+    const played = { id: this.#begin(request, true), open: true, sent: false, refused: false };
+    const sentGroups = [];
     this.#played = played;
-    for (const [name, values] of question.groups) {
+    for (const [name, values] of request.groups) {
       this.on.group(name, "computing");
-      await pause(waits.get(name));
+      await pause(durations.get(name));
       if (this.#played !== played) return;
       this.on.group(name, "sent");
       if (!played.open) {
-        Object.assign(played, { id: this.#begin(question, true), open: true });
-        this.#send(played.id, ...before);
+        Object.assign(played, { id: this.#begin(request, true), open: true });
+        this.#sendGroups(played.id, ...sentGroups);
       }
-      this.#send(played.id, [name, values]);
-      before.push([name, values]);
+      this.#sendGroups(played.id, [name, values]);
+      sentGroups.push([name, values]);
     }
     played.sent = true;
-    this.#settle(played);
+    this.#endIfRefused(played);
   }
 
-  /** The deadline of a played prediction: whatever is at hand is the answer. */
+  /** End the played prediction, like a deadline: the service answers from the groups received. */
   interrupt() {
     if (this.#played === null) return;
-    this.#end(this.#played.id); // one that is answered already takes no notice
-    this.#leave();
+    this.#end(this.#played.id); // has no effect if the prediction is already answered
+    this.#stopPlaying();
   }
 
-  /** End what is played, and take no reply any more to what has been asked. */
+  /** End the played prediction, and ignore all further replies to earlier requests. */
   forget() {
     this.interrupt();
     this.#since = this.#last + 1;
@@ -81,7 +81,7 @@ export class Live {
     return id;
   }
 
-  #send(id, ...groups) {
+  #sendGroups(id, ...groups) {
     this.#stream.send(...groups.map(([group, values]) => ({ type: "group", id, group, values })));
   }
 
@@ -89,43 +89,43 @@ export class Live {
     this.#stream.send({ type: "end", id });
   }
 
-  /** A prediction whose groups are all there answers by itself; with one refused it has to be ended. */
-  #settle({ id, sent, refused }) {
+  /** End a prediction if a group was refused; the service answers by itself only if it has received all groups. */
+  #endIfRefused({ id, sent, refused }) {
     if (sent && refused) this.#end(id);
   }
 
-  #leave() {
+  #stopPlaying() {
     if (this.#played === null) return;
     this.#played = null;
     this.on.ended();
   }
 
-  #take(frame) {
+  #receive(frame) {
     if (frame.id !== null && frame.id < this.#since) return;
     const played = this.#played?.id === frame.id ? this.#played : null;
     if (frame.type === "error") this.#refused(frame, played);
     else {
       const done = frame.type === "answer";
       if (played && done && frame.reason === "deadline" && !played.sent) played.open = false;
-      else if (played && done) this.#leave();
+      else if (played && done) this.#stopPlaying();
       this.on.answer(frame, done);
     }
   }
 
   #refused({ id, problem }, played) {
     if (ofBegin(problem)) {
-      this.#since = id + 1; // never begun, so its groups and its end are refused too: that is no news
-      if (played) this.#leave();
+      this.#since = id + 1; // the service refuses its groups and its end too: ignore these errors
+      if (played) this.#stopPlaying();
     } else if (played) {
       played.refused = true;
-      this.#settle(played);
+      this.#endIfRefused(played);
     }
     this.on.problem(problem);
   }
 
-  #lost(why) {
-    this.#leave();
-    this.on.problem({ detail: why });
+  #lost(reason) {
+    this.#stopPlaying();
+    this.on.problem({ detail: reason });
     this.on.lost();
   }
 }

@@ -1,11 +1,11 @@
-// The groups of the row as cards: what is typed, what has been sent, and what was wrong with it.
+// The groups of the row as cards: their values, whether they are sent, and their problems.
 
 import { element } from "./element.js";
 import { number } from "./words.js";
 
-const SEPARATE = 12; // features up to which each has an input of its own
+const SEPARATE = 12; // maximum number of features with separate inputs
 
-/** What is typed as the service takes it: null for nothing, else a number; what is none goes as it is, to be refused. */
+/** Return entered text as a value for the service: null if empty, else a number; other text is unchanged, so that it is rejected. */
 export function parsed(text) {
   const trimmed = text.trim();
   if (trimmed === "" || trimmed === "null") return null;
@@ -22,7 +22,7 @@ class Card {
     this.check.onchange = () => changed(this);
     this.state = element("span", { class: "state" });
     this.problem = element("p", { class: "problem", id: problem, "aria-live": "polite" });
-    this.inputs = this.count <= SEPARATE ? this.#separate(group, place, problem) : this.#together(group, place, problem);
+    this.inputs = this.count <= SEPARATE ? this.#separate(group, place, problem) : this.#joint(group, place, problem);
     for (const { input } of this.inputs) {
       input.oninput = () => {
         this.check.checked = true;
@@ -49,7 +49,7 @@ class Card {
     });
   }
 
-  #together(group, place, problem) {
+  #joint(group, place, problem) {
     const id = `group-${place}-all`;
     return [{
       label: element("label", { htmlFor: id }, `${this.count} values, ${group.features[0]} to ${group.features.at(-1)}, separated by commas`),
@@ -68,7 +68,7 @@ class Card {
     this.inputs.forEach(({ input }, i) => { input.value = shown[i]; });
   }
 
-  /** Whether something is typed that is no number; it is sent as it is, and the service says what it expects. */
+  /** Whether a value is not a number; it is sent unchanged, and the service's error says what is expected. */
   get unreadable() {
     return this.values.some((value) => typeof value === "string");
   }
@@ -79,7 +79,7 @@ class Card {
     this.root.dataset.state = state;
   }
 
-  /** Say what is wrong; null takes it back. */
+  /** Show a problem; null clears it. */
   refuse(detail) {
     this.problem.textContent = detail ?? "";
     for (const { input } of this.inputs) {
@@ -91,15 +91,15 @@ class Card {
 
 /** The cards of a model in a form, in the order of the sequence. */
 export class Row {
-  /** `changed` is called when a group is sent, taken back or typed into. */
+  /** `changed` is called when the user ticks, unticks or edits a group. */
   constructor(form, model, changed) {
     const byName = new Map(model.groups.map((group) => [group.name, group]));
     const order = model.steps.flatMap((step) => step.adds).filter((name) => byName.get(name).features.length);
-    const told = (card) => {
+    const update = (card) => {
       card.show(card.check.checked ? "sent" : "idle");
       changed();
     };
-    this.cards = new Map(order.map((name, place) => [name, new Card(byName.get(name), place, model.cost_unit, told)]));
+    this.cards = new Map(order.map((name, place) => [name, new Card(byName.get(name), place, model.cost_unit, update)]));
     form.onsubmit = (event) => event.preventDefault();
     form.replaceChildren(...[...this.cards.values()].map((card) => card.root));
   }
@@ -120,15 +120,15 @@ export class Row {
     return new Map([...this.cards].filter(([, card]) => card.check.checked).map(([name, card]) => [name, card.values]));
   }
 
-  /** Show a problem at its group; false if it is of none. A message that cannot be read has no group but `values`. */
+  /** Show a problem at its group; return false if it has no group. The problem of an undecodable message has only `values`. */
   refuse({ field, detail }) {
     const named = [...this.cards.values()].filter((card) => field === `groups.${card.name}` || field?.startsWith(`groups.${card.name}[`));
-    const blamed = field?.startsWith("values") ? [...this.cards.values()].filter((card) => card.check.checked && card.unreadable) : named;
-    for (const card of blamed) card.refuse(detail);
-    return blamed.length > 0;
+    const affected = field?.startsWith("values") ? [...this.cards.values()].filter((card) => card.check.checked && card.unreadable) : named;
+    for (const card of affected) card.refuse(detail);
+    return affected.length > 0;
   }
 
-  forgive() {
+  clearProblems() {
     for (const card of this.cards.values()) card.refuse(null);
   }
 }

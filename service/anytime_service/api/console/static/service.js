@@ -1,16 +1,16 @@
-// The service as the page asks it: documents by GET, predictions over one WebSocket; with the key, where one is needed.
+// Access to the service: documents by GET, predictions over one WebSocket; with the API key, if one is required.
 
 const address = (path) => new URL(path, document.baseURI);
 
-const KEPT = "anytime.key"; // for as long as the tab is open, and for this tab alone
+const STORAGE_KEY = "anytime.key"; // in the session storage: only for this tab, until it is closed
 
 export const key = {
-  get: () => sessionStorage.getItem(KEPT),
-  keep: (text) => sessionStorage.setItem(KEPT, text),
-  forget: () => sessionStorage.removeItem(KEPT),
+  get: () => sessionStorage.getItem(STORAGE_KEY),
+  store: (text) => sessionStorage.setItem(STORAGE_KEY, text),
+  forget: () => sessionStorage.removeItem(STORAGE_KEY),
 };
 
-/** What is thrown where a key is needed; `wrong` is whether one was sent. */
+/** Error if a key is missing or invalid; `wrong` is whether a key was sent. */
 export class KeyNeeded extends Error {
   constructor(detail, wrong) {
     super(detail);
@@ -18,38 +18,38 @@ export class KeyNeeded extends Error {
   }
 }
 
-/** A document of the service; a problem is thrown with its detail as the message. */
+/** Return a document of the service; throw a problem as an error with its detail as the message. */
 export async function get(path) {
-  const sent = key.get();
-  const headers = { Accept: "application/json", ...(sent === null ? {} : { Authorization: `Bearer ${sent}` }) };
+  const stored = key.get();
+  const headers = { Accept: "application/json", ...(stored === null ? {} : { Authorization: `Bearer ${stored}` }) };
   const response = await fetch(address(path), { headers });
   const body = await response.json();
-  if (response.status === 401) throw new KeyNeeded(body.detail, sent !== null);
+  if (response.status === 401) throw new KeyNeeded(body.detail, stored !== null);
   if (!response.ok) throw new Error(body.detail);
   return body;
 }
 
-/** Subprotocols of the WebSocket: ours and, as a page cannot send headers with it, the key. */
+/** Return the subprotocols of the WebSocket: anytime.v1 and, because a page cannot send headers with it, the key. */
 function subprotocols() {
-  const sent = key.get();
-  if (sent === null) return ["anytime.v1"];
-  const encoded = encodeURIComponent(sent).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`);
+  const stored = key.get();
+  if (stored === null) return ["anytime.v1"];
+  const encoded = encodeURIComponent(stored).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`);
   return ["anytime.v1", `anytime.key.${encoded}`];
 }
 
-/** One connection, made when something is sent; frames wait until it is open. */
+/** One connection, opened when the first frame is sent; frames are queued until it is open. */
 export class Stream {
   #socket = null;
-  #waiting = [];
+  #pending = [];
 
-  /** `onReply` gets every frame of the service, `onLost` a sentence when the connection ends. */
+  /** `onReply` receives every frame of the service; `onLost` receives a sentence when the connection ends. */
   constructor(onReply, onLost) {
     this.onReply = onReply;
     this.onLost = onLost;
   }
 
   send(...frames) {
-    this.#waiting.push(...frames.map((frame) => JSON.stringify(frame)));
+    this.#pending.push(...frames.map((frame) => JSON.stringify(frame)));
     if (this.#socket === null) this.#connect();
     else if (this.#socket.readyState === WebSocket.OPEN) this.#flush();
   }
@@ -63,12 +63,12 @@ export class Stream {
     socket.onmessage = (event) => this.onReply(JSON.parse(event.data));
     socket.onclose = (event) => {
       this.#socket = null;
-      this.#waiting = [];
-      this.onLost(`The connection to the service ended${event.reason ? ` (${event.reason})` : ""}; the next change asks again.`);
+      this.#pending = [];
+      this.onLost(`The connection to the service ended${event.reason ? ` (${event.reason})` : ""}; the next change reconnects.`);
     };
   }
 
   #flush() {
-    for (const frame of this.#waiting.splice(0)) this.#socket.send(frame);
+    for (const frame of this.#pending.splice(0)) this.#socket.send(frame);
   }
 }

@@ -1,16 +1,16 @@
-// The steps of the sequence as a table, which is also the curve in numbers, and what the curve comes to in a sentence.
+// The table of the steps of the sequence, with the curve's values, and a sentence that summarises the curve.
 
 import { fillTable } from "./element.js";
 import { errorName, explained, leastPercent, listed, number, percent } from "./words.js";
 
-/** Where a step stands in an answer. */
+/** Return the state of a step in an answer. */
 function state(step, prefix, model, answer, sent) {
   if (answer === null) return "";
   const needed = step.adds.filter((name) => model.featured.has(name));
   if (answer.policy === "arrived" ? needed.length && needed.every((name) => answer.groups.includes(name)) : prefix <= answer.prefix) return "used";
-  const late = needed.filter((name) => !sent.has(name));
+  const missing = needed.filter((name) => !sent.has(name));
   if (answer.budget !== null && step.cumulative_cost > answer.budget * (1 + 1e-9)) return "beyond the budget";
-  return late.length ? `missing ${listed(late)}` : "sent, not counted";
+  return missing.length ? `missing ${listed(missing)}` : "sent, not counted";
 }
 
 export function showSteps(table, model, curve, answer, sent) {
@@ -29,7 +29,7 @@ export function showSteps(table, model, curve, answer, sent) {
   table.querySelectorAll("tbody tr").forEach((row) => { row.dataset.used = row.cells[2].textContent === "used"; });
 }
 
-/** The curve in a sentence: what half of what is explained costs, and what all of it does. */
+/** Return a summary of the curve: the cost of all steps, and the cost of half of the explained share. */
 export function curveSentence(model, curve) {
   const last = curve.points.at(-1);
   if (last.r2 === null) return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit}; a response is constant in training, so R² is not defined.`;
