@@ -133,6 +133,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        if self._stage == _IDLE:  # the slice began with the rest of a body that had been answered already
+            self._unset_keepalive_if_required()
+            self._stage = _HEAD
         self.alone_here = self.alone_here and not self._begun_here
         self._in_head = self._begun_here = True
         self._framing_bytes = self._first_bytes = 0

@@ -24,7 +24,7 @@ from anytime_service.slicing import MAX_PIPELINED
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connected, heard, push, replies
 from service.raw_stream import HANDSHAKE, read_frame, text
-from service.serving import PLAIN, Running, running, small_model, until
+from service.serving import PLAIN, Running, logged, running, small_model, until
 
 HEAD_BYTES = 4096
 LIMITS = Settings(
@@ -162,6 +162,19 @@ def test_requests_that_wait_behind_another_are_few_however_many_are_sent(service
                 sock.recv(1 << 20)
             most = max(most, sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()))
     assert 0 < most <= 2 * MAX_PIPELINED
+
+
+def test_a_request_that_follows_an_answered_body_at_once_is_answered_before_the_connection_closes(
+    service: Running,
+) -> None:
+    with logged() as records, socket.create_connection(("127.0.0.1", service.port), timeout=10) as client:
+        client.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 404")
+        client.sendall(b"bodyGET /models HTTP/1.1\r\nHost: x\r\n\r\n\x00\r\n\r\n")
+        with client.makefile("rb") as answered:
+            assert answered.readline().startswith(b"HTTP/1.1 200")
+            assert answered.read().endswith(b"}]"), "one complete answer, and then the end of the connection"
+    assert [record.getMessage() for record in records] == ["Invalid HTTP request received."]
 
 
 def test_a_websocket_does_not_inherit_the_timeout_of_an_earlier_reply(service: Running) -> None:
