@@ -44,7 +44,7 @@ def test_without_a_key_an_address_that_others_reach_is_an_error_that_says_how_to
         pytest.skip("no IPv6 on this machine")
     with pytest.raises(KeysError) as refused:
         heard_at(host=host)
-    for words in (f"host is {host!r}", "no key", "ANYTIME_API_KEYS", "--insecure"):
+    for words in (f"host is {host!r}", "no API key is set", "ANYTIME_API_KEYS", "--insecure"):
         assert words in str(refused.value)
 
 

@@ -143,6 +143,6 @@ def test_a_file_of_keys_that_cannot_be_read_ends_the_start(
     small_model().save(tmp_path / "m.safetensors")
     file.write_text(f"{SECOND} {SECOND}\n")
     monkeypatch.setenv("ANYTIME_API_KEYS_FILE", str(file))
-    with pytest.raises(KeysError, match=r"^the file of keys '\S+': line 1 is no key; expected .*$") as refused:
+    with pytest.raises(KeysError, match=r"^key file '\S+': line 1 is not a valid key; expected .*$") as refused:
         cli.serve([tmp_path], port=0)
     assert SECOND not in repr(refused.value)

@@ -79,7 +79,7 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: 
             stream.groups(2, {group: SPEED})
             problem = stream.problem()
             assert (problem["id"], problem["status"], problem["field"]) == (2, 503, f"groups.{group}")
-            assert f"the limit of {MOST}" in problem["detail"]
+            assert f"its limit of {MOST}" in problem["detail"]
         stream.groups(2, {"hog": HOG})  # the same again takes no more
         stream.say("end", 1)
         assert timeless(stream.answer(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)

@@ -200,7 +200,7 @@ def test_bytes_without_the_header_that_says_where_they_begin_are_refused(service
 
 @pytest.mark.parametrize(
     ("values", "datatype", "words"),
-    [([[np.inf]], "FP64", "infinite"), ([[-np.inf]], "FP16", "infinite"), ([[2]], "BOOL", "which no BOOL")],
+    [([[np.inf]], "FP64", "infinite"), ([[-np.inf]], "FP16", "infinite"), ([[2]], "BOOL", "expected BOOL values")],
 )
 def test_bytes_that_are_no_usable_numbers_are_refused(service: Running, values: Any, datatype: str, words: str) -> None:
     content, headers = binary({"speed": values}, datatype)

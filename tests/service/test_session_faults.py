@@ -123,7 +123,7 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
             session = begin(replica)
             assert give(replica, session, VALUES).json()["prefix"] == 3
             away, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
-            assert f"cannot be reached at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
+            assert f"unavailable at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
             assert "is available again" in again
     finally:
         redis.close()

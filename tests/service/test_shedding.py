@@ -102,7 +102,7 @@ def is_prior(answer: dict[str, Any], rows: int = 1) -> bool:
         answer["prediction"] == (BASE_RATE if rows == 1 else [BASE_RATE] * rows)
         and (answer["prefix"], answer["complete"], answer["reason"]) == (0, False, "overload")
         and answer["missing"] == ["speed", "hog", "lab"]
-        and "at once" in answer["note"]
+        and "this is the base rate" in answer["note"]
     )
 
 
