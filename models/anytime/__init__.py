@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from anytime.errors import (
@@ -21,7 +22,12 @@ from anytime.inference.runner import Runner
 from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:
+    from anytime.data.formats import open_table
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+    from anytime.evaluation.calibrate import calibrate
+    from anytime.evaluation.certify import certify
+    from anytime.evaluation.evaluate import evaluate
+    from anytime.training.resequencing import resequence
 
 __all__ = [
     "Answer",
@@ -41,15 +47,29 @@ __all__ = [
     "TableError",
     "TrainingError",
     "ValuesError",
+    "calibrate",
+    "certify",
+    "evaluate",
     "load",
     "load_groups",
+    "open_table",
+    "resequence",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the estimators, and with them scikit-learn, on first use."""
-    if name in ("AnytimeClassifier", "AnytimeRegressor"):
-        from anytime import estimators  # noqa: PLC0415
+_IMPORTED_ON_USE = {
+    "AnytimeClassifier": "anytime.estimators",
+    "AnytimeRegressor": "anytime.estimators",
+    "calibrate": "anytime.evaluation.calibrate",
+    "certify": "anytime.evaluation.certify",
+    "evaluate": "anytime.evaluation.evaluate",
+    "open_table": "anytime.data.formats",
+    "resequence": "anytime.training.resequencing",
+}
+"""Names whose modules a program that only predicts does not need, scikit-learn among them."""
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'anytime' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _IMPORTED_ON_USE:
+        raise AttributeError(f"module 'anytime' has no attribute {name!r}")
+    return getattr(import_module(_IMPORTED_ON_USE[name]), name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +19,16 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
-from anytime.errors import ArtifactError, file_error
+from anytime.errors import AnytimeError, ArtifactError, file_error
 
 __all__ = [
     "Arrays",
     "FileKind",
+    "check_writable",
     "has_kind",
     "read",
     "write",
+    "write_atomically",
 ]
 
 MAX_HEADER_BYTES = 100_000_000
@@ -64,15 +66,30 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
                 f"the {kind.what}'s array {name!r} contains numbers that are not finite; it was not saved"
             )
     content = serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        _write(temporary, content, path)
+        write_atomically(path, content)
     except OSError as error:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
 
-def _write(temporary: Path, content: bytes, path: Path) -> None:
-    """Write to the temporary file and rename it; remove it if that fails."""
+def check_writable(path: Path, suffixes: Sequence[str] = ()) -> None:
+    """Raise AnytimeError if the file cannot be written, before the work for it.
+
+    Parameters
+    ----------
+    suffixes : accepted ends of the name, in lower case; all are accepted if there are none.
+    """
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
+    if path.is_dir():
+        raise AnytimeError(f"cannot write {str(path)!r}: it is a directory")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a temporary file and rename it, so that the file is either complete or unchanged."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with temporary.open("xb") as file:
         try:
             file.write(content)

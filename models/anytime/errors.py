@@ -29,6 +29,7 @@ __all__ = [
     "environmental",
     "file_error",
     "listed",
+    "reason_of",
     "suggestion",
     "summary",
     "unusable",
@@ -89,8 +90,12 @@ def environmental(error: BaseException) -> bool:
 
 def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:
     """Return the error for a file operation that the system refused; `doing` is "read 'm.safetensors'", for example."""
-    reason = (error.strerror or str(error)).lower()
-    return kind(f"cannot {doing}: {reason}{remedy}", environment=environmental(error))
+    return kind(f"cannot {doing}: {reason_of(error)}{remedy}", environment=environmental(error))
+
+
+def reason_of(error: OSError) -> str:
+    """Return the operating system's reason in lower case."""
+    return (error.strerror or str(error)).lower()
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:

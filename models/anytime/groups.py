@@ -25,13 +25,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from anytime._files import write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
 __all__ = [
+    "SUFFIXES",
     "FeatureGroup",
     "FeatureGroups",
-    "check_file",
     "load_groups",
     "singletons",
     "write_groups",
@@ -267,23 +268,7 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
     return f"{', '.join(where)}: {first['msg'].lower()}{got}"
 
 
-_SUFFIXES = (".json", ".yaml", ".yml")
-
-
-def check_file(path: Path, suffixes: tuple[str, ...] = _SUFFIXES) -> None:
-    """Raise if a file is not writable, before the work for it starts.
-
-    Raises
-    ------
-    GroupsError
-        Its suffix is not one of `suffixes`, its folder does not exist, or it is a folder.
-    """
-    if path.suffix.lower() not in suffixes:
-        raise GroupsError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise GroupsError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
-    if path.is_dir():
-        raise GroupsError(f"cannot write {str(path)!r}: it is a directory")
+SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
@@ -308,7 +293,7 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
 def write_text(text: str, path: Path) -> None:
     """Write a text file; raise GroupsError if that fails."""
     try:
-        path.write_text(text, encoding="utf-8")
+        write_atomically(path, text.encode())
     except OSError as error:
         raise file_error(GroupsError, f"write {str(path)!r}", error) from error
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 from html import escape
 from pathlib import Path
 
+from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import write_figure
 from anytime_reproduction.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
@@ -59,9 +60,7 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
             for figure in section.figures:
                 write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
         path = folder / "report.html"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("\n".join(_page(sections, ran_on, folder)), encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, "\n".join(_page(sections, ran_on, folder)).encode())
     except OSError as error:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
     return path

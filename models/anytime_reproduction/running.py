@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky import get_reusable_executor
 
 import anytime
+from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
@@ -180,10 +180,8 @@ def _stored(task: _Task) -> Result | None:
 def _store(task: _Task, result: Result) -> None:
     """Write a result under a temporary name and rename it, so that an interruption leaves no partial file."""
     record = {"fingerprint": task.fingerprint, "done": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result}
-    temporary = task.path.with_suffix(f".{os.getpid()}.tmp")
     try:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(record), encoding="utf-8")
-        temporary.replace(task.path)
+        write_atomically(task.path, json.dumps(record).encode())
     except OSError as error:
         raise file_error(AnytimeError, f"write {str(task.path)!r}", error) from error

@@ -23,6 +23,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from anytime.errors import reason_of
 from anytime_service.errors import KeysError
 
 __all__ = [
@@ -183,7 +184,7 @@ def read_key_file(path: Path) -> tuple[Key, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise KeysError(f"cannot read key file {str(path)!r}: {reason}") from None
     entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))
     try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate import CertifiedPrefix, certify
+from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
 from anytime.evaluation.certificate.problem import COST_TOLERANCE, SelectionProblem
 from anytime.evaluation.certificate.relaxation import Split, first_split, priced, relax
 from anytime.evaluation.certificate.search import Search, filled, improved
@@ -120,7 +120,7 @@ def holds(certified: Sequence[CertifiedPrefix], sets: Sets, problem: SelectionPr
 @given(cases())
 def test_a_search_to_its_end_finds_the_best_of_all_sets(case: Case) -> None:
     costs, F = budgets(case)
-    certified = certify(case.gram, case.groups, costs, F, case.alpha, nodes=10_000)
+    certified = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=10_000)
     holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
     assert all(prefix.exact and prefix.stopped == "solved" for prefix in certified)
 
@@ -129,7 +129,7 @@ def test_a_search_to_its_end_finds_the_best_of_all_sets(case: Case) -> None:
 @given(cases(), st.integers(1, 6))
 def test_a_search_cut_short_is_never_below_the_best_of_all_sets(case: Case, nodes: int) -> None:
     costs, _ = budgets(case)
-    certified = certify(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, nodes=nodes)
+    certified = certify_prefixes(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, nodes=nodes)
     holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
     for prefix in certified:
         assert prefix.stopped in ("solved", "nodes")
@@ -141,7 +141,7 @@ def test_a_search_cut_short_is_never_below_the_best_of_all_sets(case: Case, node
 @given(cases())
 def test_without_time_the_bounds_still_hold(case: Case) -> None:
     costs, _ = budgets(case)
-    certified = certify(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, seconds=0.0)
+    certified = certify_prefixes(case.gram, case.groups, costs, [0.0] * len(costs), case.alpha, seconds=0.0)
     holds(certified, Sets.of(case.gram, case.groups, case.alpha), case.problem)
     assert {prefix.stopped for prefix in certified} <= {"solved", "seconds"}
 
@@ -165,7 +165,7 @@ def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case)
 @given(cases(), st.integers(1, 4))
 def test_bounds_fall_with_the_cost(case: Case, nodes: int) -> None:
     costs, F = budgets(case)
-    certified = certify(case.gram, case.groups, costs, F, case.alpha, nodes=nodes)
+    certified = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=nodes)
     ordered = sorted(certified, key=lambda prefix: prefix.cost)
     assert all(less.bound <= more.bound for less, more in pairwise(ordered))
     assert all(less.reached <= more.reached for less, more in pairwise(ordered))
@@ -175,7 +175,7 @@ def test_free_groups_are_in_every_set() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(50, 3))
     case = Case(X, X[:, :1] + 0.1 * rng.normal(size=(50, 1)), grouped([1, 1, 1], [0, 2, 3]), 1e-5)
-    only = certify(case.gram, case.groups, [0.0, 1.0], [0.0, 0.0], case.alpha)
+    only = certify_prefixes(case.gram, case.groups, [0.0, 1.0], [0.0, 0.0], case.alpha)
     assert [prefix.best for prefix in only] == [(0,), (0,)]
     assert all(prefix.exact for prefix in only)
 
@@ -183,7 +183,7 @@ def test_free_groups_are_in_every_set() -> None:
 def test_nothing_to_explain_is_explained_in_full() -> None:
     X = np.random.default_rng(4).normal(size=(50, 3))
     case = Case(X, np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
-    assert [(p.share, p.exact) for p in certify(case.gram, case.groups, [1.0, 3.0], [0.0, 0.0], 1e-5)] == [
+    assert [(p.share, p.exact) for p in certify_prefixes(case.gram, case.groups, [1.0, 3.0], [0.0, 0.0], 1e-5)] == [
         (1, True)
     ] * 2
 
@@ -194,7 +194,7 @@ def test_the_best_set_is_that_of_the_literal_oracle() -> None:
     F = literal.explained_variance_of_subsets(rows, case.groups)
     closed = {s: v for s, v in F.items() if all(set(case.groups.prerequisites[g]) <= s for g in s)}
     for budget in (1.0, 3.0, 4.0, 6.0, 9.0):
-        only = certify(case.gram, case.groups, [budget], [0.0], case.alpha)[0]
+        only = certify_prefixes(case.gram, case.groups, [budget], [0.0], case.alpha)[0]
         assert only.exact
         assert only.bound == pytest.approx(literal.brute_force_best(closed, case.groups.costs.tolist(), budget))
 
@@ -270,7 +270,9 @@ def test_copies_are_bounded_as_one() -> None:
     Y = x @ np.array([[3.0], [2.0], [1.0], [0.5]]) + rng.normal(size=(200, 1))
     case = Case(X, Y, grouped([1] * 12, [1.0] * 12), 1e-5)
     learned = sequence(case.gram, case.groups, "fr", case.alpha)
-    certified = certify(case.gram, case.groups, learned.costs, learned.explained_variance, case.alpha, nodes=2_000)
+    certified = certify_prefixes(
+        case.gram, case.groups, learned.costs, learned.explained_variance, case.alpha, nodes=2_000
+    )
     assert all(prefix.exact for prefix in certified)
     assert min(prefix.share for prefix in certified[1:]) > 0.999
 
@@ -339,18 +341,18 @@ def small() -> Case:
 def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
     case, told = small(), list[int]()
     costs, F = budgets(case)
-    once = certify(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: told.append(k))
+    once = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: told.append(k))
     assert sorted(told) == list(range(len(costs)))
-    assert once == certify(case.gram, case.groups, costs, F, case.alpha, nodes=3)
-    assert once == certify(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)
-    assert certify(case.gram, case.groups, [], [], case.alpha) == []
+    assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3)
+    assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)
+    assert certify_prefixes(case.gram, case.groups, [], [], case.alpha) == []
 
 
 def test_the_order_of_the_prefixes_does_not_matter() -> None:
     case = small()
     costs, F = budgets(case)
-    forward = certify(case.gram, case.groups, costs, F, case.alpha)
-    assert certify(case.gram, case.groups, costs[::-1], F[::-1], case.alpha)[::-1] == forward
+    forward = certify_prefixes(case.gram, case.groups, costs, F, case.alpha)
+    assert certify_prefixes(case.gram, case.groups, costs[::-1], F[::-1], case.alpha)[::-1] == forward
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,7 @@ def test_what_cannot_be_certified_is_an_error(
 ) -> None:
     case = small()
     with pytest.raises(TrainingError, match=message):
-        certify(case.gram, case.groups, costs, F, case.alpha, **limits)  # type: ignore[arg-type]
+        certify_prefixes(case.gram, case.groups, costs, F, case.alpha, **limits)  # type: ignore[arg-type]
 
 
 # Real tables.
@@ -390,7 +392,7 @@ def test_every_prefix_of_a_real_table_is_certified_exactly(
 ) -> None:
     gram, groups = real(shared_data / name, "data.parquet", target)
     learned = sequence(gram, groups, method, 1e-5)
-    certified = certify(gram, groups, learned.costs, learned.explained_variance, 1e-5, nodes=1_000)
+    certified = certify_prefixes(gram, groups, learned.costs, learned.explained_variance, 1e-5, nodes=1_000)
     assert all(prefix.exact for prefix in certified)
     holds(certified, Sets.of(gram, groups, 1e-5), SelectionProblem.of(gram, groups, 1e-5))
 
@@ -399,6 +401,6 @@ def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data:
     gram, groups = real(shared_data / "yahoo_sample", "train.parquet", "relevance")
     learned = sequence(gram, groups, "fr", 1e-5)
     some = [20, 60, 61, 62, 100, 160, 210]
-    certified = certify(gram, groups, learned.costs[some], learned.explained_variance[some], 1e-5, nodes=1)
+    certified = certify_prefixes(gram, groups, learned.costs[some], learned.explained_variance[some], 1e-5, nodes=1)
     least = (0.85, 0.94, 0.94, 0.94, 0.98, 0.995, 0.9999)
     assert all(prefix.share > share for prefix, share in zip(certified, least, strict=True))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.certify import certified
+from anytime.evaluation.certify import certify
 from anytime.groups import FeatureGroups
 from anytime.inference.loaded import load
 from anytime.model.manifest import Certificate
@@ -53,7 +53,7 @@ def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
 ) -> None:
     assume(len(groups) <= 7)
     model, rows = trained(groups, seed)
-    found = certified(model, nodes=nodes).manifest.certificate
+    found = certify(model, nodes=nodes).manifest.certificate
     assert found is not None
     F = explained_variance_of_subsets(rows, groups)
     whole = {subset.union(*(groups.prerequisites[g] for g in subset)) for subset in F}
@@ -67,7 +67,7 @@ def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
 
 def test_shares_are_of_the_bounds_the_base_rate_first() -> None:
     model, _ = trained(SEVEN, seed=3)
-    model = certified(model, nodes=1)
+    model = certify(model, nodes=1)
     found, shares = model.manifest.certificate, model.certified_shares
     assert found is not None
     assert shares is not None
@@ -93,7 +93,7 @@ def test_no_share_is_above_one() -> None:
 
 def test_what_is_free_is_compared_with_the_base_rate() -> None:
     model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
-    found = certified(model)
+    found = certify(model)
     assert found.manifest.certificate is not None
     assert found.manifest.certificate.bounds[0] == pytest.approx(model.manifest.steps[0].explained_variance)
     assert found.certified_shares is not None
@@ -102,7 +102,7 @@ def test_what_is_free_is_compared_with_the_base_rate() -> None:
 
 def test_a_certified_model_is_saved_loaded_and_another_version(tmp_path: Path) -> None:
     model = trained(SEVEN)[0].save(tmp_path / "m.safetensors")
-    found = certified(load(tmp_path / "m.safetensors"), nodes=5)
+    found = certify(load(tmp_path / "m.safetensors"), nodes=5)
     assert found.version == ""
     saved = found.save(tmp_path / "m.safetensors")
     assert saved.version not in ("", model.version)
@@ -114,13 +114,13 @@ def test_a_certified_model_is_saved_loaded_and_another_version(tmp_path: Path) -
 
 def test_without_a_limit_of_time_it_is_the_same_again() -> None:
     model, _ = trained(SEVEN)
-    assert certified(model, nodes=3).manifest.certificate == certified(model, nodes=3).manifest.certificate
+    assert certify(model, nodes=3).manifest.certificate == certify(model, nodes=3).manifest.certificate
 
 
 def test_progress_is_told_of_every_prefix() -> None:
     model, _ = trained(SEVEN)
     told: list[int] = []
-    certified(model, nodes=1, progress=told.append)
+    certify(model, nodes=1, progress=told.append)
     assert told == [1] * (model.steps + 1)
 
 
@@ -128,14 +128,14 @@ def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:
     model, _ = trained(SEVEN, epsilon=0.3)
     assert model.manifest.stopped is not None
     assert model.manifest.stopped.left_out
-    found = certified(model)
+    found = certify(model)
     # All groups kept are the last prefix.
     assert found.certified_shares is not None
     assert found.certified_shares[-1] == pytest.approx(1.0)
 
 
 def test_a_model_at_other_costs_is_not_certified() -> None:
-    model = certified(trained(SEVEN)[0], nodes=1)
+    model = certify(trained(SEVEN)[0], nodes=1)
     dearer = FeatureGroups(groups=tuple(g.model_copy(update={"cost": 2 * g.cost}) for g in SEVEN.groups))
     assert resequence(model, dearer).manifest.certificate is None
 
@@ -143,13 +143,13 @@ def test_a_model_at_other_costs_is_not_certified() -> None:
 def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused() -> None:
     model, _ = trained(SEVEN)
     with pytest.raises(TrainingError, match="saved without its moments"):
-        certified(replace(model, moments=None))
+        certify(replace(model, moments=None))
     rng = np.random.default_rng(0)
     likely = AnytimeClassifier().fit(rng.normal(size=(30, 2)), rng.integers(0, 2, 30)).model_
     with pytest.raises(TrainingError, match="is binomial; certificates support least squares only"):
-        certified(likely)
+        certify(likely)
     with pytest.raises(TrainingError, match="0 nodes"):
-        certified(model, nodes=0)
+        certify(model, nodes=0)
 
 
 def test_penalties_of_prefixes_have_no_part_in_it() -> None:
@@ -161,7 +161,7 @@ def test_penalties_of_prefixes_have_no_part_in_it() -> None:
     assert len({step.alpha for step in model.manifest.steps}) > 1
     rows = Rows(*literal.standardise(X, y), model.manifest.alpha)
     F = explained_variance_of_subsets(rows, groups)
-    found = certified(model).manifest.certificate
+    found = certify(model).manifest.certificate
     assert found is not None
     for cost, bound in zip(model.costs, found.bounds, strict=True):
         assert bound == pytest.approx(brute_force_best(F, groups.costs.tolist(), float(cost)), rel=1e-7)

@@ -706,7 +706,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a negative seed", nothing, [*TRAIN, "--seed", "-1"], ["--seed"]),
     ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method", "'omp'"]),
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
-    ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["--out", ".safetensors"]),
+    ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
     ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
     ("no table", nothing, ["train"], ["argument 'DATA'", "--help"]),

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
+from anytime._files import check_writable
 from anytime.costs.distributions import CostDistributions, Histogram, Samples, checked_quantile, milliseconds, priced
-from anytime.errors import GroupsError
-from anytime.groups import FeatureGroups, check_file, load_groups, write_groups
+from anytime.errors import AnytimeError, GroupsError
+from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(
@@ -82,7 +83,7 @@ def test_a_cost_is_the_mean_or_a_quantile_to_four_digits() -> None:
 def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(content)
-    with pytest.raises(GroupsError, match=why) as refused:
+    with pytest.raises(AnytimeError, match=why) as refused:
         CostDistributions.load(path)
     assert "\n" not in str(refused.value)
     assert "'anytime profile' or 'anytime costs'" in str(refused.value)
@@ -140,10 +141,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         (tmp_path / "groups.txt", "expected a name that ends in .json or .yaml"),
         (tmp_path / "nowhere" / "groups.yaml", "there is no directory"),
     ):
-        with pytest.raises(GroupsError, match=why):
-            check_file(path)
+        with pytest.raises(AnytimeError, match=why):
+            check_writable(path, SUFFIXES)
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(GroupsError, match="it is a directory"):
-        check_file(tmp_path / "folder.json")
+    with pytest.raises(AnytimeError, match="it is a directory"):
+        check_writable(tmp_path / "folder.json", SUFFIXES)
     with pytest.raises(GroupsError, match="cannot write"):
         write_groups(groups(), tmp_path / "folder.json")

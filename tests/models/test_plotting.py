@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation import plots as plotting
-from anytime.evaluation.certify import certified
+from anytime.evaluation.certify import certify
 
 MIN_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]
@@ -42,7 +42,7 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
     model = AnytimeRegressor(alpha=0.1, epsilon=epsilon).fit(X, Y).model_
     plotting.plot_model(model, Path("m.png"))
     assert figures[0].axes[0].get_legend() is None
-    plotting.plot_model(certified(model), Path("m.png"))
+    plotting.plot_model(certify(model), Path("m.png"))
     axis = figures[1].axes[0]
     (bound,) = (line for line in axis.lines if line.get_label().startswith("no set"))
     assert bound.get_label() == f"no set of {sets} of this cost has a larger R² minus penalty (certified)"

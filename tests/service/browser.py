@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.certify import certified
+from anytime.evaluation.certify import certify
 from anytime.model.model import Model
 from anytime.types import FamilyName
 
@@ -55,7 +55,7 @@ def regression() -> Model:
 
 def certified_regression() -> Model:
     """As `regression`, under the name `sure`; what no set of groups can exceed is known of each prefix."""
-    model = certified(regression(), nodes=1)
+    model = certify(regression(), nodes=1)
     return replace(model, manifest=model.manifest.model_copy(update={"name": "sure", "version": "v1"}))
 
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import print_json, progress, results
-from anytime.cli.options import AsJson, ModelFile, check_out, workers
+from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, certificate_values, steps_table
 from anytime.errors import TrainingError
-from anytime.evaluation.certify import NODES, certified, check_certifiable
+from anytime.evaluation.certify import NODES, check_certifiable
+from anytime.evaluation.certify import certify as certify_model
 from anytime.inference.loaded import load
 
 __all__ = ["certify"]
@@ -45,11 +47,11 @@ def certify(
     if out is not None and out.exists() and model.exists() and out.samefile(model):
         raise TrainingError(f"--out is {str(out)!r}, the model itself; name another file, or give --in-place instead")
     out = model if out is None else out
-    check_out(out)
+    check_writable(out, (".safetensors",))
     loaded = load(model)
     check_certifiable(loaded)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
-        found = certified(
+        found = certify_model(
             loaded,
             nodes=NODES if nodes is None else nodes,
             seconds=seconds,

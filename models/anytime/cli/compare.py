@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from anytime._files import check_writable
 from anytime.cli.console import print_json, remark, results
 from anytime.cli.options import (
     Alpha,
@@ -30,7 +31,7 @@ from anytime.cli.sources import open_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation import compare as comparison
 from anytime.evaluation import evaluate as evaluation
-from anytime.evaluation.plots import check_picture, plot_comparison
+from anytime.evaluation.plots import FORMATS, plot_comparison
 from anytime.training.fit import fit
 from anytime.training.options import Options
 
@@ -69,7 +70,7 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=options.alpha == "cv")
     if plot is not None:
-        check_picture(plot)
+        check_writable(plot, FORMATS)
     source = open_source(
         data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
     )

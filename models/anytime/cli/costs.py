@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import print_json, remark, results, working
 from anytime.cli.cost_report import (
     Learned,
@@ -37,7 +38,7 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
-from anytime.groups import FeatureGroups, check_file, write_groups, write_text
+from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
 from anytime.inference.loaded import load
 
 __all__ = [
@@ -158,9 +159,9 @@ def costs(
     """
     quantile = checked_quantile(cost_quantile)
     if out is not None:
-        check_file(out)
+        check_writable(out, SUFFIXES)
     if distributions is not None:
-        check_file(distributions, (".json",))
+        check_writable(distributions, (".json",))
     loaded = load(model)
     found = metrics_of(source, since or (), loaded.name, keep)
     learned = learned_costs(loaded.groups, found, quantile, least)

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import remark
 from anytime.cli.options import ModelFile
-from anytime.groups import check_file, write_text
+from anytime.groups import write_text
 from anytime.inference.loaded import load
 from anytime.model.export import c_source, document
 
@@ -29,7 +30,7 @@ Into = Annotated[
 def export(model: ModelFile, to: Form, out: Into = None) -> None:
     """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
     if out is not None:
-        check_file(out, (".json",) if to == "json" else (".h",))
+        check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json.dumps(document(loaded), allow_nan=False) + "\n"
     if out is None:

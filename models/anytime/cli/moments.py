@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import remark, results
 from anytime.cli.options import (
     Drop,
@@ -20,28 +21,19 @@ from anytime.cli.options import (
     Query,
     Seed,
     Weights,
-    check_directory,
     checked_folds,
     workers,
 )
 from anytime.cli.sources import LOCAL, Backend, BackendName, Given, Scheduler, open_backend, source_of
-from anytime.errors import ArtifactError, TableError, listed
+from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.training.provenance import library_version, now
 
 __all__ = [
-    "check_moments_out",
     "gathered",
     "moments",
 ]
-
-
-def check_moments_out(out: Path) -> None:
-    """Raise ArtifactError if the file is not writable or its name is not that of a moments file."""
-    if out.suffix != ".moments":
-        raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .moments")
-    check_directory(out)
 
 
 def gathered(
@@ -122,7 +114,7 @@ def moments(
     features.
     """
     count, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
-    check_moments_out(out)
+    check_writable(out, (".moments",))
     given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     with open_backend(backend, scheduler, None) as where:
         first, *others = gathered(data, given, count, seed, jobs, where)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anytime.errors import ArtifactError, TrainingError
+from anytime.errors import TrainingError
 
 __all__ = [
     "Alpha",
@@ -28,8 +28,6 @@ __all__ = [
     "TargetColumns",
     "Weights",
     "Without",
-    "check_directory",
-    "check_out",
     "checked_folds",
     "parsed_alpha",
     "workers",
@@ -102,18 +100,3 @@ def workers(jobs: int | None) -> int:
 
 
 Out = Annotated[Path, typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False)]
-
-
-def check_out(out: Path) -> None:
-    """Raise ArtifactError if the model file is not writable or has a name that a server would not find."""
-    if out.suffix != ".safetensors":
-        raise ArtifactError(f"--out is {str(out)!r}; expected a name that ends in .safetensors")
-    check_directory(out)
-
-
-def check_directory(out: Path) -> None:
-    """Raise ArtifactError if the file's directory does not exist, or the file is itself a directory."""
-    if not out.parent.is_dir():
-        raise ArtifactError(f"cannot write {str(out)!r}: there is no directory {str(out.parent)!r}")
-    if out.is_dir():
-        raise ArtifactError(f"cannot write {str(out)!r}: it is a directory")

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import remark
 from anytime.cli.options import ModelFile
-from anytime.evaluation.plots import check_picture, plot_model
+from anytime.evaluation.plots import FORMATS, plot_model
 from anytime.inference.loaded import load
 
 __all__ = ["plot"]
@@ -20,6 +21,6 @@ def plot(
     out: Annotated[Path, typer.Option("--out", help="Picture to write: png, svg or pdf.", show_default=False)],
 ) -> None:
     """Draw the explained variance of each prefix of a model against its cost."""
-    check_picture(out)
+    check_writable(out, FORMATS)
     plot_model(load(model), out)
     remark(f"wrote {out}")

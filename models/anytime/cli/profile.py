@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import print_json, progress, remark, results
 from anytime.cli.cost_report import profile_table, profile_values
 from anytime.cli.options import AsJson
@@ -15,7 +16,7 @@ from anytime.costs.profiling import Inputs, ModuleInputs, TableInputs, measureme
 from anytime.costs.profiling import profile as profiled
 from anytime.data.formats import open_table
 from anytime.errors import ExtractorError
-from anytime.groups import FeatureGroups, check_file, load_groups, write_groups, write_text
+from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
 from anytime.inference.extractors import imported, imported_extractors
 from anytime.inference.loaded import load
 
@@ -117,9 +118,9 @@ def profile(
     dict of arrays or a list of inputs, and a cost is the time per row at the last of these row counts.
     """
     quantile, counts = checked_quantile(cost_quantile), row_counts(rows)
-    check_file(out)
+    check_writable(out, SUFFIXES)
     if distributions is not None:
-        check_file(distributions, (".json",))
+        check_writable(distributions, (".json",))
     known = groups_of(groups)
     priced(known, {group.name: 0.0 for group in known.groups if group.features})  # check before the work
     found, given = imported_extractors(extractors), inputs_of(data, inputs, limit)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import remark, results, working
-from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, check_out, workers
+from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.errors import TrainingError, listed
@@ -59,7 +60,7 @@ def resequence(
 
     Least squares needs no data, only the moments in the model. Omitted options stay as in the model.
     """
-    check_out(out)
+    check_writable(out, (".safetensors",))
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None

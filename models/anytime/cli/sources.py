@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import progress, remark
-from anytime.cli.options import check_directory
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.data.survey import Survey, settle_target, survey_target
@@ -112,7 +112,7 @@ def open_backend(
         if scheduler is not None:
             raise TrainingError("--scheduler requires --backend dask")
         if checkpoint is not None:
-            check_directory(checkpoint)
+            check_writable(checkpoint)
         yield LOCAL if checkpoint is None else Backend(None, Checkpoint(checkpoint))
         return
     if scheduler is None:

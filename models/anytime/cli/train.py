@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from anytime._files import check_writable
 from anytime.cli.console import remark, results, working
 from anytime.cli.options import (
     Alpha,
@@ -23,7 +24,6 @@ from anytime.cli.options import (
     Seed,
     Weights,
     Without,
-    check_out,
     checked_folds,
     parsed_alpha,
     workers,
@@ -143,7 +143,7 @@ def train(
     check_other_rows({"--validation": validation, "--calibrate": calibrate}, data)
     if validation is not None and test is not None:
         check_other_rows({"--test": test}, validation, "chooses where to stop")
-    check_out(out)
+    check_writable(out, (".safetensors",))
     tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
     check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
     with open_backend(backend, scheduler, checkpoint) as where:

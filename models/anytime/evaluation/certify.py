@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate import CertifiedPrefix, certify
+from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
 from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model
 from anytime.moments.gram import Gram
 
 __all__ = [
     "NODES",
-    "certified",
+    "certify",
     "check_certifiable",
 ]
 
@@ -38,7 +38,7 @@ def check_certifiable(model: Model) -> None:
         raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
 
 
-def certified(
+def certify(
     model: Model,
     *,
     nodes: int = NODES,
@@ -50,7 +50,7 @@ def certified(
 
     Parameters
     ----------
-    nodes, seconds, n_jobs : as for `anytime.evaluation.certificate.certify`.
+    nodes, seconds, n_jobs : as for `anytime.evaluation.certificate.certify_prefixes`.
     progress : called with 1 for each finished prefix.
 
     Raises
@@ -69,7 +69,7 @@ def certified(
         progress(1)
 
     steps = model.manifest.steps
-    found = certify(
+    found = certify_prefixes(
         Gram.of(model.moments),
         model.groups,
         model.costs.tolist(),

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from anytime._files import check_writable
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.compare import Comparison
 from anytime.model.model import Model
 
 __all__ = [
     "blank_figure",
-    "check_picture",
     "plot_comparison",
     "plot_model",
     "write_figure",
@@ -33,14 +33,6 @@ LINES = (
     (0, (6, 1, 1, 1, 1, 1)),
 )
 """One line style per method, so that the methods are distinguishable in greyscale."""
-
-
-def check_picture(path: Path) -> None:
-    """Raise AnytimeError if the picture is not writable, before the work for it."""
-    if path.suffix not in FORMATS:
-        raise AnytimeError(f"picture {str(path)!r} has no known suffix; expected one of {' '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
 
 
 def plot_model(model: Model, path: Path) -> None:
@@ -131,7 +123,7 @@ def write_figure(figure: Any, path: Path) -> None:
     """Write a figure without interpreting its texts; raise AnytimeError if writing fails."""
     from matplotlib.text import Text  # noqa: PLC0415
 
-    check_picture(path)
+    check_writable(path, FORMATS)
     _plain_logarithms(figure)
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names come from the user, and a dollar sign does not start a formula

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.certificate import at_least, certify
+from anytime.evaluation.certificate import at_least, certify_prefixes
 from anytime.moments.gram import Gram
 from anytime.moments.moments import Moments
 from anytime.selection import sequence
@@ -60,7 +60,7 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
         gram = gram.restricted(order)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]
-    found = certify(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
+    found = certify_prefixes(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
     gamma = guarantee(gram, groups, "fr", ALPHA).gamma
     return {
         "groups": len(groups),

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from anytime._linalg import single_blas_thread
-from anytime.errors import AnytimeError, listed
+from anytime.errors import AnytimeError, listed, reason_of
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
@@ -238,9 +238,8 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     try:
         listening = _unix(str(settings.uds)) if settings.uds else _tcp(*address_of(settings))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise AddressError(
-            f"cannot listen on {address}: {reason}; choose another address with --port, --host or --uds"
+            f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
         ) from error
     with listening:
         yield listening
@@ -257,11 +256,10 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
     try:
         listening = _tcp(*metrics_address_of(settings, settings.metrics_port))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         address = f"{settings.metrics_host or settings.host}:{settings.metrics_port}"
         raise AddressError(
-            f"cannot listen on {address} for metrics: {reason}; choose another address with ANYTIME_METRICS_PORT or "
-            "ANYTIME_METRICS_HOST"
+            f"cannot listen on {address} for metrics: {reason_of(error)}; choose another address with "
+            "ANYTIME_METRICS_PORT or ANYTIME_METRICS_HOST"
         ) from error
     with listening:
         yield listening

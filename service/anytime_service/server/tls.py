@@ -16,6 +16,7 @@ import ssl
 from pathlib import Path
 from typing import Any, cast
 
+from anytime.errors import reason_of
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
 
@@ -135,8 +136,8 @@ def _check_file(name: str, path: Path | None) -> None:
         try:
             path.read_bytes()
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise CertificateError(f"ANYTIME_{name.upper()}: cannot read {str(path)!r}: {reason}") from None
+            problem = f"ANYTIME_{name.upper()}: cannot read {str(path)!r}: {reason_of(error)}"
+            raise CertificateError(problem) from None
 
 
 def _reason(error: Exception) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anytime.evaluation.certificate.certify import CertifiedPrefix, at_least, certify
+from anytime.evaluation.certificate.certify import CertifiedPrefix, at_least, certify_prefixes
 
 __all__ = [
     "CertifiedPrefix",
     "at_least",
-    "certify",
+    "certify_prefixes",
 ]

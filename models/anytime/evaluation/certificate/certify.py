@@ -28,7 +28,7 @@ from anytime.types import Float
 __all__ = [
     "CertifiedPrefix",
     "at_least",
-    "certify",
+    "certify_prefixes",
 ]
 
 ROUNDING = 1e-6
@@ -84,7 +84,7 @@ class CertifiedPrefix:
         return self.F / self.bound if self.bound > 0 else 1.0
 
 
-def certify(
+def certify_prefixes(
     gram: Gram,
     groups: FeatureGroups,
     costs_of_prefixes: Many[float] | Float,
