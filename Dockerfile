@@ -49,10 +49,10 @@ RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.m
 
 # Lists exactly the packages that remain in the image, with all of their licences.
 COPY deploy/licences.py ./
-RUN mkdir /opt/told \
+RUN mkdir /opt/licences \
  && /opt/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-        --output-file /opt/told/sbom.cdx.json /opt/venv/bin/python \
- && /opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt
+        --output-file /opt/licences/sbom.cdx.json /opt/venv/bin/python \
+ && /opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt
 
 # Bytecode is compiled once, here; Python does not compare it with its source later.
 RUN /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
@@ -63,7 +63,7 @@ LABEL org.opencontainers.image.title="anytime-linear" \
       org.opencontainers.image.licenses="MIT" \
       anytime-linear.sbom="/usr/share/anytime-linear/sbom.cdx.json" \
       anytime-linear.licences="/usr/share/anytime-linear/THIRD_PARTY.txt"
-COPY --from=builder /opt/told /usr/share/anytime-linear
+COPY --from=builder /opt/licences /usr/share/anytime-linear
 COPY --from=builder /opt/venv /opt/venv
 # Slim base images have no bytecode of the standard library; importing the server once writes it for its modules.
 RUN /opt/venv/bin/python -c "import http.client, anytime.cli.main, anytime_service.server.run"
