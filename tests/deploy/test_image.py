@@ -103,7 +103,7 @@ def test_the_pins_of_the_tools_are_cut_out_of_the_lock(tmp_path: Path) -> None:
 
 def test_the_final_stage_copies_the_environment_and_what_is_told_of_it_and_nothing_else() -> None:
     assert rests(stages()[1], "COPY") == [
-        "--from=builder /opt/told /usr/share/anytime-linear",
+        "--from=builder /opt/licences /usr/share/anytime-linear",
         "--from=builder /opt/venv /opt/venv",
     ]
 
@@ -116,8 +116,8 @@ def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it(
     assert trimmed < told
     assert not [rest for rest in runs[told:] if " rm " in rest or "pip" in rest.split()]
     assert "/narwhals* " in runs[trimmed]  # with its metadata, by which it would be listed
-    assert re.search(r"/opt/tools/bin/cyclonedx-py environment .*/opt/told/sbom\.cdx\.json /opt/venv/", runs[told])
-    assert "/opt/venv/bin/python licences.py /opt/told/THIRD_PARTY.txt" in runs[told]
+    assert re.search(r"/opt/tools/bin/cyclonedx-py environment .*/opt/licences/sbom\.cdx\.json /opt/venv/", runs[told])
+    assert "/opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt" in runs[told]
     labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").rest))
     assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
     assert labels["anytime-linear.licences"] == "/usr/share/anytime-linear/THIRD_PARTY.txt"
