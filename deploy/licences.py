@@ -49,7 +49,7 @@ def collected(packages: list[Distribution]) -> Iterator[str]:
 
 
 def licence_of(package: Distribution) -> str:
-    """Return the licence in a few words: an SPDX expression, else the older fields; empty if there is none."""
+    """Return the licence in a few words: an SPDX expression, or the older fields; "" without a licence."""
     metadata = package.metadata
     if expressions := metadata.get_all("License-Expression"):
         return str(expressions[0])

@@ -73,11 +73,11 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
 
 
 def check_writable(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """Raise AnytimeError if the file cannot be written, before the work for it.
+    """Raise AnytimeError if the path does not accept a new file; commands call this before their work.
 
     Parameters
     ----------
-    suffixes : accepted ends of the name, in lower case; all are accepted if there are none.
+    suffixes : accepted ends of the name, in lower case; an empty sequence accepts every name.
     """
     if suffixes and path.suffix.lower() not in suffixes:
         raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")

@@ -112,12 +112,14 @@ def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it(
     builder, final = stages()
     runs = rests(builder, "RUN")
     (trimmed,) = (i for i, rest in enumerate(runs) if "-delete" in rest)
-    (told,) = (i for i, rest in enumerate(runs) if "sbom.cdx.json" in rest)
-    assert trimmed < told
-    assert not [rest for rest in runs[told:] if " rm " in rest or "pip" in rest.split()]
+    (position,) = (i for i, rest in enumerate(runs) if "sbom.cdx.json" in rest)
+    assert trimmed < position
+    assert not [rest for rest in runs[position:] if " rm " in rest or "pip" in rest.split()]
     assert "/narwhals* " in runs[trimmed]  # with its metadata, by which it would be listed
-    assert re.search(r"/opt/tools/bin/cyclonedx-py environment .*/opt/licences/sbom\.cdx\.json /opt/venv/", runs[told])
-    assert "/opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt" in runs[told]
+    assert re.search(
+        r"/opt/tools/bin/cyclonedx-py environment .*/opt/licences/sbom\.cdx\.json /opt/venv/", runs[position]
+    )
+    assert "/opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt" in runs[position]
     labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").rest))
     assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
     assert labels["anytime-linear.licences"] == "/usr/share/anytime-linear/THIRD_PARTY.txt"
