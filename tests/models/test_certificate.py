@@ -339,10 +339,12 @@ def small() -> Case:
 
 
 def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
-    case, told = small(), list[int]()
+    case, reported = small(), list[int]()
     costs, F = budgets(case)
-    once = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: told.append(k))
-    assert sorted(told) == list(range(len(costs)))
+    once = certify_prefixes(
+        case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: reported.append(k)
+    )
+    assert sorted(reported) == list(range(len(costs)))
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3)
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)
     assert certify_prefixes(case.gram, case.groups, [], [], case.alpha) == []

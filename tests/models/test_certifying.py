@@ -87,8 +87,8 @@ def test_no_share_is_above_one() -> None:
         exact=(True,) * (model.steps + 1),
         nodes=1,
     )
-    told = replace(model, manifest=model.manifest.model_copy(update={"certificate": low}))
-    assert told.certified_shares == (1.0,) * (model.steps + 1)
+    reported = replace(model, manifest=model.manifest.model_copy(update={"certificate": low}))
+    assert reported.certified_shares == (1.0,) * (model.steps + 1)
 
 
 def test_what_is_free_is_compared_with_the_base_rate() -> None:
@@ -119,9 +119,9 @@ def test_without_a_limit_of_time_it_is_the_same_again() -> None:
 
 def test_progress_is_told_of_every_prefix() -> None:
     model, _ = trained(SEVEN)
-    told: list[int] = []
-    certify(model, nodes=1, progress=told.append)
-    assert told == [1] * (model.steps + 1)
+    reported: list[int] = []
+    certify(model, nodes=1, progress=reported.append)
+    assert reported == [1] * (model.steps + 1)
 
 
 def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:

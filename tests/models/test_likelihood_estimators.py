@@ -60,8 +60,8 @@ def counts(y: Float) -> Float:
 @pytest.mark.parametrize(("classes", "family"), [(2, "binomial"), (3, "multinomial")])
 def test_the_family_of_a_classifier_is_that_of_its_classes(classes: int, family: FamilyName) -> None:
     X, y = table()
-    told = y > 0 if classes == 2 else three(y)
-    plain, named = AnytimeClassifier(GROUPS).fit(X, told), AnytimeClassifier(GROUPS, family=family).fit(X, told)
+    reported = y > 0 if classes == 2 else three(y)
+    plain, named = AnytimeClassifier(GROUPS).fit(X, reported), AnytimeClassifier(GROUPS, family=family).fit(X, reported)
     assert plain.model_.manifest.family == named.model_.manifest.family == family
     np.testing.assert_array_equal(plain.predict_proba(X), named.predict_proba(X))
     assert AnytimeRegressor(GROUPS).fit(X, y).model_.manifest.family == "gaussian"
@@ -72,8 +72,8 @@ def test_the_family_of_a_classifier_is_that_of_its_classes(classes: int, family:
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_scores_and_probabilities_have_their_shapes_and_signs(classes: int) -> None:
     X, y = table(200)
-    told = np.digitize(y, np.quantile(y, np.cumsum([0.12, 0.17, 0.2, 0.22])[: classes - 1]))
-    estimator = AnytimeClassifier(GROUPS).fit(X, told)
+    reported = np.digitize(y, np.quantile(y, np.cumsum([0.12, 0.17, 0.2, 0.22])[: classes - 1]))
+    estimator = AnytimeClassifier(GROUPS).fit(X, reported)
     stages = list(estimator.staged_predict_proba(X))
     assert len(stages) == len(list(estimator.staged_predict(X))) == 4
     for k, proba in enumerate(stages):
@@ -91,7 +91,7 @@ def test_scores_and_probabilities_have_their_shapes_and_signs(classes: int) -> N
             np.testing.assert_allclose(np.diff(scores, axis=1), np.diff(np.log(proba), axis=1), atol=1e-9)
             np.testing.assert_array_equal(estimator.predict(X, budget=budget), scores.argmax(axis=1))
     # The intercept is not penalised: on the training rows mean probabilities are the shares.
-    np.testing.assert_allclose(stages[-1].mean(axis=0), np.bincount(told) / 200, atol=1e-6)
+    np.testing.assert_allclose(stages[-1].mean(axis=0), np.bincount(reported) / 200, atol=1e-6)
 
 
 def test_counts_are_told_as_expected_counts() -> None:
@@ -121,8 +121,8 @@ def test_deviances_on_the_training_rows_are_those_of_scikit_learn(kind: str) -> 
         wanted = [mean_poisson_deviance(counts(y), p) for p in estimator.staged_predict(X)]
     manifest = estimator.model_.manifest
     assert manifest.prior_deviance is not None
-    told = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
-    np.testing.assert_allclose(told, wanted, rtol=1e-9)
+    reported = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
+    np.testing.assert_allclose(reported, wanted, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_deviances_on_the_training_rows_are_those_of_scikit_learn(kind: str) -> 
 )
 def test_classes_survive_saving_with_their_kind(tmp_path: Path, names: list[Any]) -> None:
     X, y = table()
-    told = np.array(names)[np.digitize(y, [-0.6, 0.6][: len(names) - 1])]
-    estimator = AnytimeClassifier(GROUPS).fit(X, told)
+    reported = np.array(names)[np.digitize(y, [-0.6, 0.6][: len(names) - 1])]
+    estimator = AnytimeClassifier(GROUPS).fit(X, reported)
     assert estimator.classes_.tolist() == names
-    assert estimator.classes_.dtype == told.dtype
+    assert estimator.classes_.dtype == reported.dtype
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
-    assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(told).tolist()]
+    assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(reported).tolist()]
     opened = Prediction(model, rows=120)
     for group, columns in (("a", [0, 1]), ("b", [2]), ("c", [3])):
         opened.add(group, X[:, columns])
@@ -188,8 +188,8 @@ def test_rows_of_one_query_stay_in_one_fold(kind: str) -> None:
 def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
     """Five rows of a class in five folds: one in each, however they stand."""
     X, y = table(100)
-    told = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
-    errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, told).curve_.cv_error for seed in range(5)]
+    reported = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
+    errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, reported).curve_.cv_error for seed in range(5)]
     assert all(found is not None and np.isfinite(found).all() for found in errors)
 
 
@@ -229,10 +229,10 @@ def refused(estimator: Any, X: Any, y: Any, **options: Any) -> str:
 @pytest.mark.parametrize("folds", [None, 3])
 def test_a_class_of_one_row_is_refused(classes: int, folds: int | None) -> None:
     X, y = table()
-    told = np.where(np.arange(120) == 17, "once", "often" if classes == 2 else np.where(y > 0, "up", "down"))
-    said = refused(AnytimeClassifier(GROUPS, cv=folds), X, told)
+    reported = np.where(np.arange(120) == 17, "once", "often" if classes == 2 else np.where(y > 0, "up", "down"))
+    said = refused(AnytimeClassifier(GROUPS, cv=folds), X, reported)
     assert "class 'once' is in one row of 120; a likelihood needs 2 or more" in said
-    AnytimeClassifier(GROUPS, family="gaussian").fit(X, told)
+    AnytimeClassifier(GROUPS, family="gaussian").fit(X, reported)
 
 
 def test_one_class_is_refused() -> None:
@@ -242,8 +242,8 @@ def test_one_class_is_refused() -> None:
 @pytest.mark.parametrize("folds", [None, 3])
 def test_a_class_without_weight_is_refused(folds: int | None) -> None:
     X, y = table()
-    for told in (np.array(["down", "up"])[(y > 0).astype(int)], np.array(["down", "mid", "up"])[three(y)]):
-        said = refused(AnytimeClassifier(GROUPS, cv=folds), X, told, sample_weight=(told != "up").astype(float))
+    for reported in (np.array(["down", "up"])[(y > 0).astype(int)], np.array(["down", "mid", "up"])[three(y)]):
+        said = refused(AnytimeClassifier(GROUPS, cv=folds), X, reported, sample_weight=(reported != "up").astype(float))
         assert "every row of class 'up' has weight 0" in said
 
 
@@ -257,9 +257,9 @@ def test_weights_that_are_all_zero_are_refused(kind: str) -> None:
 
 def test_counts_below_zero_are_refused() -> None:
     X, y = table()
-    told = counts(y)
-    told[5] = -2
-    said = refused(AnytimeRegressor(GROUPS, family="poisson"), X, told)
+    reported = counts(y)
+    reported[5] = -2
+    said = refused(AnytimeRegressor(GROUPS, family="poisson"), X, reported)
     assert "-2" in said
     assert "expects counts, 0 or more" in said
 
@@ -273,20 +273,20 @@ def test_counts_that_are_all_zero_are_refused() -> None:
 
 def test_counts_in_one_fold_only_are_refused() -> None:
     X, _ = table()
-    told = (np.arange(120) == 11).astype(float)
-    said = refused(AnytimeRegressor(GROUPS, family="poisson", cv=3), X, told)
+    reported = (np.arange(120) == 11).astype(float)
+    said = refused(AnytimeRegressor(GROUPS, family="poisson", cv=3), X, reported)
     assert "every count but 0 is in one fold only" in said
-    AnytimeRegressor(GROUPS, family="poisson").fit(X, told)
+    AnytimeRegressor(GROUPS, family="poisson").fit(X, reported)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_class_in_one_fold_only_is_refused(classes: int) -> None:
     X, y = table()
     queries = np.arange(120) // 10
-    told = np.where(queries == 4, "here", "there" if classes == 2 else np.where(y > 0, "up", "down"))
-    said = refused(AnytimeClassifier(GROUPS, cv=3), X, told, query=queries)
+    reported = np.where(queries == 4, "here", "there" if classes == 2 else np.where(y > 0, "up", "down"))
+    said = refused(AnytimeClassifier(GROUPS, cv=3), X, reported, query=queries)
     assert "class 'here' is in one fold only; use fewer folds, more such rows, or a fixed alpha" in said
-    AnytimeClassifier(GROUPS).fit(X, told, query=queries)
+    AnytimeClassifier(GROUPS).fit(X, reported, query=queries)
 
 
 def test_several_counts_are_refused() -> None:
@@ -310,8 +310,8 @@ def test_a_family_that_does_not_fit_the_target_is_refused(
     kind: Any, family: str, classes: int, what: str, choose: str
 ) -> None:
     X, y = table()
-    told = {0: y, 2: (y > 0).astype(int), 3: three(y)}[classes]
-    said = refused(kind(GROUPS, family=family), X, told)
+    reported = {0: y, 2: (y > 0).astype(int), 3: three(y)}[classes]
+    said = refused(kind(GROUPS, family=family), X, reported)
     assert f"family {family} does not fit target" in said
     assert what in said
     assert said.endswith(f"choose {choose}")
@@ -423,8 +423,8 @@ def test_the_command_trains_what_the_estimator_trains(desk: Path, target: str, o
     found = evaluate(model, open_table("train.csv"))
     manifest = model.manifest
     assert found.deviance is not None
-    told = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
-    np.testing.assert_allclose(found.deviance, np.array(told, dtype=np.float64), rtol=1e-6)
+    reported = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
+    np.testing.assert_allclose(found.deviance, np.array(reported, dtype=np.float64), rtol=1e-6)
     if "cv" not in options:
         kind: Any = AnytimeRegressor if target == "n" else AnytimeClassifier
         family = {"kind": "binomial", "grade": "multinomial", "n": "poisson"}[target]

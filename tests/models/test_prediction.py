@@ -437,7 +437,7 @@ def test_a_null_in_any_row_lists_its_feature_once() -> None:
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     X = table(5, 6)
-    counted, told = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
+    counted, reported = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
     assert (counted.rows, counted.rows_known) == (1, False)
     assert counted.answer().prediction == Prediction(MODEL).answer().prediction
     with pytest.raises(ValuesError, match="expected 1 x 2"):
@@ -445,18 +445,18 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     assert not counted.rows_known
     for name in NAMES:
         counted.add(name, X[:, SLICES[name]])
-    assert same(counted.answer(), told.answer())
+    assert same(counted.answer(), reported.answer())
     with pytest.raises(ValuesError, match="expected 6 x 1"):
         counted.add("speed", [1.0])
 
 
 def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> None:
     scan = np.zeros((3, 3))  # ahead of its turn: the prefix is the same before and after it
-    told, counted = Prediction(MODEL, None), Prediction(MODEL, None)
-    assert all(isinstance(asked.answer().prediction, float) for asked in (told, counted))
-    told.expect_rows(3)
+    reported, counted = Prediction(MODEL, None), Prediction(MODEL, None)
+    assert all(isinstance(asked.answer().prediction, float) for asked in (reported, counted))
+    reported.expect_rows(3)
     counted.add("scan", scan)
-    assert len(told.answer().prediction) == len(counted.answer().prediction) == 3
+    assert len(reported.answer().prediction) == len(counted.answer().prediction) == 3
 
 
 def test_scores_made_ready_before_are_those_of_the_answer() -> None:
@@ -496,7 +496,7 @@ def test_the_class_is_the_likeliest_and_probabilities_sum_to_one(name: str) -> N
     model = MODELS[name]
     classes = model.manifest.classes
     assert classes is not None
-    told = set()
+    reported = set()
     for x in table(9, 40):
         for k in range(model.steps + 1):
             answer = arriving(model, x, added_until(model, k)).answer()
@@ -505,8 +505,8 @@ def test_the_class_is_the_likeliest_and_probabilities_sum_to_one(name: str) -> N
             assert min(answer.probabilities) >= 0
             assert answer.prediction == classes[int(np.argmax(answer.probabilities))]
             assert type(answer.prediction) in (int, str)
-            told.add(answer.prediction)
-    assert told == set(classes)
+            reported.add(answer.prediction)
+    assert reported == set(classes)
 
 
 def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
@@ -534,9 +534,9 @@ def test_every_field_of_an_answer_is_json(model: Model, rows: int, policy: Any) 
         answer = arriving(model, x, names, rows).answer(
             1.5, policy, reason="deadline", elapsed_ms=3.5, late_groups=["far"]
         )
-        told = json.loads(json.dumps(asdict(answer), allow_nan=False))
-        assert (told["reason"], told["elapsed_ms"], told["late_groups"]) == ("deadline", 3.5, ["far"])
-        assert told["prediction"] == answer.prediction
+        reported = json.loads(json.dumps(asdict(answer), allow_nan=False))
+        assert (reported["reason"], reported["elapsed_ms"], reported["late_groups"]) == ("deadline", 3.5, ["far"])
+        assert reported["prediction"] == answer.prediction
 
 
 @pytest.mark.parametrize("budget", [math.inf, np.float32(1.5), np.int64(2), np.float64(2.0), 7, 10**400])

@@ -18,15 +18,15 @@ every_loop = pytest.mark.parametrize("loop", LOOPS)
 def test_an_alarm_strikes_once_and_hardly_ever_early(loop: str, delay_ms: float) -> None:
     async def main() -> list[float]:
         here = asyncio.get_running_loop()
-        struck: list[float] = []
+        fired: list[float] = []
         for i in range(10):
             due = now_ms() + delay_ms + i / 10
-            DeadlineTimer(here, due, lambda due=due: struck.append(now_ms() - due))  # type: ignore[misc]
-        assert not struck, "never from the constructor"
-        while len(struck) < 10:
+            DeadlineTimer(here, due, lambda due=due: fired.append(now_ms() - due))  # type: ignore[misc]
+        assert not fired, "never from the constructor"
+        while len(fired) < 10:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
-        return struck
+        return fired
 
     late = run(main(), loop)
     assert len(late) == 10
@@ -38,26 +38,26 @@ def test_an_alarm_strikes_once_and_hardly_ever_early(loop: str, delay_ms: float)
 def test_many_alarms_strike_in_the_order_in_which_they_are_due(loop: str) -> None:
     async def main() -> list[int]:
         here, begin = asyncio.get_running_loop(), now_ms()
-        struck: list[int] = []
+        fired: list[int] = []
         for i in range(500):
             turn = i * 167 % 500
-            DeadlineTimer(here, begin + 20 + turn / 10, lambda turn=turn: struck.append(turn))  # type: ignore[misc]
-        while len(struck) < 500:
+            DeadlineTimer(here, begin + 20 + turn / 10, lambda turn=turn: fired.append(turn))  # type: ignore[misc]
+        while len(fired) < 500:
             await asyncio.sleep(0.005)
-        return struck
+        return fired
 
-    struck = run(main(), loop)
-    assert sorted(struck) == list(range(500))
+    fired = run(main(), loop)
+    assert sorted(fired) == list(range(500))
     # Two that are due within the slack and the loop's turn may change places.
-    assert max(abs(turn - place) for place, turn in enumerate(struck)) < 100
+    assert max(abs(turn - place) for place, turn in enumerate(fired)) < 100
 
 
 @every_loop
 def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
     async def main() -> None:
         here = asyncio.get_running_loop()
-        struck: list[int] = []
-        alarms = [DeadlineTimer(here, now_ms() + delay, lambda: struck.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
+        fired: list[int] = []
+        alarms = [DeadlineTimer(here, now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
         for alarm in alarms[:4]:
             alarm.cancel()
         for _ in range(3):  # it has woken meanwhile, and looks again
@@ -65,7 +65,7 @@ def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
         alarms[4].cancel()
         alarms[4].cancel()
         await asyncio.sleep(0.03)
-        assert not struck
+        assert not fired
 
     run(main(), loop)
 
@@ -73,18 +73,18 @@ def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
 @every_loop
 def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
     async def main() -> None:
-        struck: list[DeadlineTimer] = []
+        fired: list[DeadlineTimer] = []
 
         def strike() -> None:
-            struck.append(alarm)
+            fired.append(alarm)
             alarm.cancel()
 
         alarm = DeadlineTimer(asyncio.get_running_loop(), now_ms() + 1, strike)
-        while not struck:
+        while not fired:
             await asyncio.sleep(0.001)
         alarm.cancel()
         await asyncio.sleep(0.01)
-        assert len(struck) == 1
+        assert len(fired) == 1
 
     run(main(), loop)
 
@@ -92,14 +92,14 @@ def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
 @every_loop
 def test_the_loop_serves_others_while_an_alarm_waits(loop: str) -> None:
     async def main() -> int:
-        turns, struck = 0, False
+        turns, fired = 0, False
 
         def strike() -> None:
-            nonlocal struck
-            struck = True
+            nonlocal fired
+            fired = True
 
         DeadlineTimer(asyncio.get_running_loop(), now_ms() + 0.9, strike)
-        while not struck:
+        while not fired:
             turns += 1
             await asyncio.sleep(0)
         return turns

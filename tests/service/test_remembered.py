@@ -10,17 +10,17 @@ from anytime_service.limits.queues import TTLCache
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 500)), max_size=60), st.integers(1, 10))
 def test_the_last_few_of_a_while_are_remembered(came: list[tuple[int, float]], most: int) -> None:
-    kept, now, told = TTLCache[int](most, 1000.0), 0.0, dict[int, tuple[float, int]]()
+    kept, now, reported = TTLCache[int](most, 1000.0), 0.0, dict[int, tuple[float, int]]()
     for number, (name, gap_ms) in enumerate(came):
         now += gap_ms
         if name in kept:  # as names are used once
             kept.forget(name)
-            told.pop(name)
+            reported.pop(name)
             assert kept.get(name) is None
         kept.add(name, number, now)
-        told[name] = now, number
-        due = [each for each, (at, _) in told.items() if at >= now - 1000.0][-most:]
+        reported[name] = now, number
+        due = [each for each, (at, _) in reported.items() if at >= now - 1000.0][-most:]
         assert [each for each in range(21) if each in kept] == sorted(due)
         assert len(kept) == len(due)
-        assert all(kept.get(each) == told[each][1] for each in due)
-        told = {each: told[each] for each in due}
+        assert all(kept.get(each) == reported[each][1] for each in due)
+        reported = {each: reported[each] for each in due}
