@@ -34,14 +34,17 @@ print(json.dumps([pool["architecture"] for pool in threadpoolctl.threadpool_info
 THREADS = (1, 2)
 
 NOT_NUMERICAL = (
-    "models/test_cli.py models/test_cluster.py models/test_costs_commands.py models/test_groups.py "
-    "models/test_plotting.py models/test_profiling.py models/test_runner.py models/test_scraping.py "
-    "models/test_tables.py "
+    "models/cli models/training/test_dask.py models/test_groups.py models/evaluation/test_plots.py "
+    "models/costs/test_profiling.py models/inference/test_runner.py models/costs/test_scraping.py "
+    "models/data/test_formats.py "
     "reproduction/test_reproduce.py reproduction/test_running.py reproduction/test_timeliness.py"
 )
 """Tests of commands, processes and files, and those that take minutes."""
 
-OF_THE_SERVICE = "calibrated likelihoods oip oip_client solving stopped"
+OF_THE_SERVICE = (
+    "api/test_calibrated.py api/test_likelihoods.py api/test_oip.py api/test_oip_client.py api/test_stopped.py "
+    "core/test_solving.py"
+)
 """Tests of the service that compare numbers of two processes."""
 
 
@@ -62,7 +65,7 @@ def runnable_kernels() -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest for each kernel and number of threads, report each run in one line; 0 if all passed."""
-    tests = [ROOT / "tests/models", *(ROOT / f"tests/service/test_{name}.py" for name in OF_THE_SERVICE.split())]
+    tests = [ROOT / "tests/models", *(ROOT / "tests/service" / name for name in OF_THE_SERVICE.split())]
     ignored = [f"--ignore={ROOT / 'tests' / name}" for name in NOT_NUMERICAL.split()]
     command = [
         sys.executable,

@@ -15,10 +15,9 @@ from anytime.errors import (
     ValuesError,
 )
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
-from anytime.inference.answer import Answer
-from anytime.inference.loaded import LoadedModel, load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import LoadedModel, Prediction, load
 from anytime.inference.runner import Runner
+from anytime.inference.values import Answer
 from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:

@@ -25,18 +25,16 @@ from anytime.data.columns import GivenGroups, check_no_times, ordered_columns, p
 from anytime.errors import TrainingError
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inference.loaded import LoadedModel
+from anytime.inference.prediction import LoadedModel
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.model.probabilities import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, fold_moments_of
-from anytime.moments.streaming import MomentStream
+from anytime.model.prefixes import class_probabilities, expected_responses
+from anytime.moments.accumulate import Block, MomentStream, fold_moments_of
 from anytime.target import Target, check_family, class_codes
-from anytime.training.fit import Fit, fit
+from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.types import FamilyName, Float, Index, Method
 
 __all__ = [

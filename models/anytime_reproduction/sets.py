@@ -27,8 +27,7 @@ from anytime.errors import AnytimeError, TableError, file_error
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
-from anytime.moments.gram import Gram, HeldOutMoments
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Setting
 

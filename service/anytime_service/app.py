@@ -13,7 +13,7 @@ from functools import partial
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anytime_service.api import console, control, health
+from anytime_service.api import console, control
 from anytime_service.api.oip import oip_routes
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.api.predict import PostPrediction
@@ -26,7 +26,7 @@ from anytime_service.api.sessions import (
 )
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
-from anytime_service.http import problems
+from anytime_service.http import responses
 from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
@@ -105,7 +105,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     sessions = chosen_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
     app.entrance = partial(_entrance, handler)
-    problems.install(app)
+    responses.install(app)
     hot = [
         Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
         Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
@@ -126,9 +126,9 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         *oip_routes(handler),
     ]
     app.include_router(control.router)
-    app.include_router(health.probes)
+    app.include_router(control.probes)
     if settings.metrics_port is None:
-        app.include_router(health.metrics)
+        app.include_router(control.metrics)
     app.include_router(console.router)
     return app
 
@@ -138,9 +138,9 @@ def create_side_app(handler: PredictionService, sessions: SessionStore) -> Anyti
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
     app.entrance = lambda inner: RequestContextMiddleware(inner, handler.signals.errors)
-    problems.install(app)
-    app.include_router(health.probes)
-    app.include_router(health.metrics)
+    responses.install(app)
+    app.include_router(control.probes)
+    app.include_router(control.metrics)
     return app
 
 

@@ -23,9 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from distributed import Client, LocalCluster
 
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey_target
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments
 from anytime.training.dask import Cluster
@@ -61,7 +60,7 @@ def _ready() -> None:
     """Import what tasks need, which takes as long as some of them."""
     import pyarrow.parquet  # noqa: F401, PLC0415
 
-    import anytime.training.dask.rows  # noqa: F401, PLC0415
+    import anytime.training.dask.design  # noqa: F401, PLC0415
 
 
 def killed(client: Client) -> None:

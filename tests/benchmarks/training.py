@@ -21,7 +21,7 @@ import numpy as np
 from anytime.folds import FoldStream
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of, moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.training.fit import fit
 from anytime.training.options import Options

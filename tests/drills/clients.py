@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 from benchmarks.load.child import CLIENT_CORE, settle
 from drills.asking import Asker, Post, Predict, Run, Session, ThreadedRun, WebSocket
 from drills.calls import Call, read_calls

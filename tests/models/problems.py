@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Float
 
 __all__ = ["SmallTable", "any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_reproduction.drawing import curve, panels
+from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.quality import said
 from benchmarks.peers.report import kept, lines, page, shown, write

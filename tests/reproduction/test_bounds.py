@@ -13,7 +13,7 @@ from anytime.training.guarantee import bound, doubling_bound, subset_values
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.sets import load_set
 from anytime_reproduction.uai.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
-from anytime_reproduction.uai.small_problems import (
+from anytime_reproduction.uai.certificates import (
     PROBLEMS,
     ProblemName,
     best_of_sets,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.training.guarantee import subset_values
 from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import load_set

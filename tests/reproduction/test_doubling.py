@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from anytime_reproduction.experiment import Setting
+from anytime_reproduction.uai.certificates import knapsack
 from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, independent, learned, ratios
-from anytime_reproduction.uai.small_problems import knapsack
 
 
 def eq10(D: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,18 @@ import pytest
 from anytime.types import Float
 from anytime_reproduction.experiment import Estimate, Finding, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, expanded, splits
-from anytime_reproduction.group_omp.designs import DESIGNS, Design, groups_of
-from anytime_reproduction.group_omp.methods import METHODS, Rows, group_lasso, group_omp, lasso, ols, omp
+from anytime_reproduction.group_omp.designs import (
+    DESIGNS,
+    METHODS,
+    Design,
+    Rows,
+    group_lasso,
+    group_omp,
+    groups_of,
+    lasso,
+    ols,
+    omp,
+)
 from anytime_reproduction.group_omp.published import TABLE_1, TABLE_2, Compared, by_name, direction
 from anytime_reproduction.group_omp.simulations import GROUP_OMP
 from anytime_reproduction.group_omp.trials import (

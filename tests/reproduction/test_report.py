@@ -12,9 +12,8 @@ from scipy.stats import t
 
 from anytime.errors import AnytimeError
 from anytime_reproduction import EXPERIMENTS, chosen
-from anytime_reproduction.drawing import STYLES, curve, log_axis, panels
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
-from anytime_reproduction.report import write_report
+from anytime_reproduction.report import STYLES, curve, log_axis, panels, write_report
 
 EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))
 

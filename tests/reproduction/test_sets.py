@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, ndcg_score
 from anytime.errors import AnytimeError
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.sets import (
     RealSet,

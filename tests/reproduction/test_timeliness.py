@@ -10,7 +10,6 @@ import pytest
 from anytime.evaluation.compare import compare
 from anytime_reproduction.experiment import Estimate, Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping
-from anytime_reproduction.uai.penalty import validated_alpha
 from anytime_reproduction.uai.timeliness import (
     COLUMNS,
     ORDER,
@@ -20,6 +19,7 @@ from anytime_reproduction.uai.timeliness import (
     TABLE_2,
     Claim,
     measure_groupings,
+    validated_alpha,
 )
 
 QUICK = Setting(quick=True)

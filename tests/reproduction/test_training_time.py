@@ -11,7 +11,7 @@ import pytest
 
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
 from anytime_reproduction.experiment import Setting

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anytime.errors import TableError
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.sets import FILES, load_set, read_yahoo
 

@@ -14,7 +14,7 @@ from anytime.cli.report import certificate_line, certificate_values, steps_table
 from anytime.errors import TrainingError
 from anytime.evaluation.certify import NODES, check_certifiable
 from anytime.evaluation.certify import certify as certify_model
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 
 __all__ = ["certify"]
 

@@ -9,10 +9,9 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from anytime.costs.distributions import CostDistributions, Histogram
+from anytime.costs.distributions import CostDistributions, Histogram, RandomTimes
 from anytime.costs.drift import Drift
 from anytime.costs.profiling import Profile
-from anytime.costs.simulation import RandomTimes
 from anytime.evaluation.evaluate import Evaluation
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model

@@ -39,7 +39,7 @@ from anytime.costs.scraping import (
 )
 from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 
 __all__ = [
     "KEY",

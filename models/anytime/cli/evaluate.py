@@ -15,13 +15,12 @@ from anytime.cli.console import print_json, results
 from anytime.cli.cost_report import random_table, random_values
 from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
 from anytime.cli.report import evaluation_table, evaluation_values
-from anytime.costs.distributions import CostDistributions
-from anytime.costs.simulation import RandomTimes, simulate
+from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation import evaluate as evaluation
 from anytime.evaluation.evaluate import Evaluation
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 from anytime.model.model import Model
 from anytime.types import Float
 

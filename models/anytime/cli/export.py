@@ -12,7 +12,7 @@ from anytime._files import check_writable
 from anytime.cli.console import remark
 from anytime.cli.options import ModelFile
 from anytime.groups import write_text
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 from anytime.model.export import c_source, document
 
 __all__ = ["export"]

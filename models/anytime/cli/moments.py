@@ -28,7 +28,7 @@ from anytime.cli.sources import LOCAL, Backend, BackendName, Given, Scheduler, o
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
-from anytime.training.provenance import library_version, now
+from anytime.training.fit import library_version, now
 
 __all__ = [
     "gathered",

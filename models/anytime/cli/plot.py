@@ -11,7 +11,7 @@ from anytime._files import check_writable
 from anytime.cli.console import remark
 from anytime.cli.options import ModelFile
 from anytime.evaluation.plots import FORMATS, plot_model
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 
 __all__ = ["plot"]
 

@@ -17,8 +17,8 @@ from anytime.costs.profiling import profile as profiled
 from anytime.data.formats import open_table
 from anytime.errors import ExtractorError
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
-from anytime.inference.extractors import imported, imported_extractors
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
+from anytime.inference.runner import imported, imported_extractors
 
 __all__ = [
     "CostQuantile",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anytime.cli.console import print_json, results
 from anytime.cli.options import AsJson, ModelFile
 from anytime.cli.report import described, steps_table, summary
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 
 __all__ = ["show"]
 

@@ -16,16 +16,14 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import progress, remark
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, Survey, settle_target, survey_target
 from anytime.data.formats import open_table
-from anytime.data.survey import Survey, settle_target, survey_target
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
-from anytime.moments.checkpoint import Checkpoint
-from anytime.moments.files import StoredMoments, are_moments
+from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
@@ -33,7 +31,7 @@ from anytime.training.resequencing import Changes, Retrained, moments_of_groups,
 from anytime.types import FamilyName, Task
 
 if TYPE_CHECKING:
-    from anytime.moments.checkpoint import Checkpoint
+    from anytime.moments.files import Checkpoint
     from anytime.training.dask import Cluster
 
 __all__ = [

@@ -44,9 +44,8 @@ from anytime.cli.sources import (
 )
 from anytime.evaluation import evaluate as evaluation
 from anytime.evaluation.calibrate import calibrated
-from anytime.training.fit import fit
+from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.training.resequencing import Changes
 from anytime.types import FamilyName, Method
 

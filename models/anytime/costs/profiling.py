@@ -22,7 +22,7 @@ from anytime._linalg import single_blas_thread
 from anytime.data.formats import Table
 from anytime.errors import ExtractorError, TableError, summary
 from anytime.groups import FeatureGroups
-from anytime.inference.extractors import check_extractors
+from anytime.inference.runner import check_extractors
 from anytime.types import Float
 
 __all__ = [

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.data.dataset import Dataset, Rows
+from anytime.data.dataset import Dataset, Rows, survey_target
 from anytime.data.formats import Table
-from anytime.evaluation.held_out import held_out
 from anytime.inference.conformal import (
     conformal_level,
     conformal_rank,
@@ -27,15 +26,33 @@ from anytime.inference.conformal import (
 )
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
-from anytime.target import class_codes
+from anytime.target import Target, class_codes
 from anytime.types import Float
 
-__all__ = [
-    "CoverageCurve",
-    "calibrate",
-    "calibrated",
-    "measured",
-]
+__all__ = ["CoverageCurve", "calibrate", "calibrated", "held_out", "measured"]
+
+
+def held_out(
+    model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False
+) -> tuple[Dataset, int]:
+    """Return a checked dataset of a table with the model's columns, and the number of its rows with a target.
+
+    Parameters
+    ----------
+    weights : column of row weights, or None.
+
+    Raises
+    ------
+    TableError, GroupsError
+        The table lacks a column of the model, or a target.
+    """
+    manifest = model.manifest
+    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
+    survey = survey_target(table, manifest.target, drop_missing=drop_missing)
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    dataset = Dataset(table, model.groups, target, query, weights, drop_missing)
+    dataset.check()
+    return dataset, survey.rows - survey.missing
 
 
 @dataclass(frozen=True, eq=False)

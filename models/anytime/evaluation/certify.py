@@ -9,7 +9,7 @@ from anytime.errors import TrainingError
 from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
 from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 
 __all__ = [
     "NODES",

@@ -10,7 +10,7 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
-from anytime.moments.gram import Gram, HeldOutMoments
+from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
 

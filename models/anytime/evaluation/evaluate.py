@@ -10,15 +10,12 @@ import numpy as np
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.errors import TableError
-from anytime.evaluation.calibrate import measured
-from anytime.evaluation.held_out import held_out
+from anytime.evaluation.calibrate import held_out, measured
 from anytime.glm.families import FAMILIES, deviances
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
-from anytime.model.prefixes import PrefixModels, explained_variances
-from anytime.model.probabilities import class_probabilities
-from anytime.moments.gram import HeldOutMoments
-from anytime.moments.moments import Moments
+from anytime.model.prefixes import PrefixModels, class_probabilities, explained_variances
+from anytime.moments.moments import HeldOutMoments, Moments
 from anytime.target import class_codes
 from anytime.training.stopping import HoldOut
 from anytime.types import FamilyName, Float

@@ -26,7 +26,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from anytime.errors import TableError, file_error
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
 from anytime.moments.accumulate import Block
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
 __all__ = [

@@ -29,7 +29,7 @@ import numpy as np
 
 from anytime.errors import TrainingError
 from anytime.model.model import Model
-from anytime.model.probabilities import class_probabilities, expected_responses
+from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index
 

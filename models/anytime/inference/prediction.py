@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, suggestion
-from anytime.inference.answer import Answer
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
-from anytime.inference.values import LARGEST, checked_values
+from anytime.inference.values import LARGEST, Answer, checked_values
+from anytime.model.file import read_model
 from anytime.model.model import Model, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
 
-__all__ = [
-    "LARGEST",
-    "Prediction",
-    "Solve",
-]
+__all__ = ["LARGEST", "LoadedModel", "Prediction", "Solve", "load"]
 
 Solve = Callable[[Model, frozenset[str]], ArrivedModel | None]
 """Return the optimum of a set of groups, or None if it is not solved yet."""
@@ -328,3 +325,32 @@ class Prediction:
                 features = self.model.places[name].features
                 found += [feature for feature, null in zip(features, nulls, strict=True) if null]
         return tuple(found)
+
+
+class LoadedModel(Model):
+    """A model that opens predictions; `load` returns one."""
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Return a trained model as one that opens predictions, without copying."""
+        return cls(model.manifest, model.prefixes, model.moments, model.curvatures)
+
+    def open(self, rows: int | None = 1) -> Prediction:
+        """Return a new prediction: add groups as they are computed, and request an answer at any time.
+
+        Parameters
+        ----------
+        rows : number of rows of the prediction; None takes the number of rows of the first values.
+        """
+        return Prediction(self, rows)
+
+
+def load(path: str | Path) -> LoadedModel:
+    """Read a model file and validate all of its content.
+
+    Raises
+    ------
+    ArtifactError
+        The file does not exist, is not a model file, has a different format, is truncated or was modified.
+    """
+    return LoadedModel(*read_model(Path(path)))

@@ -13,32 +13,164 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from importlib import import_module
 from numbers import Real
+from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
-from anytime.inference.deadline import Lateness, LatenessRecord
-from anytime.inference.extractors import check_extractors
+import numpy as np
+
+from anytime.errors import ExtractorError, ValuesError, listed, suggestion
 from anytime.inference.prediction import Prediction
+from anytime.inference.values import Answer
 from anytime.inference.workers import Arrival, Extraction, Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Reason
 
 __all__ = [
     "MAX_FAILURES",
+    "WINDOW",
     "Failure",
     "FailureRecord",
+    "Lateness",
+    "LatenessRecord",
     "Runner",
+    "check_extractors",
     "collect",
+    "imported",
+    "imported_extractors",
     "solve_seconds",
 ]
+
+
+def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Iterable[str]) -> None:
+    """Check that every group with features has an extractor, and no other group has one.
+
+    Parameters
+    ----------
+    names : all groups.  featured : groups with features.  extractors : groups that have an extractor.
+
+    Raises
+    ------
+    ExtractorError
+        A group with features has no extractor, or an extractor belongs to no group with features.
+    """
+    given = tuple(extractors)
+    for name in given:
+        if name not in names:
+            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
+        if name not in featured:
+            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
+    missing = [name for name in featured if name not in given]
+    if missing:
+        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+
+
+def imported(reference: str) -> Any:
+    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
+
+    Raises
+    ------
+    ExtractorError
+        The reference does not have that form, the module fails to import, or it does not define the name.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+    except Exception as error:  # the module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
+    try:
+        return reduce(getattr, name.split("."), found)
+    except AttributeError as error:
+        known = [public for public in vars(found) if not public.startswith("_")]
+        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
+
+
+def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
+
+    Raises
+    ------
+    ExtractorError
+        As `imported`; or the object is not such a mapping.
+    """
+    found = imported(reference)
+    if callable(found) and not isinstance(found, Mapping):
+        found = found()
+    if not isinstance(found, Mapping) or not found:
+        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
+    for name, extractor in found.items():
+        if not callable(extractor):
+            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
+    return dict(found)
+
+
+WINDOW = 4096
+"""Number of most recent answers that the percentiles cover."""
+
+MARGIN_MS = 0.1
+LARGEST_MARGIN_MS = 1.0
+STEP_MS = 0.02
+SHARE_IN_TIME = 0.98
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Time of the answer minus the deadline, in milliseconds; negative is early.
+
+    Attributes
+    ----------
+    count : number of answers measured.
+    p50, p99, max : over the last 4096 of them; 0 if there are no answers yet.
+    """
+
+    count: int
+    p50: float
+    p99: float
+    max: float
+
+
+class LatenessRecord:
+    """Lateness of one runner's answers, and the margin learned from it; bounded and thread-safe."""
+
+    def __init__(self) -> None:
+        self.margin_ms = MARGIN_MS
+        self._count = 0
+        self._latest: deque[float] = deque(maxlen=WINDOW)
+        self._lock = Lock()
+
+    def add(self, late_ms: float) -> None:
+        """Add the lateness of one answer and update the margin."""
+        step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
+        with self._lock:
+            self._count += 1
+            self._latest.append(late_ms)
+            self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
+
+    def summary(self) -> Lateness:
+        """Return the count and the percentiles."""
+        with self._lock:
+            count, latest = self._count, list(self._latest)
+        if not latest:
+            return Lateness(0, 0.0, 0.0, 0.0)
+        p50, p99 = np.percentile(latest, (50, 99)).tolist()
+        return Lateness(count, p50, p99, max(latest))
+
 
 MAX_FAILURES = 256
 

@@ -20,7 +20,7 @@ import numpy as np
 from anytime._linalg import factorise
 from anytime.errors import ValuesError
 from anytime.model.model import Expected, Model
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
 __all__ = [

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError, TrainingError
-from anytime.glm.quadratic import QuadraticModels
+from anytime.glm.search import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import valid_counts

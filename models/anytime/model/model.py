@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.glm.quadratic import QuadraticModels
+from anytime.glm.search import QuadraticModels
 from anytime.groups import FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest

@@ -8,6 +8,7 @@ deviation 1 keeps its digits. Missing values are stored as `fill` and marked in 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,18 +22,12 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
-from anytime.errors import TableError
+from anytime.errors import TableError, TrainingError
+from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 
-__all__ = [
-    "Block",
-    "Reached",
-    "UnusableColumnError",
-    "accumulate",
-    "fold_moments_of",
-    "moments_of",
-]
+__all__ = ["Block", "MomentStream", "Reached", "UnusableColumnError", "accumulate", "fold_moments_of", "moments_of"]
 
 Reached: TypeAlias = Callable[[int, list[Moments]], None]
 """Callback that receives the row of the table that a pass has reached and the moments of each fold up to it."""
@@ -306,3 +301,44 @@ class _Sums:
             self.shift[: self.features],
             tuple(sorted(self.missing)),
         )
+
+
+class MomentStream:
+    """Moments of the rows seen so far.
+
+    Parameters
+    ----------
+    folds : number of folds, 1 without cross-validation.
+    seed : seed of the fold assignment.
+    """
+
+    def __init__(self, folds: int, seed: int) -> None:
+        self._folds = folds
+        self._assigner = FoldAssigner(folds, seed, stratified=False)
+        self.parts: list[Moments] = []
+
+    def add(
+        self, X: Any, Y: Float, weights: Float | None = None, *, decay: float = 1.0, n_jobs: int | None = None
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        X : (n, D) features, NaN where missing.  Y : (n, P) responses.  weights : (n,) or None.
+        decay : factor for the weight of all earlier rows, 0 to 1.
+
+        Raises
+        ------
+        TrainingError
+            The decay is not between 0 and 1.
+        TableError
+            A value is infinite or too large; nothing changes.
+        """
+        if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
+            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
+        assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds
+        folds = assigner.take(Y, None)
+        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
+        if self.parts:
+            new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
+        self._assigner, self.parts = assigner, new

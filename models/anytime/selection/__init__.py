@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anytime.selection.candidates import Candidates
-from anytime.selection.greedy import Search, greedy
+from anytime.selection.greedy import Candidates, Search, greedy
 from anytime.selection.least_squares import sequence, sequencer
 from anytime.selection.sequence import FactoredSequence, Sequence, Step, given_sequence, oracle_order
 from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries, sparse_sequence

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from anytime._linalg import RANK_TOLERANCE, factorise
-from anytime.moments.gram import Gram
-from anytime.selection.state import SelectionState, SizeClass
+from anytime.moments.moments import Gram
+from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
 
 __all__ = [

@@ -8,21 +8,169 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
 from anytime.groups import FeatureGroups
-from anytime.selection.candidates import Candidates
+from anytime.selection.criteria import Criterion
 from anytime.selection.sequence import Step
+from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "GreedyResult",
-    "Search",
-    "greedy",
-    "within_doubling",
-]
+__all__ = ["NOISE", "TIE", "Candidates", "GreedyResult", "Search", "best", "greedy", "within_doubling"]
+
+TIE = 1e-9
+"""Scores that differ by less than this share are equal."""
+
+NOISE = 1e-14
+"""Scores below this, where the variance of a response is 1, are rounding."""
+
+
+def best(scores: Float, costs: Float, among: Index) -> int:
+    """Return the group with the best score; ties by cost, then by the order of the groups file. `among` is nonempty."""
+    top = scores[among].max()
+    tied = among[scores[among] >= top - TIE * abs(top)]
+    return int(tied[np.argmin(costs[tied])])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The remaining groups at one step of a sequence.
+
+    Attributes
+    ----------
+    groups : all groups.
+    state : the remaining groups, with their gradients given the selection.
+    criterion : scores groups.
+    cost_blind : ignore the costs in selection.
+    """
+
+    groups: FeatureGroups
+    state: SelectionState
+    criterion: Criterion
+    cost_blind: bool
+
+    def adds(self, group: int) -> tuple[int, ...]:
+        """Return the group after its unpaid prerequisites."""
+        return (*(p for p in self.groups.prerequisites[group] if not self.state.selected[p]), group)
+
+    def remaining(self) -> Index:
+        """Return the groups not yet selected."""
+        return np.flatnonzero(~self.state.selected)
+
+    def step_costs(self) -> Float:
+        """Return the total cost of each group's step, (groups,)."""
+        costs = self.groups.costs.copy()
+        for group in self._locked():
+            costs[group] = self._cost(self.adds(group))
+        return costs
+
+    def scores(self, among: Bool) -> Float:
+        """Return the score of each group's step, (groups,), for the group's columns and those that it must add.
+
+        Parameters
+        ----------
+        among : (groups,) the remaining groups to score so; the scores of the others are undefined.
+        """
+        scores = self.criterion.scores(self.state)
+        for group in self._locked():
+            if among[group]:
+                scores[group] = self._union(self.adds(group))
+        scores[scores < NOISE] = 0.0
+        return scores
+
+    def longest(self, scores: Float) -> float:
+        """Return the length of the residual's longest projection on the step of any remaining group."""
+        return float(self.criterion.lengths(scores[self.remaining()]).max(initial=0.0))
+
+    def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
+        """Return the best step: groups in order of computation, the selected one last.
+
+        Parameters
+        ----------
+        allowed : (groups,) the groups whose steps are allowed; at least one.
+        costs : (groups,) the `step_costs`.
+        scores : (groups,) the `scores`, at least of the allowed groups.
+        """
+        among = np.flatnonzero(allowed)
+        free = among[costs[among] == 0]
+        if self.cost_blind:
+            return self.adds(best(scores, costs, among))
+        if len(free):
+            return self.adds(best(scores, costs, free))
+        with np.errstate(invalid="ignore", divide="ignore"):  # selected groups may be free
+            densities = scores / costs
+        bundles: dict[int, list[int]] = {}
+        for group in self._locked():
+            if allowed[group]:
+                bundles[group], densities[group] = self._bundle(group, densities[group])
+        chosen = best(densities, costs, among)
+        if len(bundles.get(chosen, ())) > 1:
+            chosen = self._first(chosen, [g for g in bundles[chosen] if allowed[g]], costs)
+        return self.adds(chosen)
+
+    def _locked(self) -> list[int]:
+        """Return the remaining groups with an unpaid prerequisite."""
+        if not self._any_requires:
+            return []
+        return [int(g) for g in self.remaining() if len(self.adds(int(g))) > 1]
+
+    @cached_property
+    def _any_requires(self) -> bool:
+        """Return whether any group requires another; cached because every step needs it."""
+        return any(self.groups.prerequisites)
+
+    def _cost(self, groups: tuple[int, ...]) -> float:
+        return float(self.groups.costs[list(groups)].sum())
+
+    def _union(self, groups: tuple[int, ...]) -> float:
+        """Return the score of several groups together."""
+        rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
+        return self.criterion.union_score(self.state, np.concatenate(rows)) if rows else 0.0
+
+    def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
+        """Return the groups that maximise the density with `group` and its prerequisites, and that density.
+
+        The first group of the bundle is `group` itself.
+        """
+        union = self.adds(group)
+        score, cost = self._union(union), self._cost(union)
+        opened = set(union[:-1])
+        bundle = [group]
+        while True:
+            gains = {g: self._union((*union, g)) - score for g in self._opened(opened, union)}
+            if not gains:
+                return bundle, density
+            richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
+            grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
+            # A free group never lowers the density, so it must not end the growth even if it adds nothing.
+            if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
+                return bundle, density
+            bundle.append(richest)
+            union = (*union, richest)
+            score, cost, density = score + gains[richest], cost + self.groups.costs[richest], grown
+
+    def _opened(self, opened: set[int], union: tuple[int, ...]) -> list[int]:
+        """Return the dependents of `opened`, outside the union, that need nothing beyond the union."""
+        needs = {int(g): set(self.groups.prerequisites[int(g)]) for g in self.remaining() if int(g) not in union}
+        return [g for g, need in needs.items() if need & opened and set(self.adds(g)[:-1]) <= set(union)]
+
+    def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:
+        """Return the group of a bundle with the largest gain per cost once the prerequisites of `chosen` are paid."""
+        paid = self.adds(chosen)[:-1]
+        score = self._union(paid)
+        per_cost = np.full(len(self.groups), -np.inf)
+        for g in bundle:
+            per_cost[g] = _per_cost(self._union((*paid, g)) - score, self.groups.costs[g])
+        return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
+
+
+def _per_cost(gain: float, cost: Any) -> float:
+    """Return the gain per cost; free groups come first, whatever they add, so that rounding does not decide."""
+    return float(gain / cost) if cost > 0 else np.inf
+
 
 SLACK = 1 + 1e-9
 """Tolerance for comparing costs: costs are sums, and equal ones may differ by rounding."""

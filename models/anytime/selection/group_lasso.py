@@ -56,7 +56,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from anytime._linalg import RANK_TOLERANCE, Factor, factorise_penalised
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
 __all__ = [

@@ -10,7 +10,7 @@ Selecting column j with u = C_|G[:, j] / sqrt(d_j), z = b_j / sqrt(d_j) updates 
     b - u z,  d - u^2.
 
 A step is a dozen operations on vectors. C_|G is a matrix minus a panel, as in the sweep. The order, including ties, is
-that of `anytime.selection.candidates`.
+that of `anytime.selection.greedy`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from scipy.linalg.blas import dgemm, dger
 
 from anytime._linalg import RANK_TOLERANCE, Factor, single_blas_thread
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram
-from anytime.selection.candidates import NOISE, TIE, Candidates
+from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import greedy
+from anytime.selection.greedy import NOISE, TIE, Candidates, greedy
 from anytime.selection.sequence import FactoredSequence, Step, given_sequence, led_by
 from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep

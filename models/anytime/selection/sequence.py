@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index
 

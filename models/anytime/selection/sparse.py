@@ -39,8 +39,8 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram, HeldOutMoments
-from anytime.selection.candidates import best
+from anytime.moments.moments import Gram, HeldOutMoments
+from anytime.selection.greedy import best
 from anytime.selection.group_lasso import Descent, Problem
 from anytime.selection.sequence import FactoredSequence, given_sequence
 from anytime.types import Bool, FamilyName, Float, Method

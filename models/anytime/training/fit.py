@@ -6,10 +6,13 @@ trained in the same way. The other families make further passes over the rows (`
 
 from __future__ import annotations
 
+import datetime
+import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -23,22 +26,17 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import FactoredSequence, Sequence, given_sequence, sequencer
 from anytime.target import Target, check_family
-from anytime.training.cross_validation import split
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, Selection, fit_likelihood
 from anytime.training.options import Options
-from anytime.training.penalty import choose, nested_errors
+from anytime.training.penalty import choose, nested_errors, split
 from anytime.training.stopping import HeldBest, HoldOut, check_steps, stopped
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "Fit",
-    "fit",
-]
+__all__ = ["Fit", "fit", "library_version", "now", "provenance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,3 +314,34 @@ def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) 
             factor = factorise(C, np.diagonal(C))
             W[at] = staircase(factor, factor.forward(q), order.ends[at])
     return prefix_models(gram, order.columns, order.ends, W)
+
+
+def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
+    """Return the provenance of a fit."""
+    features, selected = fitted.groups.features, set(fitted.selected[0].features)
+    return Provenance(
+        created=now(),
+        library=library_version(),
+        data=data,
+        rows=fitted.moments.rows,
+        weight=fitted.moments.weight,
+        imputed=tuple(features[j] for j in fitted.moments.missing if features[j] in selected),
+        folds=folds,
+        seed=seed,
+    )
+
+
+def library_version() -> str:
+    """Return the version of this library."""
+    try:
+        return version("anytime-linear")
+    except PackageNotFoundError:  # the source tree is not installed
+        return "unknown"
+
+
+def now() -> str:
+    """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.UTC
+    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
+    return now.isoformat(timespec="seconds")

@@ -22,7 +22,7 @@ from scipy.linalg import block_diag, eigvalsh
 from anytime._linalg import factorise, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Guarantee
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection.criteria import NULL_EIGENVALUE
 from anytime.types import Float, Method
 

@@ -20,17 +20,14 @@ from anytime.errors import TrainingError
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
-from anytime.glm.quadratic import QuadraticModel, QuadraticModels, on_all_columns
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
-from anytime.glm.search import LikelihoodSequence, base_rate, separated
+from anytime.glm.search import LikelihoodSequence, QuadraticModel, QuadraticModels, base_rate, on_all_columns, separated
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training.cross_validation import with_rows
-from anytime.training.penalty import choose, nested_errors
+from anytime.training.penalty import choose, nested_errors, with_rows
 from anytime.training.stopping import HeldBest, HoldOut
 from anytime.types import FamilyName, Float, Index
 

@@ -16,10 +16,9 @@ from anytime.model.manifest import Manifest
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.fit import fit
+from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.types import Method
 
 __all__ = [

@@ -15,7 +15,6 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.types import Bool, Float
-from anytime_reproduction.drawing import panels
 from anytime_reproduction.experiment import (
     Cell,
     Estimate,
@@ -29,7 +28,7 @@ from anytime_reproduction.experiment import (
     Setting,
     Table,
 )
-from anytime_reproduction.group_omp.methods import METHODS, Rows
+from anytime_reproduction.group_omp.designs import METHODS, Rows
 from anytime_reproduction.group_omp.published import (
     LOOKS,
     MIN_RUNS,
@@ -41,6 +40,7 @@ from anytime_reproduction.group_omp.published import (
     verdict,
 )
 from anytime_reproduction.group_omp.trials import groups_with, held_out_errors
+from anytime_reproduction.report import panels
 from anytime_reproduction.sets import load_set
 
 __all__ = [

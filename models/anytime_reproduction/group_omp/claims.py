@@ -10,8 +10,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from anytime_reproduction.experiment import Estimate, Finding, Table
-from anytime_reproduction.group_omp.designs import DESIGNS
-from anytime_reproduction.group_omp.methods import METHODS, TUNED
+from anytime_reproduction.group_omp.designs import DESIGNS, METHODS, TUNED
 from anytime_reproduction.group_omp.published import MIN_RUNS, TABLE_1, Compared, direction
 from anytime_reproduction.group_omp.trials import MEASURES, VARIATIONS, row_names
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
 
-from anytime_reproduction.drawing import panels
 from anytime_reproduction.experiment import Estimate, Result, Results, Run, Setting
+from anytime_reproduction.report import panels
 
 __all__ = [
     "LOOKS",

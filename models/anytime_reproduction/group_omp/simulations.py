@@ -27,8 +27,7 @@ from anytime_reproduction.group_omp.claims import (
     explanation_table,
     paired,
 )
-from anytime_reproduction.group_omp.designs import DESIGNS
-from anytime_reproduction.group_omp.methods import METHODS
+from anytime_reproduction.group_omp.designs import DESIGNS, METHODS
 from anytime_reproduction.group_omp.published import MIN_RUNS, TABLE_1, Compared, batched, by_name, experiments, verdict
 from anytime_reproduction.group_omp.trials import MEASURES, SCORINGS, VARIATIONS, row_names, trials
 

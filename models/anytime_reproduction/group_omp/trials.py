@@ -18,8 +18,7 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.types import Bool, Float
 from anytime_reproduction.experiment import Result, Setting
-from anytime_reproduction.group_omp.designs import DESIGNS, Design
-from anytime_reproduction.group_omp.methods import METHODS, Rows, group_lasso
+from anytime_reproduction.group_omp.designs import DESIGNS, METHODS, Design, Rows, group_lasso
 
 __all__ = [
     "MEASURES",

@@ -11,9 +11,9 @@ from anytime.groups import FeatureGroups
 from anytime.selection import Sequence, sequence
 from anytime.training.guarantee import doubling_bound, spectral_gamma, submodularity_ratio, subset_values
 from anytime.types import Float, Method
-from anytime_reproduction.drawing import curve, log_axis, panels
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.uai.small_problems import (
+from anytime_reproduction.report import curve, log_axis, panels
+from anytime_reproduction.uai.certificates import (
     PROBLEMS,
     SLACK,
     Optimum,

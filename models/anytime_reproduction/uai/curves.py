@@ -20,10 +20,10 @@ from anytime.selection import (
     sparse_entries,
 )
 from anytime.types import Float, Index, Method
-from anytime_reproduction.drawing import curve, log_axis, panels
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.report import curve, log_axis, panels
 from anytime_reproduction.sets import RealSet, SetName, Split, load_set, numbered_grouping
-from anytime_reproduction.uai.penalty import validated_alpha
+from anytime_reproduction.uai.timeliness import validated_alpha
 
 __all__ = [
     "CURVES",

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from anytime.groups import FeatureGroup, FeatureGroups
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import Sequence, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
-from anytime_reproduction.drawing import curve, log_axis, panels
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.uai.small_problems import knapsack
+from anytime_reproduction.report import curve, log_axis, panels
+from anytime_reproduction.uai.certificates import knapsack
 
 __all__ = [
     "DOUBLING",

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram
-from anytime.selection.candidates import NOISE, best
+from anytime.moments.moments import Gram
 from anytime.selection.criteria import whitening
+from anytime.selection.greedy import NOISE, best
 from anytime.types import Float, Index
 
 __all__ = [

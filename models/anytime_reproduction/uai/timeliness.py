@@ -10,12 +10,17 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from anytime.evaluation.compare import Comparison, MethodCurve, compare
 from anytime.groups import FeatureGroups
+from anytime.moments.accumulate import fold_moments_of
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.types import Index
 from anytime_reproduction.experiment import (
     Cell,
     Estimate,
@@ -28,8 +33,7 @@ from anytime_reproduction.experiment import (
     Setting,
     Table,
 )
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
-from anytime_reproduction.uai.penalty import validated_alpha
+from anytime_reproduction.sets import RealSet, SetName, load_set, numbered_grouping
 
 __all__ = [
     "GROUPINGS",
@@ -43,7 +47,34 @@ __all__ = [
     "measure_groupings",
     "measure_sets",
     "ranged",
+    "validated_alpha",
 ]
+
+FOLDS = 5
+
+
+@lru_cache(maxsize=16)
+def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
+    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve, on a set's first training part.
+
+    Parameters
+    ----------
+    size : size of the random groups; the first grouping of a size represents all of them. Rows of a query share a fold.
+    """
+    data = load_set(name, setting)
+    groups, order = numbered_grouping(setting, data.groups, size)
+    rows = np.flatnonzero(np.isin(data.part, data.splits[0][0]))
+    moments = fold_moments_of(
+        data.X[np.ix_(rows, order)], data.y[rows], folds=_folds(data, rows, setting.seed), count=FOLDS
+    )
+    return fit(moments, groups, Options("omp", alpha="cv")).alpha
+
+
+def _folds(data: RealSet, rows: Index, seed: int) -> Index:
+    keys = rows if data.query is None else np.unique(data.query[rows], return_inverse=True)[1]
+    fold_of_key = np.random.default_rng([seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)
+    return np.asarray(fold_of_key[keys], dtype=np.intp)
+
 
 ROUNDING = 1e-9
 """Differences of timeliness below this count as 0."""

@@ -16,13 +16,13 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import Candidates, greedy, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
-from anytime_reproduction.drawing import curve, panels
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import load_set, regrouped
 from anytime_reproduction.uai.literal_selection import FromGram, FromRows, LiteralPath, literal_fr, literal_omp
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BeforeValidator, Field
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
 
 from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
+from anytime_service.http.responses import not_ready
 from anytime_service.models.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.sessions.store import SessionStore
 
-__all__ = [
-    "Registry",
-    "router",
-]
+__all__ = ["Health", "Readiness", "Registry", "metrics", "probes", "router"]
 
 router = APIRouter(responses=problem_responses(500))
 
@@ -71,3 +70,59 @@ def _split(model: Model, have: list[str]) -> list[str]:
             [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
         )
     return split
+
+
+probes = APIRouter(tags=["health"], responses=problem_responses(500))
+metrics = APIRouter(tags=["health"], responses=problem_responses(500))
+
+
+class Health(BaseModel):
+    """The response to a liveness probe."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """The response to a readiness probe; `sessions` is the kind of the session store, or why it is unreachable."""
+
+    status: Literal["ok", "degraded"]
+    sessions: str
+
+
+def _handler(request: Request) -> PredictionService:
+    return cast(PredictionService, request.app.state.handler)
+
+
+@probes.get("/livez")
+async def live() -> Health:
+    """Report that the process is alive."""
+    return Health()
+
+
+@probes.get("/readyz", response_model=Readiness, responses=problem_responses(422, 503))
+async def ready(
+    request: Request,
+    sessions: Annotated[
+        Literal["required"] | None, Query(description="Report 503 if the session store is unreachable.")
+    ] = None,
+) -> Readiness | Response:
+    """Report whether the server begins predictions. Without its session store it still serves all other routes."""
+    handler, store = _handler(request), cast(SessionStore, request.app.state.sessions)
+    if handler.draining:
+        return not_ready("the service is stopping")
+    if not len(handler.registry):
+        return not_ready("no model is loaded")
+    await store.start()
+    if store.trouble is None:
+        return Readiness(status="ok", sessions=store.kind)
+    if sessions == "required":
+        return not_ready(f"the session store is unavailable: {store.trouble}")
+    return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
+
+
+@metrics.get("/metrics", response_class=Response)
+async def scrape(request: Request) -> Response:
+    """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
+    exposition = _handler(request).signals.exposition
+    content, media_type = await exposition.write(request.headers.get("accept", ""))
+    return Response(content, headers={"content-type": media_type})

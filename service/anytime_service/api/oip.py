@@ -18,8 +18,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
+from anytime.inference.values import Answer
 from anytime_service.api.openapi import PREDICT_OPERATION, PROBLEMS
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
@@ -30,21 +30,19 @@ from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, he
 from anytime_service.http.responses import oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import JSON
-from anytime_service.schemas.oip_reply import (
+from anytime_service.schemas.oip_request import (
     InferModelState,
+    InferParameters,
+    InferRequest,
     InferServerState,
+    Tensor,
     check_outputs,
     encode_inference,
     infer_problem,
     model_metadata,
-    server_metadata,
-)
-from anytime_service.schemas.oip_request import (
-    InferParameters,
-    InferRequest,
-    Tensor,
     overload_of,
     read_infer,
+    server_metadata,
     tensors_of,
 )
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem

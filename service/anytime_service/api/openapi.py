@@ -10,18 +10,18 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.inference.answer import Answer
+from anytime.inference.values import Answer
 from anytime.types import Overload, Policy
 from anytime_service.http.auth import required_scope
-from anytime_service.schemas.oip_reply import (
+from anytime_service.schemas.oip_request import (
     InferModel,
     InferModelState,
     InferProblem,
     InferReply,
+    InferRequest,
     InferServer,
     InferServerState,
 )
-from anytime_service.schemas.oip_request import InferRequest
 from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.answer import Answer
+from anytime.inference.values import Answer
 from anytime_service.api.openapi import STREAM_OPERATION
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
@@ -27,8 +27,7 @@ from anytime_service.errors import (
     UpgradeRequiredError,
 )
 from anytime_service.http.exchange import ABORT, CHARGE, Exchange
-from anytime_service.http.problems import problem_of
-from anytime_service.http.responses import problem_reply, refuse_handshake
+from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.http.send_queue import SendQueue
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
+from anytime.inference.values import Answer
 from anytime.inference.workers.extraction import MAX_DRAIN_S
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason

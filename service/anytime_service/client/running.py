@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
 from anytime.inference.runner import Failure
+from anytime.inference.values import Answer
 from anytime.inference.workers import Arrival, Extraction, Worker, Workers
 from anytime_service.client.control import Control, ModelDescription
 from anytime_service.client.engine import Call, PredictionOptions, with_note

@@ -11,7 +11,7 @@ notice when the overload ends.
 
 `NetworkMargin` learns how much earlier than the caller's deadline the server must answer. An answer that a deadline
 interrupts arrives after the deadline, delayed by the network in both directions and by both event loops. The margin
-uses the delay of every such answer, including those that arrive too late. `anytime.inference.deadline` tracks its
+uses the delay of every such answer, including those that arrive too late. `anytime.inference.runner` tracks its
 quantile in small steps. A network may change by much more than one step, so the margin uses the quantile of the most
 recent delays.
 
@@ -30,8 +30,8 @@ from numbers import Real
 from typing import Any
 
 from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
-from anytime.inference.deadline import LatenessRecord
+from anytime.inference.runner import LatenessRecord
+from anytime.inference.values import Answer
 
 __all__ = [
     "LONGEST_MS",

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anytime.inference.answer import Answer
 from anytime.inference.subsets import ArrivedModel
+from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.clock import now_ms
@@ -27,8 +27,8 @@ from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
+from anytime_service.telemetry.group_timings import PredictionRecord
 from anytime_service.telemetry.metrics import Metrics
-from anytime_service.telemetry.record import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [

@@ -44,9 +44,9 @@ from enum import Enum, auto
 from typing import Any, get_args
 
 from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import ArrivedModel
+from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError

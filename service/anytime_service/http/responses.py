@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
 
 import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from anytime.errors import AnytimeError
-from anytime.inference.answer import Answer
+from anytime.errors import AnytimeError, ValuesError
+from anytime.inference.values import Answer
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,
@@ -19,14 +27,113 @@ from anytime_service.errors import (
     SessionsUnreachableError,
 )
 from anytime_service.http.exchange import Exchange, Reply
-from anytime_service.http.problems import problem_of
 from anytime_service.schemas.codecs import Form, encode_answer
-from anytime_service.schemas.oip_reply import (
-    infer_problem,
-)
-from anytime_service.schemas.problem import MEDIA_TYPE, Problem
+from anytime_service.schemas.oip_request import infer_problem
+from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
+from anytime_service.telemetry.context import CURRENT
 
-__all__ = ["RETRY_AFTER_S", "answer_callbacks", "oip_problem_reply", "problem_reply", "refuse_handshake", "response"]
+__all__ = [
+    "FAULT",
+    "RETRY_AFTER_S",
+    "answer_callbacks",
+    "install",
+    "not_ready",
+    "oip_problem_reply",
+    "problem_of",
+    "problem_reply",
+    "problem_response",
+    "refuse_handshake",
+    "response",
+]
+
+MAX_DETAIL, MAX_FIELD = 1000, 200
+"""Maximum characters of `detail` and `field`, which may quote the request."""
+
+FAULT = "fault"
+"""Metric label of a failure of the server; the label of another problem is the end of its type, or its status."""
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return an error as a problem, and count it; the problem of an unexpected error discloses no internals."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        return _of_kind(KINDS[ValuesError], f"{place}: {first['msg'].lower()} (got {first.get('input')!r})", place)
+    kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), None)
+    if kind is None:
+        _count(FAULT)
+        current = CURRENT.get()
+        fault = _blank(500, "the server failed on this request; its log has the reason")
+        return fault if current is None else msgspec.structs.replace(fault, request_id=current.id)
+    return _of_kind(kind, str(error), getattr(error, "field", None))
+
+
+def not_ready(why: str) -> Response:
+    """Return the response to a probe while the server begins no predictions."""
+    return problem_response(_blank(503, why))
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a problem as a response."""
+    return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make an application send every error as a problem, the framework's errors included."""
+    for cls in (*KINDS, RequestValidationError, Exception):
+        app.add_exception_handler(cls, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def _on_error(_request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    headers: dict[str, Any] = {name.lower(): value for name, value in (error.headers or {}).items()}
+    method, path = request.method, request.url.path
+    if error.status_code == 405:
+        headers["allow"] = _allowed(request, headers.get("allow", ""))
+    details = {
+        404: f"there is no route {path}; /docs lists the routes",
+        405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
+    }
+    _count(f"http-{error.status_code}")
+    return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
+
+
+def _allowed(request: Request, allow: str) -> str:
+    """Return the methods of all routes of this path; the framework's `allow` lists only those of the first route."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted(set().union(*here, filter(None, allow.split(", ")))))
+
+
+def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:
+    _count(kind.slug)
+    field = None if field is None else _shortened(field, MAX_FIELD)
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MAX_DETAIL), field)
+
+
+def _count(kind: str) -> None:
+    current = CURRENT.get()
+    if current is not None:
+        current.errors.labels(kind).inc()
+
+
+def _blank(status: int, detail: str) -> Problem:
+    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Cut the middle out of a long text, so that an error is not longer than the request that caused it."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
 
 RETRY_AFTER_S = 1
 

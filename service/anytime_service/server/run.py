@@ -17,24 +17,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed, reason_of
 from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import AddressError, CertificateError
+from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.http.exchange import LINGER_S
 from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.bind import address_of, metrics_address_of
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
-from anytime_service.server.metrics_server import MetricsServer
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 from anytime_service.server.tls import reload_certificates, tls_context
@@ -43,12 +43,113 @@ from anytime_service.telemetry.logs import LIMITED, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
 
 __all__ = [
+    "CLOSE_S",
+    "MetricsServer",
     "Server",
+    "address_of",
     "bind",
     "bind_side",
     "build_server",
+    "metrics_address_of",
     "serve",
 ]
+
+
+def address_of(settings: Settings) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Return the address to listen on, after resolving the host.
+
+    Raises
+    ------
+    KeysError
+        Other machines can reach the address, no API key is set, and the server is not set to be insecure.
+    OSError
+        The host is unknown.
+    """
+    family, host = _resolved(settings.host)
+    if not (settings.keyed or settings.insecure or ip_address(host).is_loopback):
+        found = "" if host == settings.host else f" ({host})"
+        raise KeysError(
+            f"host is {settings.host!r}{found}, which other machines can reach, but no API key is set; set "
+            "ANYTIME_API_KEYS or ANYTIME_API_KEYS_FILE, or allow access without keys with --insecure "
+            "(ANYTIME_INSECURE=true)"
+        )
+    return family, (host, settings.port)
+
+
+def metrics_address_of(settings: Settings, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Return the address to listen on for metrics, which need no key.
+
+    Raises
+    ------
+    OSError
+        The host is unknown.
+    """
+    family, host = _resolved(settings.metrics_host or settings.host)
+    return family, (host, port)
+
+
+def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return found[0], str(found[4][0])
+
+
+CLOSE_S = 1.0
+"""Time that `close` waits for requests that are being answered, in seconds."""
+
+
+class MetricsServer:
+    """Server of an application on a socket of its own, with the same limits as the main port.
+
+    The two ports count their connections separately: a full main port does not affect this one, and vice versa.
+
+    Parameters
+    ----------
+    app : the application.
+    listening : the socket.
+    settings : limits of sizes and times.
+    connections : largest number of open connections.
+    held : memory budget of the bytes that are stored for clients.
+    """
+
+    def __init__(
+        self, app: ASGIApp, listening: socket.socket, settings: Settings, connections: int, held: MemoryBudget
+    ) -> None:
+        limits = settings.model_copy(update={"max_connections": min(connections, settings.max_connections)})
+        self._config = uvicorn.Config(
+            app,
+            http=cast(Any, partial(SlicedHttpProtocol, Connections(limits, held))),
+            ws="none",
+            access_log=False,
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+            timeout_keep_alive=cast(Any, settings.idle_timeout_s),
+        )
+        self._listening = listening
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Start serving."""
+        self._config.load()
+        protocol = partial(
+            cast(Any, self._config.http_protocol_class), config=self._config, server_state=self._state, app_state={}
+        )
+        self._server = await asyncio.get_running_loop().create_server(protocol, sock=self._listening)
+
+    def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Set the headers of all further responses; the date changes every second."""
+        self._state.default_headers = headers
+
+    async def close(self) -> None:
+        """Stop serving, after at most `CLOSE_S` for requests that are being answered."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks), timeout=CLOSE_S)
+
 
 TICK_MS = 100.0
 """Interval at which uvicorn calls `on_tick`, in ms."""

@@ -40,7 +40,7 @@ def _redis(handler: PredictionService) -> SessionStore:
             "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
             "pip install 'anytime-linear[redis]'"
         ) from error
-    from anytime_service.sessions.kept_models import ModelVersions  # noqa: PLC0415
+    from anytime_service.sessions.packing import ModelVersions  # noqa: PLC0415
 
     settings = handler.settings
     keep_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0

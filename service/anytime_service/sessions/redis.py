@@ -25,11 +25,11 @@ from anytime_service.errors import (
 )
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.limits.queues import TTLCache
-from anytime_service.sessions.kept_models import ModelVersions
 from anytime_service.sessions.link import Link
 from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
 from anytime_service.sessions.packing import (
     Bounds,
+    ModelVersions,
     SessionInfo,
     Snapshot,
     damaged,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from anytime.errors import ValuesError
-from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
+from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError

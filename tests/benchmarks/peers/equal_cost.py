@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import given_sequence
 from anytime.types import Bool, Float, Index
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from anytime.types import Float
-from anytime_reproduction.drawing import curve, panels
+from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Absent, ours, prepared
 from benchmarks.peers.offers import Offers, boosted, by_least_squares, by_likelihood
 from benchmarks.peers.quality_sets import SETS, QualitySet, load

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from anytime.types import Float
-from anytime_reproduction.drawing import curve, panels
+from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import ours
 from benchmarks.peers.section import Cell, Finding, Picture, Section, Sheet, Verdict, cell, mebibytes, picture
 from benchmarks.peers.turns import FailedError, Spread, digits, ratios

@@ -18,7 +18,7 @@ import numpy as np
 
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
 from benchmarks.peers.rivals.with_ours import coefficients

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anytime.selection import sequence
-from anytime_reproduction.drawing import curve, panels
+from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Environment, ours, prepared
 from benchmarks.peers.equal_cost import Line, area, entry_order, explained, line_of, refitted
 from benchmarks.peers.forward_selection import forward_selection

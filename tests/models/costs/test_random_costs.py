@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.costs.distributions import CostDistributions, Samples
-from anytime.costs.simulation import RandomTimes, completions, simulate
+from anytime.costs.distributions import CostDistributions, RandomTimes, Samples, completions, simulate
 from anytime.errors import GroupsError
 from anytime.estimators import AnytimeRegressor
 from anytime.model.curve import timeliness

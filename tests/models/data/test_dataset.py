@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey_target
 from anytime.errors import GroupsError, TableError
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments

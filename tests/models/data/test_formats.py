@@ -35,7 +35,7 @@ Columns = dict[str, NDArray[Any]]
 
 @pytest.fixture
 def shared_data() -> Path:
-    folder = Path(__file__).parents[2].parent / "shared" / "data"
+    folder = Path(__file__).parents[3].parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the real data sets are not beside the project")
     return folder

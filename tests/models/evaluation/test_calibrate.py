@@ -22,10 +22,8 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, ArtifactError, TableError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.calibrate import calibrate, calibrated, measured
+from anytime.evaluation.calibrate import calibrate, calibrated, held_out, measured
 from anytime.evaluation.evaluate import evaluate
-from anytime.evaluation.held_out import held_out
-from anytime.inference.answer import Answer
 from anytime.inference.conformal import (
     conformal_level,
     conformal_rank,
@@ -34,18 +32,18 @@ from anytime.inference.conformal import (
     expected_calibration_error,
     model_outputs,
 )
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
+from anytime.inference.values import Answer
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
-from anytime.model.probabilities import class_probabilities, expected_responses
+from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True, eq=False)

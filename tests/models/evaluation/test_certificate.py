@@ -17,11 +17,17 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
-from anytime.evaluation.certificate.problem import COST_TOLERANCE, SelectionProblem
-from anytime.evaluation.certificate.relaxation import Split, first_split, priced, relax
+from anytime.evaluation.certificate.relaxation import (
+    COST_TOLERANCE,
+    SelectionProblem,
+    Split,
+    first_split,
+    priced,
+    relax,
+)
 from anytime.evaluation.certificate.search import Search, filled, improved
 from anytime.groups import FeatureGroups, load_groups
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.target import Target
 from anytime.training.guarantee import subset_values

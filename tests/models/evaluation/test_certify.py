@@ -14,14 +14,13 @@ from anytime.errors import TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.certify import certify
 from anytime.groups import FeatureGroups
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 from anytime.model.manifest import Certificate
 from anytime.model.model import Model
 from anytime.moments.accumulate import moments_of
 from anytime.target import Target
-from anytime.training.fit import fit
+from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.training.resequencing import resequence
 from models import literal
 from models.literal import Rows, brute_force_best, explained_variance_of_subsets

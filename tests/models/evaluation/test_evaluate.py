@@ -13,20 +13,17 @@ import pytest
 from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score, r2_score
 
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError
 from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
-from anytime.training.fit import fit
+from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.types import Float
 
 FEATURES = ["a", "b", "c", "d"]

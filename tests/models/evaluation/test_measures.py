@@ -20,10 +20,9 @@ from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import Evaluation, evaluate
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
 from anytime.model.model import Model
-from anytime.model.probabilities import class_probabilities, expected_responses
+from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.types import Float
 
 FEATURES = ["a", "b", "c", "d"]

@@ -15,10 +15,10 @@ from anytime.glm import row_blocks as slabs_module
 from anytime.glm import search as likelihood
 from anytime.glm.families import FAMILIES, deviances
 from anytime.glm.newton import EXACT
-from anytime.glm.quadratic import QuadraticModel
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
+from anytime.glm.search import QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.training import likelihood as generalised_module
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed

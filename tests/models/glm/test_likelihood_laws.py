@@ -18,7 +18,7 @@ from anytime.glm.search import likelihood_sequence
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import Block, moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
 from models import literal

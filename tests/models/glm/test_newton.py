@@ -20,7 +20,7 @@ from anytime.glm.newton import Optimum, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import base_rate
 from anytime.moments.accumulate import Block, moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Float
 from models import literal
 from models.likelihood_problems import KINDS, OPTIMUM, Case, cases, clean

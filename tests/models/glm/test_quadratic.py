@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.glm import quadratic as curvature
-from anytime.glm.quadratic import QuadraticModels
+from anytime.glm import search as curvature
+from anytime.glm.search import QuadraticModels
 from anytime.model.model import Model
 
 ALPHA = 0.02

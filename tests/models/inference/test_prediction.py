@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
+from anytime.inference.values import Answer
 from anytime.model.model import Model
-from anytime.model.probabilities import class_probabilities
+from anytime.model.prefixes import class_probabilities
 from anytime.types import Float
 from models.unreadable import Unreadable
 

@@ -24,9 +24,8 @@ from joblib.externals.loky import get_reusable_executor
 from anytime.errors import ExtractorError, ValuesError
 from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
-from anytime.inference.deadline import LatenessRecord
 from anytime.inference.prediction import Prediction
-from anytime.inference.runner import Runner
+from anytime.inference.runner import LatenessRecord, Runner
 from anytime.inference.workers import Worker, Workers
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model

@@ -16,7 +16,7 @@ import pytest
 
 from anytime.inference.runner import Runner
 from anytime.inference.workers import Worker, extraction
-from models.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
+from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
 
 DEADLINE_MS = 500.0
 RUNS = 3

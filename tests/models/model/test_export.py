@@ -19,14 +19,14 @@ from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
 from anytime.groups import load_groups
-from anytime.inference.answer import Answer
 from anytime.inference.prediction import Prediction
+from anytime.inference.values import Answer
 from anytime.model.export import c_source, document
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float
 from system import program
 
-SOURCES = Path(__file__).parent / "exported"
+SOURCES = Path(__file__).parents[1] / "exported"
 STRICT = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 Capture = pytest.CaptureFixture[str]
 WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}
@@ -363,7 +363,7 @@ def test_a_wrong_call_is_one_line(
 
 
 def test_the_c_of_the_readme_answers(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```c\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
     names = ["scales", "cuff"]
     groups = [

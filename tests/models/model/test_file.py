@@ -20,16 +20,15 @@ from safetensors.numpy import save as serialise
 
 from anytime.errors import ArtifactError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.glm.quadratic import QuadraticModels
+from anytime.glm.search import QuadraticModels
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
 from anytime.model.manifest import FORMAT, Calibration, Certificate, Manifest, Provenance, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 Arrays = dict[str, NDArray[Any]]
 Fields = dict[str, Any]
 

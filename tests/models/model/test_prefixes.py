@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.model.prefixes import BATCH, PrefixModels, prefix_models, staircase
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import FactoredSequence, sequence
 from anytime.types import Float
 from models import literal

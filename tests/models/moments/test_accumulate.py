@@ -15,8 +15,7 @@ from scipy import sparse
 
 from anytime.errors import TableError
 from anytime.moments.accumulate import Block, accumulate, fold_moments_of, moments_of
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
 from models.properties import quick
 

@@ -13,12 +13,11 @@ import pytest
 
 from anytime import _files as container
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey_target
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
-from anytime.moments.checkpoint import KIND, Checkpoint
+from anytime.moments.files import KIND, Checkpoint
 from anytime.moments.moments import Moments
 
 ROWS = 40_000

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import TableError
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.types import Float
 from models.properties import quick
 

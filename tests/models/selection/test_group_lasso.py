@@ -16,7 +16,7 @@ from sklearn.linear_model import LassoLars
 from anytime.errors import TrainingError
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import group_lasso
 from anytime.selection.sparse import GroupLassoPath, Tracer, group_lasso_path
 from anytime.types import Float

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import FactoredSequence, sequence
-from anytime.selection.candidates import Candidates
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import greedy
+from anytime.selection.greedy import Candidates, greedy
 from anytime.selection.least_squares import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
 from models.properties import quick

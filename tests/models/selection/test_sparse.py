@@ -17,12 +17,11 @@ from anytime.cli.main import main
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import compare
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inference.loaded import load
+from anytime.inference.prediction import load
 from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import (
     FactoredSequence,
     least_squares,

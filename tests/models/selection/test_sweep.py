@@ -10,7 +10,7 @@ import pytest
 
 from anytime._linalg import factorise
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import PANEL, Sweep
 from anytime.types import Float, Index

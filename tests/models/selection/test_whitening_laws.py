@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import Sweep

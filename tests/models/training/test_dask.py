@@ -15,20 +15,17 @@ import pandas as pd
 import pytest
 
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
 from anytime.data.formats.arrow import ArrowTable
-from anytime.data.survey import settle_target, survey_target
 from anytime.errors import TableError, TrainingError
 from anytime.folds import FoldAssigner
 from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inference.loaded import load
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.inference.prediction import load
+from anytime.moments.moments import Gram, Moments
 from anytime.training.dask import Cluster
-from anytime.training.dask.design import ClusterDesign
-from anytime.training.dask.rows import Span, spans
+from anytime.training.dask.design import ClusterDesign, Span, spans
 from anytime.training.fit import fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import Sequence as Learned
 from anytime.selection import sequence
 from anytime.training.guarantee import (

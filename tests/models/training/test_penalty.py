@@ -15,13 +15,11 @@ from anytime.errors import TrainingError
 from anytime.folds import FoldStream
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import Block, accumulate, fold_moments_of
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import Sequence, sequence
-from anytime.training.cross_validation import Errors, prefix_errors, split
 from anytime.training.fit import Fit, fit
 from anytime.training.options import Options
-from anytime.training.penalty import GRID, choose, nested_errors
+from anytime.training.penalty import GRID, Errors, choose, nested_errors, prefix_errors, split
 from anytime.types import Float, Index
 from models import literal
 from models.properties import quick

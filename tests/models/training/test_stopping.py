@@ -19,22 +19,19 @@ from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import held_out_curve
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block, moments_of
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
 from anytime.selection.least_squares import are_single_columns
 from anytime.target import Target
-from anytime.training.fit import Fit, fit
+from anytime.training.fit import Fit, fit, provenance
 from anytime.training.guarantee import spectral_gamma
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
-from anytime.training.provenance import provenance
 from anytime.training.resequencing import Retrained, resequence
 from anytime.training.stopping import HoldOut
 from anytime.types import Float

@@ -19,7 +19,7 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.model.manifest import Calibration
 from anytime.model.model import Model
-from anytime_service.api.console import assets
+from anytime_service.api.console import pages
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client
@@ -278,7 +278,7 @@ def test_the_console_says_how_sure_an_answer_is(tmp_path: Path) -> None:
     if program is None:
         pytest.skip("there is no node here")
     words = tmp_path / "words.mjs"
-    shutil.copy(assets.STATIC / "words.js", words)
+    shutil.copy(pages.STATIC / "words.js", words)
     rest = {"probabilities": None, "interval": None, "expected": {"cv_error": 4}}
     given = json.dumps([[model, rest | answer] for model, answer, _ in SAID])
     script = (
@@ -297,5 +297,5 @@ def test_the_console_says_how_sure_an_answer_is(tmp_path: Path) -> None:
 
 
 def test_the_readme_tells_of_both_fields() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
     assert all(re.search(rf"^\| `{name}` \|", text, re.MULTILINE) for name in ("interval", "prediction_set"))

@@ -31,7 +31,7 @@ is required but the key, and schemathesis sends the one it is told with requests
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not here")
 def test_what_the_document_says_holds(tmp_path: Path) -> None:
     trained_model().save(tmp_path / "m.safetensors")
-    hooks = Path(__file__).with_name("schemathesis_hooks.py")
+    hooks = Path(__file__).parents[1] / "schemathesis_hooks.py"
     told = ["--generation-deterministic", "--max-examples", "10", "--no-color", "--workers", "1"]
     with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
         with logged() as records:

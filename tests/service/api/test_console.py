@@ -17,7 +17,7 @@ from anytime.model.manifest import Certificate, Guarantee, Stopped
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
-from anytime_service.api.console import assets
+from anytime_service.api.console import pages
 from anytime_service.api.console.curve import curve
 from anytime_service.api.sample import sample
 from anytime_service.app import create_app
@@ -27,7 +27,7 @@ from anytime_service.settings import Settings
 from service.browser import classification, regression
 from service.serving import Running, running, small_model
 
-FILES = sorted(path.name for path in assets.STATIC.iterdir())
+FILES = sorted(path.name for path in pages.STATIC.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_the_page_has_no_inline_script_or_style_and_names_no_other_place(service
     assert not re.search(r"<style|\son\w+=|\sstyle=", page)
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", *(f"/console/{name}" for name in (*FILES, *assets.LIBRARIES))])
+@pytest.mark.parametrize("path", ["/", "/docs", *(f"/console/{name}" for name in (*FILES, *pages.LIBRARIES))])
 def test_a_file_is_packed_named_by_its_content_and_sent_once(service: Running, path: str) -> None:
-    if path.removeprefix("/console/") in assets.LIBRARIES:
+    if path.removeprefix("/console/") in pages.LIBRARIES:
         pytest.importorskip("plotly", reason="no plotly beside the server")
         pytest.importorskip("fastapi_offline", reason="no fastapi-offline beside the server")
     packed = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip"})
@@ -102,18 +102,18 @@ def without_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(assets, "distribution", missing)
-    assets.library_asset.cache_clear()
+    monkeypatch.setattr(pages, "distribution", missing)
+    pages.library_asset.cache_clear()
     yield
-    assets.library_asset.cache_clear()
+    pages.library_asset.cache_clear()
 
 
 @pytest.mark.usefixtures("without_libraries")
-@pytest.mark.parametrize("name", assets.LIBRARIES)
+@pytest.mark.parametrize("name", pages.LIBRARIES)
 def test_without_its_package_a_library_is_a_problem_that_says_so(service: Running, name: str) -> None:
     response = service.get(f"/console/{name}")
     assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
-    assert f"{assets.LIBRARIES[name][0]} is not installed" in response.json()["detail"]
+    assert f"{pages.LIBRARIES[name][0]} is not installed" in response.json()["detail"]
 
 
 def test_a_curve_tells_every_prefix_in_training_and_held_out(service: Running) -> None:
@@ -259,7 +259,7 @@ def test_a_seed_that_cannot_be_is_a_problem(service: Running, seed: Any) -> None
 
 
 def test_a_file_is_kept_packed_only() -> None:
-    asset = assets.page_assets()["console.js"]
-    content = (Path(assets.STATIC) / "console.js").read_bytes()
+    asset = pages.page_assets()["console.js"]
+    content = (Path(pages.STATIC) / "console.js").read_bytes()
     assert gzip.decompress(asset.packed) == content
     assert len(asset.packed) < len(content) / 2

@@ -19,7 +19,7 @@ from anytime_service.settings import Settings
 from service.doors import keyed
 from service.serving import VALUES, Running, running
 
-EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anytime_service.app import create_app
-from anytime_service.http.problems import MAX_DETAIL
+from anytime_service.http.responses import MAX_DETAIL
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings

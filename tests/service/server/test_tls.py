@@ -31,7 +31,7 @@ from service.commands import command
 from service.doors import PREDICTING, bearer, exchanged, flood, keyed
 from service.serving import BASE_RATE, VALUES, Connection, Running, Stream, small_model, until
 
-DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
+DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
 PASSWORD = "a password that nobody is told"
 
 

@@ -254,7 +254,7 @@ def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.C
 
 
 def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redis: RedisServer) -> None:
-    page = (Path(__file__).parents[2] / "deploy" / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
     redis.ask("ACL", "SETUSER", *rights.split())
     redis.ask("SCRIPT", "FLUSH")

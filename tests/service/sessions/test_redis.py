@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anytime.inference.answer import Answer
+from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
@@ -28,9 +28,8 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.kept_models import MAX_KEPT, ModelVersions
 from anytime_service.sessions.memory import MemorySessions
-from anytime_service.sessions.packing import packed
+from anytime_service.sessions.packing import MAX_KEPT, ModelVersions, packed
 from anytime_service.sessions.redis import RedisSessions
 from anytime_service.sessions.scripts import ENDED_KEY, SESSIONS_KEY, keys_of
 from anytime_service.sessions.store import SessionStore

@@ -18,8 +18,7 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Prediction, load
 from anytime.inference.workers import Arrival, Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client

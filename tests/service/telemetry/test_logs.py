@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.http.problems import problem_of
+from anytime_service.http.responses import problem_of
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry import logs

@@ -5,7 +5,68 @@
 
 from __future__ import annotations
 
-from anytime.data.formats.open import fingerprint, open_table
-from anytime.data.formats.table import ROWS, Batch, Table, Text
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
-__all__ = ["ROWS", "Batch", "Table", "Text", "fingerprint", "open_table"]
+from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
+from anytime.data.formats.csv import CsvTable
+from anytime.data.formats.npz import NpzTable
+from anytime.data.formats.svmlight import SvmlightTable
+from anytime.data.formats.table import ROWS, Batch, Table, Text
+from anytime.errors import TableError
+
+__all__ = ["ROWS", "SUFFIXES", "Batch", "Table", "Text", "fingerprint", "open_table"]
+
+SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
+    {
+        ".parquet": ParquetTable,
+        ".csv": CsvTable,
+        ".csv.gz": CsvTable,
+        ".arrow": ArrowFileTable,
+        ".feather": ArrowFileTable,
+        ".svm": SvmlightTable,
+        ".svm.gz": SvmlightTable,
+        ".svmlight": SvmlightTable,
+        ".svmlight.gz": SvmlightTable,
+        ".libsvm": SvmlightTable,
+        ".libsvm.gz": SvmlightTable,
+        ".npz": NpzTable,
+    }
+)
+"""Readers by suffix."""
+
+
+def open_table(path: str | Path) -> Table:
+    """Open a file as a table, by its suffix (in any case). A directory is a table of Parquet files.
+
+    Only cheap checks run. No file stays open, so a table can be sent to another process.
+
+    Raises
+    ------
+    TableError
+        The file does not exist or is empty, its suffix is unknown or does not fit its content, two columns share a
+        name, or a package that reads the format is not installed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return ParquetTable(path)
+    if not path.exists():
+        raise TableError(f"there is no file {str(path)!r}; check the path")
+    name = path.name.lower()
+    reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
+    if reader is None:
+        raise TableError(f"{str(path)!r} has an unknown format; expected one of {' '.join(SUFFIXES)}")
+    return reader(path)
+
+
+def fingerprint(name: str) -> list[tuple[str, int, int]]:
+    """Return name, size in bytes and modification time (ns) of each file of a table, to detect changes.
+
+    Parameters
+    ----------
+    name : path of a table that was opened before.
+    """
+    path = Path(name)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

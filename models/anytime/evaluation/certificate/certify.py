@@ -19,10 +19,10 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate.problem import SelectionProblem
+from anytime.evaluation.certificate.relaxation import SelectionProblem
 from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Found, Search, Stopped
 from anytime.groups import FeatureGroups
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.types import Float
 
 __all__ = [

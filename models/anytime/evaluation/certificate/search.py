@@ -21,8 +21,15 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anytime.evaluation.certificate.problem import COST_TOLERANCE, Conditional, SelectionProblem
-from anytime.evaluation.certificate.relaxation import Relaxed, Split, first_split, relax
+from anytime.evaluation.certificate.relaxation import (
+    COST_TOLERANCE,
+    Conditional,
+    Relaxed,
+    SelectionProblem,
+    Split,
+    first_split,
+    relax,
+)
 from anytime.types import Bool, Float, Index
 
 __all__ = [

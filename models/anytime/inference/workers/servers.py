@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.process
+import pickle
 import select
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import c_longlong
+from functools import partial
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from anytime._linalg import single_blas_thread
 from anytime.errors import ExtractorError, summary
-from anytime.inference.workers.child import packed, serve
 from anytime.inference.workers.extraction import Arrival, Extraction, computed
 
 __all__ = [
@@ -27,9 +30,63 @@ __all__ = [
     "ServerLostError",
     "ThreadServer",
     "disown_processes",
+    "packed",
     "packed_extractors",
     "packed_input",
+    "serve",
 ]
+
+
+def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
+    """Serve jobs until the other end of the pipe is closed."""
+    # Ctrl-C reaches every process of a terminal; only the parent handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        extractors = pipe.recv()
+    except Exception as error:  # importing a foreign module may raise anything
+        pipe.send_bytes(packed(summary(error)))
+        return
+    pipe.send_bytes(packed(None))
+    # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
+    with single_blas_thread():
+        _serve_jobs(pipe, extractors, stop)
+
+
+def _serve_jobs(pipe: Connection[Any, Any], extractors: Mapping[str, Callable[[Any], Any]], stop: c_longlong) -> None:
+    try:
+        while True:
+            job, order = pipe.recv()
+            try:
+                x = pipe.recv()
+            except (EOFError, OSError):
+                raise
+            except Exception as error:  # unpickling a foreign class may raise anything
+                _send(pipe, Arrival(order[0], None, 0.0, f"the input does not load in the worker: {summary(error)}"))
+            else:
+                for arrival in computed(order, extractors, x, partial(_stopped, stop, job)):
+                    _send(pipe, arrival)
+            pipe.send_bytes(packed(None))
+    except (EOFError, OSError):
+        return
+
+
+def packed(message: object) -> bytes:
+    """Return a pickled message, in the newest protocol."""
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
+def _stopped(stop: c_longlong, job: int) -> bool:
+    return stop.value >= job
+
+
+def _send(pipe: Connection[Any, Any], arrival: Arrival) -> None:
+    try:
+        message = packed((arrival.group, arrival.values, arrival.took_ms, arrival.error))
+    except Exception as error:  # pickling foreign values may raise anything
+        reason = f"its values are not picklable: {summary(error)}"
+        message = packed((arrival.group, None, arrival.took_ms, reason))
+    pipe.send_bytes(message)
+
 
 START_SECONDS = 120.0
 """Time limit for a process to import its extractors."""

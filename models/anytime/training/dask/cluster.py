@@ -15,15 +15,15 @@ from anytime.errors import TableError, TrainingError
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design
 from anytime.glm.families import Family
-from anytime.moments.gram import Gram
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training.dask.design import ClusterDesign, light
-from anytime.training.dask.rows import (
+from anytime.training.dask.design import (
+    ClusterDesign,
     Part,
     Span,
     cluster_errors,
     distributed,
+    light,
     merged,
     moments_of_part,
     spans,

@@ -11,7 +11,7 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups, load_groups
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.accumulate import moments_of
-from anytime.moments.gram import Gram
+from anytime.moments.moments import Gram
 from anytime.selection import FactoredSequence, sequence
 from anytime.selection.sparse import group_lasso_path
 from benchmarks.peers.rivals.worker import Call, Problem
