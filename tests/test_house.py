@@ -25,7 +25,7 @@ SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*
 ORDER = {
     "anytime": "types errors _linalg _files groups target folds moments data selection glm model training inference "
     "evaluation costs estimators cli",
-    "anytime_reproduction": "experiment drawing report running sets group_omp uai cli",
+    "anytime_reproduction": "experiment report running sets group_omp uai cli",
     "anytime_service": "errors clock version keys urls settings telemetry limits schemas models core sessions http api "
     "app server client demo cli",
 }
@@ -72,7 +72,7 @@ def test_the_library_never_imports_the_packages_that_use_it(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.name != "__main__.py"], ids=module_name)
 def test_exports_are_explicit_sorted_and_there(path: Path) -> None:
     if path.name == "__init__.py" and len(ast.parse(path.read_text(encoding="utf-8")).body) == 1:
-        return  # a package that is only a room, with its docstring
+        return  # only a docstring
     module = importlib.import_module(module_name(path))
     names = module.__all__
     constants = [n for n in names if n.isupper()]
@@ -124,6 +124,14 @@ def test_every_option_of_train_is_documented() -> None:
     options = set(re.findall(r'"(--[a-z-]+)"', source)) - {"--no-moments"}
     documented = README + (ROOT / "models/anytime/cli/options.py").read_text(encoding="utf-8")
     assert not {option for option in options if option not in documented}
+
+
+def test_every_file_on_the_contributors_page_exists() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w/.]+\.(?:py|md|json|toml))`", page)) - {"models/anytime/cli/NAME.py"}
+    assert len(files) > 30
+    folders = (ROOT, ROOT / "models/anytime", ROOT / "service/anytime_service")
+    assert not [file for file in files if not any((folder / file).is_file() for folder in folders)]
 
 
 @pytest.mark.filterwarnings("default")
