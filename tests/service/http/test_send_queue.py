@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from anytime_service.http import send_queue as outbox
-from anytime_service.http.send_queue import SendQueue
+from anytime_service.http import exchange
+from anytime_service.http.exchange import SendQueue
+from anytime_service.limits.memory import MemoryBudget
 from service.loops import run
 
 
@@ -38,7 +39,7 @@ def put(box: SendQueue, text: str) -> None:
 def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for text in "abc":
             put(box, text)
             assert reader.got[-1] == text
@@ -51,7 +52,7 @@ def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
 def test_messages_keep_their_order_however_the_client_reads() -> None:
     async def main(seed: int) -> None:
         rng, reader = random.Random(seed), Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         said = []
         for i in range(200):
             said.append(str(i))
@@ -71,12 +72,12 @@ def test_messages_keep_their_order_however_the_client_reads() -> None:
 
 
 def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for i in range(50):
             put(box, "x" * 100)
             assert reader.given_up == (i > 10)
@@ -90,11 +91,11 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
 
 
 def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(5):
             reader.reads.clear()
             for _ in range(10):
@@ -113,7 +114,7 @@ def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
         reader.error = OSError("gone")
         if slow:
             reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(3):
             put(box, "x")
         reader.reads.set()
@@ -129,7 +130,7 @@ def test_a_closed_outbox_sends_nothing_and_gives_nobody_up() -> None:
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         put(box, "a")
         put(box, "b")
         waiting = asyncio.ensure_future(box.flushed())

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, SendQueue
+from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions

@@ -19,7 +19,7 @@ from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS
-from anytime_service.server.slicing import MAX_PIPELINED
+from anytime_service.server.http_protocol import MAX_PIPELINED
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connected, heard, push, replies

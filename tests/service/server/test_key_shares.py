@@ -22,7 +22,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, SendQueue
+from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry

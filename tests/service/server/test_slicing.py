@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.server.slicing import LARGEST_SLICE, SMALLEST_SLICE
+from anytime_service.server.connections import LARGEST_SLICE, SMALLEST_SLICE
 from service.raw_stream import raw, read_frame, text
 from service.serving import VALUES, Running, expected, logged, timeless, until
 
