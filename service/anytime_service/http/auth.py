@@ -35,6 +35,8 @@ __all__ = [
     "required_scope",
 ]
 
+KEY_SUBPROTOCOL = "anytime.key."
+
 RequiredScope: TypeAlias = Literal["open"] | KeyScope
 
 ROUTE_SCOPES: Mapping[RequiredScope, tuple[str, ...]] = {
@@ -106,8 +108,6 @@ def path_of(scope: Scope) -> str:
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
-
-KEY_SUBPROTOCOL = "anytime.key."
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

@@ -114,6 +114,16 @@ class Reply(NamedTuple):
     close: bool = False
     """Whether the server closes the connection after the response."""
 
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers, with those of the content and of the connection."""
+        headers = list(self.headers)
+        if self.status != 204:
+            headers.append((b"content-type", self.media_type.encode()))
+            headers.append((b"content-length", b"%d" % len(self.content)))
+        if self.close:
+            headers.append((b"connection", b"close"))
+        return headers
+
 
 class Exchange:
     """One request and its response; the response may be sent before the request is read completely.
@@ -175,13 +185,7 @@ class Exchange:
         if self.replied or self.gone:
             return
         self.replied, self._close = True, reply.close
-        headers = list(reply.headers)
-        if reply.status != 204:
-            headers.append((b"content-type", reply.media_type.encode()))
-            headers.append((b"content-length", b"%d" % len(reply.content)))
-        if reply.close:
-            headers.append((b"connection", b"close"))
-        self._push({"type": "http.response.start", "status": reply.status, "headers": headers})
+        self._push({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
         self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
         if not self.ended:
             self._bytes = 0

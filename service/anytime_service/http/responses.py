@@ -177,12 +177,9 @@ def answer_callbacks(
 def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a reply as the bytes of an HTTP/1.1 response."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (reply.status, HTTPStatus(reply.status).phrase.encode())]
-    for name, value in (*default, *reply.headers):
+    for name, value in (*default, *reply.all_headers()):
         lines += [name, b": ", value, b"\r\n"]
-    if reply.close:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
-    lines.append(reply.content)
+    lines += [b"\r\n", reply.content]
     return b"".join(lines)
 
 

@@ -166,6 +166,10 @@ class MetricsServer:
     listening : the socket.
     settings : limits of sizes and times.
     held : memory budget of the bytes that are stored for clients.
+
+    Attributes
+    ----------
+    state : uvicorn's state of the server: its connections, tasks and default headers.
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
@@ -182,26 +186,22 @@ class MetricsServer:
             timeout_keep_alive=cast(Any, settings.idle_timeout_s),
         )
         self._listening = listening
-        self._state = ServerState()
+        self.state = ServerState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Start serving."""
         self._config.load()
-        self._server = await _listen(self._config, self._state, self._listening)
-
-    def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Set the headers of all further responses; the date changes every second."""
-        self._state.default_headers = headers
+        self._server = await _listen(self._config, self.state, self._listening)
 
     async def close(self) -> None:
         """Stop serving, after at most `CLOSE_S` for requests that are being answered."""
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self._state.connections):
+        for connection in tuple(self.state.connections):
             connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(tuple(self._state.tasks), timeout=CLOSE_S)
+        if self.state.tasks:
+            await asyncio.wait(tuple(self.state.tasks), timeout=CLOSE_S)
 
 
 class Server(uvicorn.Server):
@@ -275,8 +275,8 @@ class Server(uvicorn.Server):
             self._handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
         LIMITED.report(WINDOW_S)
         stop = await super().on_tick(counter)
-        if self._side is not None:
-            self._side.set_default_headers(self.server_state.default_headers)
+        if self._side is not None:  # uvicorn has just updated the date
+            self._side.state.default_headers = self.server_state.default_headers
         return stop
 
     def _on_hangup(self) -> None:
@@ -298,7 +298,7 @@ class Server(uvicorn.Server):
 
 
 async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:
-    """Listen as uvicorn does."""
+    """Listen as uvicorn does, which documents neither `ServerState` nor the arguments of its protocol classes."""
     make = partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
     return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
 

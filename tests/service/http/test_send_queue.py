@@ -13,7 +13,7 @@ from service.loops import run
 
 
 class Reader:
-    """A client that reads when it is let, and what has reached it."""
+    """A client that reads while `reads` is set, and the messages that it received."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
@@ -36,7 +36,7 @@ def put(box: SendQueue, text: str) -> None:
     box.put({"type": "websocket.send", "text": text}, len(text))
 
 
-def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
+def test_messages_to_a_client_that_reads_are_sent_at_once() -> None:
     async def main() -> None:
         reader = Reader()
         box = SendQueue(reader.send, reader.give_up, MemoryBudget())
@@ -49,7 +49,7 @@ def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
     run(main())
 
 
-def test_messages_keep_their_order_however_the_client_reads() -> None:
+def test_messages_arrive_in_order_however_the_client_reads() -> None:
     async def main(seed: int) -> None:
         rng, reader = random.Random(seed), Reader()
         box = SendQueue(reader.send, reader.give_up, MemoryBudget())
@@ -71,7 +71,7 @@ def test_messages_keep_their_order_however_the_client_reads() -> None:
         run(main(seed))
 
 
-def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_gives_up_once_on_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
     run(main())
 
 
-def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_that_catches_up_has_its_full_limit_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
@@ -108,7 +108,7 @@ def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
+def test_the_queue_gives_up_once_on_an_unreachable_client(slow: bool) -> None:
     async def main() -> None:
         reader = Reader()
         reader.error = OSError("gone")
@@ -126,7 +126,7 @@ def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
     run(main())
 
 
-def test_a_closed_outbox_sends_nothing_and_gives_nobody_up() -> None:
+def test_a_closed_queue_sends_nothing_and_does_not_give_up() -> None:
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
