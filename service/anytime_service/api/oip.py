@@ -53,6 +53,7 @@ from anytime_service.settings import Settings
 __all__ = [
     "BINARY",
     "JSON_BYTES",
+    "MAX_UNADMITTED",
     "OIP_OPERATIONS",
     "Infer",
     "Inference",

@@ -16,6 +16,7 @@ import pytest
 from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
+from anytime_service.api.oip import MAX_UNADMITTED
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
@@ -307,6 +308,30 @@ def test_an_inference_may_request_the_base_rate_in_its_body_or_query(
             assert (status, reply["parameters"]["reason"]) == (200, "overload")
         connection.send(f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n".encode() + b" " * 50)
         assert connection.response()[0] == 503
+
+
+def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(
+    overloaded: KeptAlive, switch: Switch
+) -> None:
+    tensor = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "parameters": {"binary_data_size": 8}}
+    for parameters, status in (({"overload": "prior"}, 200), ({}, 503)):
+        content = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+        with overloaded.connect() as connection:
+            connection.send(
+                b"POST /v2/models/brake/infer HTTP/1.1\r\nHost: test\r\nContent-Type: application/octet-stream\r\n"
+                b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(content), len(content) + 8)
+            )
+            connection.send(content)  # the tensor need not arrive
+            assert connection.response()[0] == status
+
+
+def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only(
+    overloaded: KeptAlive, switch: Switch
+) -> None:
+    content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode().ljust(MAX_UNADMITTED + 1)
+    path = "/v2/models/brake/infer"
+    assert is_refusal(overloaded.http.post(path, content=content))
+    assert overloaded.http.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
