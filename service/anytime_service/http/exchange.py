@@ -132,7 +132,7 @@ class Exchange:
     ----------
     receive, send : the ASGI channels.
     limit : maximum number of bytes of the body; the server discards as many again after the response.
-    held : the memory budget that counts the stored bytes of the body.
+    held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
     body_timeout_s : time limit of `read_all`, in seconds; None for no limit.
 
     Attributes
@@ -161,7 +161,7 @@ class Exchange:
         self._send = send
         self._limit = self._body_limit = limit
         self._advice = "send fewer rows or groups at once"
-        self._held = held
+        self._held = held or MemoryBudget()
         self._held_bytes = 0
         self._body_timeout_s = body_timeout_s
         self._bytes = 0
@@ -238,11 +238,10 @@ class Exchange:
         OverloadedError
             The server holds too many bytes.
         """
-        if self._held is not None:
-            if size > self._held_bytes:
-                self._held.check(size - self._held_bytes)
-            self._held.bytes += size - self._held_bytes
-            self._held_bytes = size
+        if size > self._held_bytes:
+            self._held.check(size - self._held_bytes)
+        self._held.bytes += size - self._held_bytes
+        self._held_bytes = size
 
     async def finish(self) -> None:
         """Wait for the response, read the rest of the body after it, and complete the response."""

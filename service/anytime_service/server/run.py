@@ -245,12 +245,11 @@ class Server(uvicorn.Server):
         await self._sessions.start()
         if self._side is not None:
             await self._side.open()
-        if self.config.ssl is None or sockets is None:
-            await super().startup(sockets)
-        else:  # uvicorn alone would wait a minute for a TLS handshake
-            tls: Any = {"ssl": self.config.ssl, "ssl_handshake_timeout": self._settings.header_timeout_s}
-            self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets]
-            self.started = True
+        tls: dict[str, Any] = {}
+        if self.config.ssl is not None:  # uvicorn alone would wait a minute for a TLS handshake
+            tls = {"ssl": self.config.ssl, "ssl_handshake_timeout": self._settings.header_timeout_s}
+        self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
+        self.started = True
         self._key_watcher.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
