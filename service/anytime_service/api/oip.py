@@ -53,7 +53,6 @@ from anytime_service.settings import Settings
 __all__ = [
     "BINARY",
     "JSON_BYTES",
-    "MAX_UNADMITTED",
     "OIP_OPERATIONS",
     "Infer",
     "Inference",
@@ -443,6 +442,7 @@ class Infer(_Endpoint):
                         break
         complete = exchange.ended if json_bytes is None else len(received) >= json_bytes
         content = bytes(received[:json_bytes])
+        complete = complete and len(content) <= MAX_UNADMITTED
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         if not (complete and b'"overload"' in content and overload_of(content) == "prior"):
             self.handler.shed("refused")

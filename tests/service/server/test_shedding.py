@@ -16,7 +16,6 @@ import pytest
 from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
-from anytime_service.api.oip import MAX_UNADMITTED
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
@@ -326,10 +325,14 @@ def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(
 
 
 def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only(
-    overloaded: KeptAlive, switch: Switch
+    overloaded: KeptAlive, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode().ljust(MAX_UNADMITTED + 1)
+    monkeypatch.setattr("anytime_service.api.oip.MAX_UNADMITTED", 1_000)
+    content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
     path = "/v2/models/brake/infer"
+    at_limit = overloaded.http.post(path, content=content.ljust(1_000))
+    assert at_limit.json()["parameters"]["reason"] == "overload"
+    content = content.ljust(1_001)
     assert is_refusal(overloaded.http.post(path, content=content))
     assert overloaded.http.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
 
