@@ -7,9 +7,10 @@ JSON is received, the server knows only the head of the request.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
-from anytime_service.http.exchange import Exchange, Reply, admission_of
+from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
 from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, headers_of, read_head
 from anytime_service.http.responses import oip_problem_reply
 from anytime_service.limits.memory import Account
@@ -167,7 +168,8 @@ class Inference:
     begun : when the server read the head.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
     account : the account of the request's API key.
-    admitted : whether admission control accepts the request; if not, the JSON may still request the base rate.
+    received : the part of the body that was read before.
+    admitted : whether admission control accepts the request; if not, it requests the base rate.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class Inference:
         begun: float,
         lengths: tuple[int | None, int | None],
         account: Account,
+        received: bytes,
         *,
         admitted: bool,
     ) -> None:
@@ -188,7 +191,7 @@ class Inference:
         self._account = account
         self._json_bytes, self._length = lengths
         self._request: InferRequest | None = None
-        self._buffer = bytearray()
+        self._buffer = bytearray(received)
         self._arrays: dict[str, Any] = {}
         self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
@@ -200,9 +203,11 @@ class Inference:
         """Cancel the prediction and release its resources."""
         self._active.drop()
 
-    async def read(self) -> None:
-        """Read the body, and process each part as soon as it is received."""
-        async for chunk in self._exchange.body():
+    async def read(self, chunks: AsyncIterator[bytes]) -> None:
+        """Read the rest of the body, and process each part as soon as it is received."""
+        if self._buffer and self._json_bytes is not None:
+            await self._advance(self._json_bytes)
+        async for chunk in chunks:
             self._buffer += chunk
             self._exchange.retain(len(self._buffer))
             if self._json_bytes is not None:
@@ -240,10 +245,6 @@ class Inference:
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
         pauses = Pauses()
-        if not self._admitted and overload_of(content) != "prior":
-            self._handler.shed("refused")
-            raise self._handler.overloaded()
-        await pauses.pause()
         request, settings = read_infer(content), self._handler.settings
         await pauses.pause()
         tensors = tensors_of(self._model, request, settings.max_rows)
@@ -416,11 +417,41 @@ class Infer(_Endpoint):
         admitted = admission_of(scope)[0]
         if admitted is None:
             admitted = self.handler.admission.admits(begun)
-        account = self.handler.accounts.of(scope)
-        inference = Inference(self.handler, exchange, head, begun, lengths, account, admitted=admitted)
+        account, chunks, received = self.handler.accounts.of(scope), exchange.body(), b""
+        if not admitted and head.overload != "prior":
+            received = await self._read_unadmitted(exchange, chunks, lengths[0])
+        inference = Inference(self.handler, exchange, head, begun, lengths, account, received, admitted=admitted)
         stack.callback(inference.drop)
-        await inference.read()
+        await inference.read(chunks)
 
+    async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
+        """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
+
+        Raises
+        ------
+        OverloadedError
+            It does not; or it is larger than `MAX_UNADMITTED`, or did not arrive within `LINGER_S`.
+        """
+        received, enough = bytearray(), MAX_UNADMITTED if json_bytes is None else min(json_bytes, MAX_UNADMITTED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                async for chunk in chunks:
+                    received += chunk
+                    exchange.retain(len(received))
+                    if len(received) >= enough:
+                        break
+        complete = exchange.ended if json_bytes is None else len(received) >= json_bytes
+        content = bytes(received[:json_bytes])
+        complete = complete and len(content) <= MAX_UNADMITTED
+        # The search is cheaper than the JSON parser, and most requests are refused by it.
+        if not (complete and b'"overload"' in content and overload_of(content) == "prior"):
+            self.handler.shed("refused")
+            raise self.handler.overloaded()
+        return bytes(received)
+
+
+MAX_UNADMITTED = 256 * 1024
+"""Largest JSON in bytes in which a request that is not admitted may request the base rate; or else in the query."""
 
 _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
 """Advice in the error about JSON that is too large."""

@@ -59,7 +59,8 @@ class _Route:
         """Answer one request."""
         handler = self.handler
         account = handler.accounts.of(scope)
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, handler.bodies)
+        settings = handler.settings
+        exchange = Exchange(receive, send, settings.max_body_bytes, account, settings.body_timeout_s)
         active: ActivePrediction | None = None
         try:
             active = await self.answer(scope, exchange)

@@ -26,9 +26,8 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import ABORT, CHARGE, Exchange
+from anytime_service.http.exchange import ABORT, CHARGE, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
-from anytime_service.http.send_queue import SendQueue
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply

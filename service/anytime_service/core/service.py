@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
@@ -21,7 +21,6 @@ from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.telemetry.group_timings import SessionTimings
@@ -64,7 +63,6 @@ class PredictionService:
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = MemoryBudget(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
-        self.bodies: TimeoutQueue[Any] = TimeoutQueue(settings.body_timeout_s, lambda exchange: exchange.overdue())
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}

@@ -30,11 +30,12 @@ __all__ = [
     "ROUTE_SCOPES",
     "AuthenticationMiddleware",
     "RequiredScope",
-    "has_key",
     "key_in",
     "path_of",
     "required_scope",
 ]
+
+KEY_SUBPROTOCOL = "anytime.key."
 
 RequiredScope: TypeAlias = Literal["open"] | KeyScope
 
@@ -108,10 +109,6 @@ def path_of(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-KEY_SUBPROTOCOL = "anytime.key."
-
-_ONCE = (b"host", b"origin")
-
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
@@ -184,11 +181,6 @@ class AuthenticationMiddleware:
         await exchange.finish()
 
 
-def has_key(keys: KeyRing, headers: Pairs) -> bool:
-    """Return whether a request has a valid key, or needs none; the scope of the key is not checked."""
-    return not keys.needed or key_in(keys, headers) is not None
-
-
 def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
     """Return the valid key of a request, None without one."""
     try:
@@ -231,7 +223,7 @@ def _headers(pairs: Pairs) -> dict[bytes, bytes]:
     headers = dict(pairs)
     if len(headers) < len(pairs):
         names = [name for name, _ in pairs]
-        for name in _ONCE:
+        for name in (b"host", b"origin"):
             if names.count(name) > 1:
                 raise OriginError(f"the request has {names.count(name)} {name.decode().title()} headers; send one")
         if names.count(b"authorization") > 1:

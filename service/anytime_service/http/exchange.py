@@ -1,18 +1,21 @@
-"""One HTTP request and its one response, which the server may send before it has received the complete request.
+"""Sending to a client that may read slowly or not at all: the exchange of HTTP, the send queue of a WebSocket.
 
-The exchange sends the complete response with `more_body` set. This delivers the response at once, and lets the exchange
+`Exchange` is one HTTP request and its one response, which the server may send before it has received the complete
+request. It sends the complete response with `more_body` set. This delivers the response at once, and lets the exchange
 continue to read the request within its limits; uvicorn alone would read for as long as the client sends. If the body
 ends within the limits, the connection serves the next request. If not, the exchange returns without completing the
 response, and the server closes the connection.
 
-`start` runs an ASGI `send` directly from a callback, so that an answer does not wait for a task. `send` is a coroutine
-that almost never waits: it writes to the socket's buffer and returns. If the client reads too slowly, `send` waits, and
-`start` continues it in a task.
+Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task. `send`
+is a coroutine that almost never waits: it writes to the socket's buffer and returns. If the client reads too slowly,
+`send` waits, and `start` continues it in a task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, NamedTuple, cast
@@ -22,9 +25,49 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.limits.queues import TimeoutQueue
 
-__all__ = ["ABORT", "ADMITTED", "CHARGE", "LINGER_S", "STORE_REPLY", "Exchange", "Reply", "admission_of", "start"]
+__all__ = [
+    "ABORT",
+    "ADMITTED",
+    "CHARGE",
+    "LINGER_S",
+    "MAX_BYTES",
+    "STORE_REPLY",
+    "Exchange",
+    "Reply",
+    "SendQueue",
+    "admission_of",
+    "start",
+]
+
+LINGER_S = 2.0
+"""Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
+
+MAX_BYTES = 1024 * 1024
+"""Maximum bytes queued for a client that does not read; above it, the server gives up on the client."""
+
+AT_A_TIME = 16
+"""Number of messages that a send queue sends before the event loop serves other connections."""
+
+ADMITTED = "anytime_service.admitted"
+"""Key in the state of a request's ASGI scope: whether admission control accepts it, if that is already decided."""
+
+STORE_REPLY = "anytime_service.keep"
+"""Key in the state of a request's ASGI scope: a callable that stores the reply for further requests with this head."""
+
+ABORT = "anytime_service.abort"
+"""Extension of a WebSocket's ASGI scope; its `abort` closes the connection without a handshake."""
+
+CHARGE = "anytime_service.charge"
+"""Extension of a WebSocket's ASGI scope; its `charge` sets the memory budget that counts the connection's bytes."""
+
+_log = logging.getLogger("anytime_service")
+
+
+def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
+    """Return the values of `ADMITTED` and `STORE_REPLY` in a request's ASGI scope, each None if absent."""
+    state = scope.get("state") or {}
+    return state.get(ADMITTED), state.get(STORE_REPLY)
 
 
 def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
@@ -61,10 +104,6 @@ def _relayed(running: Coroutine[Any, Any, None], waiting_for: Any) -> Generator[
             return
 
 
-LINGER_S = 2.0
-"""Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
-
-
 class Reply(NamedTuple):
     """A response that is small enough to be sent in one piece."""
 
@@ -75,6 +114,16 @@ class Reply(NamedTuple):
     close: bool = False
     """Whether the server closes the connection after the response."""
 
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers, with those of the content and of the connection."""
+        headers = list(self.headers)
+        if self.status != 204:
+            headers.append((b"content-type", self.media_type.encode()))
+            headers.append((b"content-length", b"%d" % len(self.content)))
+        if self.close:
+            headers.append((b"connection", b"close"))
+        return headers
+
 
 class Exchange:
     """One request and its response; the response may be sent before the request is read completely.
@@ -83,8 +132,8 @@ class Exchange:
     ----------
     receive, send : the ASGI channels.
     limit : maximum number of bytes of the body; the server discards as many again after the response.
-    held : the memory budget that counts the stored bytes of the body.
-    bodies : the timeout queue of `read_all`; None for no timeout.
+    held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
+    body_timeout_s : time limit of `read_all`, in seconds; None for no limit.
 
     Attributes
     ----------
@@ -95,36 +144,13 @@ class Exchange:
     rest : callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
-    __slots__ = (
-        "_advice",
-        "_bodies",
-        "_body_limit",
-        "_bytes",
-        "_close",
-        "_held",
-        "_held_bytes",
-        "_limit",
-        "_linger",
-        "_lingered",
-        "_overdue",
-        "_receive",
-        "_send",
-        "_sending",
-        "_task",
-        "ended",
-        "ended_ms",
-        "gone",
-        "replied",
-        "rest",
-    )
-
     def __init__(
         self,
         receive: Receive,
         send: Send,
         limit: int,
         held: MemoryBudget | None = None,
-        bodies: TimeoutQueue[Exchange] | None = None,
+        body_timeout_s: float | None = None,
     ) -> None:
         self.replied = False
         self.gone = False
@@ -135,10 +161,9 @@ class Exchange:
         self._send = send
         self._limit = self._body_limit = limit
         self._advice = "send fewer rows or groups at once"
-        self._held = held
+        self._held = held or MemoryBudget()
         self._held_bytes = 0
-        self._bodies = bodies
-        self._overdue = False
+        self._body_timeout_s = body_timeout_s
         self._bytes = 0
         self._close = False
         self._task: asyncio.Task[object] | None = None
@@ -160,13 +185,7 @@ class Exchange:
         if self.replied or self.gone:
             return
         self.replied, self._close = True, reply.close
-        headers = list(reply.headers)
-        if reply.status != 204:
-            headers.append((b"content-type", reply.media_type.encode()))
-            headers.append((b"content-length", b"%d" % len(reply.content)))
-        if reply.close:
-            headers.append((b"connection", b"close"))
-        self._push({"type": "http.response.start", "status": reply.status, "headers": headers})
+        self._push({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
         self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
         if not self.ended:
             self._bytes = 0
@@ -200,24 +219,16 @@ class Exchange:
             The server holds too many bytes.
         """
         chunks: list[bytes] = []
-        if self._bodies is not None:
-            self._task = asyncio.current_task()
-            self._bodies.begin(self)
         try:
-            while not (self.ended or self.replied or self.gone):
-                chunks.append(await self._next())
-                self._check_size()
-                self.retain(self._bytes)
-        finally:
-            if self._bodies is not None:
-                self._bodies.end(self)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def overdue(self) -> None:
-        """Interrupt the reading of a late body: `read_all` raises RequestTimeoutError."""
-        if self._task is not None:
-            self._overdue = True
-            self._task.cancel()
+            async with asyncio.timeout(self._body_timeout_s):
+                while not (self.ended or self.replied or self.gone):
+                    chunks.append(await self._next())
+                    self._check_size()
+                    self.retain(self._bytes)
+        except TimeoutError:
+            problem = "the body did not arrive in time; send it at once, or with a deadline"
+            raise RequestTimeoutError(problem) from None
+        return b"".join(chunks)
 
     def retain(self, size: int) -> None:
         """Set the number of stored bytes of the body; `finish` sets it to 0.
@@ -227,11 +238,10 @@ class Exchange:
         OverloadedError
             The server holds too many bytes.
         """
-        if self._held is not None:
-            if size > self._held_bytes:
-                self._held.check(size - self._held_bytes)
-            self._held.bytes += size - self._held_bytes
-            self._held_bytes = size
+        if size > self._held_bytes:
+            self._held.check(size - self._held_bytes)
+        self._held.bytes += size - self._held_bytes
+        self._held_bytes = size
 
     async def finish(self) -> None:
         """Wait for the response, read the rest of the body after it, and complete the response."""
@@ -264,11 +274,6 @@ class Exchange:
         try:
             message = await self._receive()
         except asyncio.CancelledError:
-            if self._overdue:
-                self._overdue = False
-                raise RequestTimeoutError(
-                    "the body did not arrive in time; send it at once, or with a deadline"
-                ) from None
             if not self._lingered:
                 raise
             self.gone = True
@@ -302,23 +307,87 @@ class Exchange:
             self._task.cancel()
 
 
-ADMITTED = "anytime_service.admitted"
-"""Key in the state of a request's ASGI scope: whether admission control accepts it, if that is already decided."""
+class SendQueue:
+    """Queue that sends messages in order, and without delay as long as the client reads.
 
+    Parameters
+    ----------
+    send : the ASGI channel.
+    give_up : called once if the client is unreachable or reads too slowly.
+    held : the memory budget that counts the queued bytes.
+    """
 
-STORE_REPLY = "anytime_service.keep"
-"""Key in the state of a request's ASGI scope: a callable that stores the reply for further requests with this head."""
+    def __init__(self, send: Send, give_up: Callable[[], None], held: MemoryBudget) -> None:
+        self._send = send
+        self._give_up = give_up
+        self._queue: deque[tuple[dict[str, Any], int]] = deque()
+        self._bytes = 0
+        self._held = held
+        self._flushing: asyncio.Task[None] | None = None
+        self._closed = False
 
+    @property
+    def slow(self) -> bool:
+        """Whether messages are queued because the client does not read."""
+        return self._flushing is not None
 
-def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:
-    """Return the values of `ADMITTED` and `STORE_REPLY` in a request's ASGI scope, each None if absent."""
-    state = scope.get("state") or {}
-    return state.get(ADMITTED), state.get(STORE_REPLY)
+    def put(self, message: dict[str, Any], size: int) -> None:
+        """Send an ASGI message of about `size` bytes, or queue it; never wait."""
+        if self._closed:
+            return
+        if self._flushing is not None:
+            self._queue.append((message, size))
+            self._hold(size)
+            if self._bytes > MAX_BYTES or not self._held.fits(0):
+                self._fail()
+            return
+        try:
+            waiting = start(self._send(message))
+        except Exception as error:
+            self._fail(error)
+            return
+        if waiting is not None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
+            self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
 
+    def close(self) -> None:
+        """Discard the queue, and send no further message."""
+        self._closed = True
+        self._queue.clear()
+        self._hold(-self._bytes)
+        if self._flushing is not None:
+            self._flushing.cancel()
 
-ABORT = "anytime_service.abort"
-"""Extension of a WebSocket's ASGI scope; its `abort` closes the connection without a handshake."""
+    async def flushed(self) -> None:
+        """Wait until every message has been sent."""
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
 
+    async def _flush(self, waiting: asyncio.Task[None]) -> None:
+        """Send the queued messages when the client reads again; yield to the event loop in between."""
+        try:
+            await waiting
+            sent = 0
+            while self._queue:
+                message, size = self._queue.popleft()
+                self._hold(-size)
+                await self._send(message)
+                sent += 1
+                if sent % AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._flushing = None
 
-CHARGE = "anytime_service.charge"
-"""Extension of a WebSocket's ASGI scope; its `charge` sets the memory budget that counts the connection's bytes."""
+    def _hold(self, more: int) -> None:
+        self._bytes += more
+        self._held.bytes += more
+
+    def _fail(self, error: Exception | None = None) -> None:
+        """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""
+        if not self._closed:
+            if error is not None and not isinstance(error, OSError):
+                _log.warning("giving up on a client: %s: %s", type(error).__name__, error)
+            self.close()
+            self._give_up()

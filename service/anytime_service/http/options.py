@@ -112,20 +112,14 @@ def read_head(
     lines = kind in _LINES
     limit, advice = body_limit(form, settings, lines=lines or not single_form)
     check_length(headers, limit, advice)
-    policy = query.get("policy", "prefix")
-    if policy not in get_args(Policy):
-        raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
-    overload = query.get("overload", "refuse")
-    if overload not in get_args(Overload):
-        raise FieldError("overload", f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
     request = PredictionRequest(
         model=query.get("model"),
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
         budget=_number("budget", query["budget"]) if "budget" in query else None,
         deadline_ms=_deadline(query, headers),
-        policy=cast(Policy, policy),
+        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), get_args(Policy))),
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
-        overload=cast(Overload, overload),
+        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), get_args(Overload))),
     )
     return Head(request, form, lines, reply_form(headers, form), query.get("session"))
 
@@ -188,6 +182,12 @@ def _query(content: bytes, parameters: tuple[str, ...]) -> dict[str, str]:
         if name not in parameters:  # a misspelt deadline must not become the default
             raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, parameters)}")
     return query
+
+
+def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise FieldError(name, f"{name} is {text!r}; expected one of {', '.join(choices)}")
+    return text
 
 
 def _number(name: str, text: str) -> float:

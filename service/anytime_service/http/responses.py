@@ -1,4 +1,8 @@
-"""Answers and errors as HTTP responses."""
+"""Answers and errors as HTTP responses. Errors are problem details (RFC 9457); `KINDS` has their HTTP statuses.
+
+The server sends every error as `application/problem+json` with type, title, status, detail and, if known, the field.
+The type of this service's own problems is a URN; the type of plain HTTP errors is `about:blank`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.values import Answer
@@ -34,7 +37,7 @@ from anytime_service.telemetry.context import CURRENT
 
 __all__ = [
     "FAULT",
-    "RETRY_AFTER_S",
+    "MAX_DETAIL",
     "answer_callbacks",
     "install",
     "not_ready",
@@ -51,6 +54,11 @@ MAX_DETAIL, MAX_FIELD = 1000, 200
 
 FAULT = "fault"
 """Metric label of a failure of the server; the label of another problem is the end of its type, or its status."""
+
+_TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
+"""Temporary errors: a retry after a second, or on another replica, may succeed."""
+
+_log = logging.getLogger("anytime_service")
 
 
 def problem_of(error: Exception) -> Problem:
@@ -111,44 +119,13 @@ def _allowed(request: Request, allow: str) -> str:
     return ", ".join(sorted(set().union(*here, filter(None, allow.split(", ")))))
 
 
-def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:
-    _count(kind.slug)
-    field = None if field is None else _shortened(field, MAX_FIELD)
-    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MAX_DETAIL), field)
-
-
-def _count(kind: str) -> None:
-    current = CURRENT.get()
-    if current is not None:
-        current.errors.labels(kind).inc()
-
-
-def _blank(status: int, detail: str) -> Problem:
-    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
-
-
-def _shortened(text: str, limit: int) -> str:
-    """Cut the middle out of a long text, so that an error is not longer than the request that caused it."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 5) // 2
-    return f"{text[:half]} ... {text[-half:]}"
-
-
-RETRY_AFTER_S = 1
-
-_TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
-"""Temporary errors: a retry after a second, or on another replica, may succeed."""
-
-_log = logging.getLogger("anytime_service")
-
-
 def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None = None) -> Reply:
     """Return the response to an error: its problem, after `convert`. Log an unexpected error."""
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
-    headers = ((b"retry-after", b"%d" % _retry_after_s(error)),) if isinstance(error, _TEMPORARY) else ()
+    after_s = getattr(error, "retry_after_s", 1)
+    headers = ((b"retry-after", b"%d" % after_s),) if isinstance(error, _TEMPORARY) else ()
     # Close the connection after a body that is too large or too slow: its rest would exceed the limit too.
     return Reply(
         problem.status,
@@ -157,6 +134,11 @@ def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None
         headers,
         isinstance(error, BodyTooLargeError | RequestTimeoutError),
     )
+
+
+def oip_problem_reply(error: Exception) -> Reply:
+    """Return the response to an error in the Open Inference Protocol: a problem with the field `error`."""
+    return problem_reply(error, infer_problem)
 
 
 async def refuse_handshake(send: Send, reply: Reply) -> None:
@@ -194,20 +176,32 @@ def answer_callbacks(
 
 def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a reply as the bytes of an HTTP/1.1 response."""
-    lines = [STATUS_LINE[reply.status]]
-    for name, value in (*default, *reply.headers):
+    lines = [b"HTTP/1.1 %d %b\r\n" % (reply.status, HTTPStatus(reply.status).phrase.encode())]
+    for name, value in (*default, *reply.all_headers()):
         lines += [name, b": ", value, b"\r\n"]
-    if reply.close:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (reply.media_type.encode(), len(reply.content)))
-    lines.append(reply.content)
+    lines += [b"\r\n", reply.content]
     return b"".join(lines)
 
 
-def _retry_after_s(error: Exception) -> int:
-    return error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
+def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:
+    _count(kind.slug)
+    field = None if field is None else _shortened(field, MAX_FIELD)
+    return Problem(f"urn:anytime:problem:{kind.slug}", kind.title, kind.status, _shortened(detail, MAX_DETAIL), field)
 
 
-def oip_problem_reply(error: Exception) -> Reply:
-    """Return the response to an error in the Open Inference Protocol: a problem with the field `error`."""
-    return problem_reply(error, infer_problem)
+def _count(kind: str) -> None:
+    current = CURRENT.get()
+    if current is not None:
+        current.errors.labels(kind).inc()
+
+
+def _blank(status: int, detail: str) -> Problem:
+    return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Cut the middle out of a long text, so that an error is not longer than the request that caused it."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

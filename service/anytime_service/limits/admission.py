@@ -119,7 +119,7 @@ class Admission:
         self._steady = 0.0
         self._tokens = 0.0
         self._filled_ms = 0.0
-        self._held_ms = -math.inf
+        self._overloaded_ms = -math.inf
 
     @property
     def busy(self) -> float:
@@ -132,7 +132,9 @@ class Admission:
 
     def predicted_ms(self, now_ms: float) -> float:
         """Return the predicted lateness of an answer whose prediction begins now."""
-        return self._cycle_at(now_ms) * self.busy + self.waiting * self._run_ms
+        # The duration of the last cycle, or of the current one if that is longer already.
+        cycle_ms = max(self._last_ms, now_ms - self._cycled_ms - PERIOD_MS) if self._awake else 0.0
+        return cycle_ms * self.busy + self.waiting * self._run_ms
 
     def admits(self, now_ms: float) -> bool:
         """Return whether a prediction requested now is admitted; call this once per prediction."""
@@ -181,8 +183,8 @@ class Admission:
         worked = min(worked_ms / gap_ms, 1.0)
         self._worked += weight * (worked - self._worked)
         if self._overloaded(gap_ms, took_ms, worked):
-            self._held_ms = now_ms
-        self._hold(now_ms, gap_ms)
+            self._overloaded_ms = now_ms
+        self._update_capacity(now_ms, gap_ms)
         self._awake = opened > 0 or now_ms - self._requested_ms < REST_MS
         return self._awake
 
@@ -197,10 +199,6 @@ class Admission:
         self.waiting -= 1
         self._turned_ms = now_ms if self.waiting else 0.0
 
-    def _cycle_at(self, now_ms: float) -> float:
-        """Return the duration of the last cycle, or of the current one if that is longer already."""
-        return max(self._last_ms, now_ms - self._cycled_ms - PERIOD_MS) if self._awake else 0.0
-
     def _overloaded(self, gap_ms: float, took_ms: float, worked: float) -> bool:
         """Return whether the load exceeds the capacity: by the cycle times, and once limited also by the requests."""
         decay = math.exp(-gap_ms / OVERLOADED_MS)
@@ -213,9 +211,9 @@ class Admission:
         some = self._capacity is not None or self._refusals > REFUSED * self._requests
         return self._long > LONG or (some and self._load > OVERLOADED * begun)
 
-    def _hold(self, now_ms: float, gap_ms: float) -> None:
+    def _update_capacity(self, now_ms: float, gap_ms: float) -> None:
         """Set capacity and rate from the load that the loop sustained; remove the limit `HOLD_MS` after an overload."""
-        if now_ms - self._held_ms > HOLD_MS:
+        if now_ms - self._overloaded_ms > HOLD_MS:
             self._capacity = None
             return
         aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)

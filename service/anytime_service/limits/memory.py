@@ -12,6 +12,7 @@ removed while it has open predictions or sessions therefore keeps its account un
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
@@ -32,13 +33,13 @@ class MemoryBudget:
 
     Parameters
     ----------
-    most : largest number of bytes that may be stored at once.
+    most : largest number of bytes that may be stored at once; without a limit by default.
     refused : called when a request would exceed the limit.
     """
 
     __slots__ = ("bytes", "most", "refused")
 
-    def __init__(self, most: int, refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, most: int = sys.maxsize, refused: Callable[[], None] = lambda: None) -> None:
         self.bytes = 0
         self.most = most
         self.refused = refused
@@ -48,14 +49,8 @@ class MemoryBudget:
         return self.bytes + more <= self.most
 
     def check(self, more: int, field: str | None = None) -> None:
-        """Check that `more` additional bytes fit into the budget.
-
-        Raises
-        ------
-        OverloadedError
-            They do not fit; `field` names the field that they belong to.
-        """
-        if self.bytes + more > self.most:
+        """Raise OverloadedError if `more` additional bytes do not fit into the budget; `field` names their field."""
+        if not self.fits(more):
             self.refused()
             raise OverloadedError(
                 f"the server stores {self.bytes} bytes, and {more} more would exceed its limit of {self.most};"
@@ -76,17 +71,18 @@ class Account(MemoryBudget):
     Attributes
     ----------
     live : open predictions.
+    share : returns how much of a limit the key may use.
     sessions : number of sessions in this process that the key has begun.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_key", "_share", "_total", "live", "sessions")
+    __slots__ = ("__weakref__", "_bytes", "_key", "_total", "live", "sessions", "share")
 
     def __init__(
         self, total: MemoryBudget, key: Key | None = None, share: Callable[[int], int] = lambda most: most
     ) -> None:
         self._total = total
         self._key = key
-        self._share = share
+        self.share = share
         self._bytes = 0
         self.most = total.most
         self.refused = total.refused
@@ -108,23 +104,13 @@ class Account(MemoryBudget):
         """Owner id, the same on every replica, which does not reveal the key; empty without a key."""
         return "" if self._key is None else sha256(b"anytime account " + self._key.digest).hexdigest()[:16]
 
-    def share(self, most: int) -> int:
-        """Return how much of a limit this key may use."""
-        return self._share(most)
-
     def fits(self, more: int) -> bool:
-        """Return whether `more` additional bytes fit into the budget."""
-        return self._bytes + more <= self._share(self.most) and self._total.fits(more)
+        """Return whether `more` additional bytes fit into the budget and into the share of this key."""
+        return self._bytes + more <= self.share(self.most) and self._total.fits(more)
 
     def check(self, more: int, field: str | None = None) -> None:
-        """Check that `more` additional bytes fit into the budget and into the share of this key.
-
-        Raises
-        ------
-        OverloadedError
-            They do not fit into the budget, see `MemoryBudget.check`, or this key would exceed its share.
-        """
-        share = self._share(self.most)
+        """Raise OverloadedError if `more` additional bytes do not fit into the budget or the share of this key."""
+        share = self.share(self.most)
         if self._bytes + more > share and share < self.most:
             self.refused()
             raise OverloadedError(
@@ -136,12 +122,12 @@ class Account(MemoryBudget):
 
     def share_exhausted(self, used: int, most: int) -> bool:
         """Return whether `used` exhausts this key's share of the limit `most`; False if its share is the full limit."""
-        return used >= self._share(most) < most
+        return used >= self.share(most) < most
 
     def share_error(self, used: int, most: int, what: str) -> OverloadedError:
         """Return the error for a key that has exhausted its share of the limit `most` and requests more."""
         return OverloadedError(
-            f"this API key has {used} {what}, and its share is {self._share(most)} of {most}; end some of them, retry"
+            f"this API key has {used} {what}, and its share is {self.share(most)} of {most}; end some of them, retry"
             " in a second, or use another replica"
         )
 

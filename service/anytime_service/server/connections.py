@@ -1,24 +1,39 @@
-"""Shared state of the connections of one server: limits of their number, timeouts, and stored bytes."""
+"""The connections of one server: their limits of number, time and stored bytes, and parsing in slices.
+
+`Connection` is the common part of the HTTP and the WebSocket protocol, `Connections` the state that all of them share.
+
+uvicorn reads up to 256,000 bytes at once and parses all frames in them before other tasks run: 36,000 frames of one
+byte occupy the event loop for 100 ms. Here a long read is parsed slice by slice. All such connections share a fair
+queue, and the next slice is parsed only when the application has consumed the messages of the last one. Slices grow
+while they are fast to parse, like those of large frames, and shrink otherwise. A connection with slow short reads uses
+the queue too. A connection that exceeds the message rate is not read until the token bucket permits it again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import resource
+from collections import deque
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import Any
 
+from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import LINGER_S
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.limits.queues import FairQueue, TimeoutQueue
+from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
 __all__ = [
+    "LARGEST_SLICE",
+    "MAX_CLOSING",
     "RESERVED",
     "RESERVED_DESCRIPTORS",
     "SIDE_CONNECTIONS",
+    "SMALLEST_SLICE",
     "Connection",
     "Connections",
     "raise_file_limit",
@@ -39,18 +54,184 @@ SIDE_CONNECTIONS = 64
 RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + OTHER_FILES
 """File descriptors in addition to those of the served connections."""
 
+SMALLEST_SLICE = 2048
+LARGEST_SLICE = 65_536
+QUICK_MS = 0.2
+"""Parsing time of a slice in ms up to which slices grow."""
 
-class Connection(Protocol):
-    """Interface of one connection."""
 
-    def timed_out(self) -> None:
-        """Stop reading: the awaited data did not arrive in time."""
+class _Backlog:
+    """Received bytes that are not parsed yet, and the size of the next slice."""
 
-    def refuse(self, error: Exception) -> None:
-        """Send the error as the last response, and close."""
+    __slots__ = ("_pieces", "bytes", "size")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.size = SMALLEST_SLICE
+        self._pieces: deque[memoryview] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, data: bytes) -> None:
+        """Append received bytes."""
+        self._pieces.append(memoryview(data))
+        self.bytes += len(data)
+
+    def next(self) -> memoryview:
+        """Remove and return the next slice."""
+        piece = self._pieces.popleft()
+        if len(piece) > self.size:
+            self._pieces.appendleft(piece[self.size :])
+            piece = piece[: self.size]
+        self.bytes -= len(piece)
+        return piece
+
+    def learn(self, *, quick: bool) -> None:
+        """Double the size of slices after a quick one, halve it after a slow one."""
+        self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
+
+    def clear(self) -> None:
+        """Remove all bytes."""
+        self._pieces.clear()
+        self.bytes = 0
+
+
+class Connection(asyncio.Protocol):
+    """Common part of the two protocols: a mixin in front of uvicorn's class.
+
+    Parameters
+    ----------
+    shared : the connections of the server.
+
+    Attributes
+    ----------
+    held : memory budget that counts the received bytes of this connection.
+    """
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.shared = shared
+        self.held = shared.held
+        self._unsent = shared.held, 0  # the budget that counts the unsent bytes of a client that does not read
+        self._backlog = _Backlog()
+        self._bucket = TokenBucket(shared.settings.max_message_rate)
+        self._slow = False
+        self._turn_queued = False
+        self._rate_limited = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes at once or in slices."""
+        if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
+            self._store(data)
+        else:
+            self._parse_slice(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._clear_backlog()
+        self.shared.closed(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read, and count the bytes that are unsent."""
+        budget, size = self.budget_of_unsent(), self.transport.get_write_buffer_size()
+        budget.bytes += size
+        self._unsent = budget, size
+        self.shared.writes.begin(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Resume sending."""
+        self.end_stall()
+        super().resume_writing()
+
+    def end_stall(self) -> None:
+        """Stop the timeout of a client that reads again or has disconnected. Idempotent."""
+        self.shared.writes.end(self)
+        budget, size = self._unsent
+        budget.bytes -= size
+        self._unsent = self.shared.held, 0
 
     def cut(self) -> None:
         """Close at once."""
+        self.transport.abort()
+
+    def parse(self, data: Any) -> None:
+        """Parse received bytes."""
+        raise NotImplementedError
+
+    def messages(self) -> int:
+        """Return the number of messages so far."""
+        raise NotImplementedError
+
+    def is_free(self) -> bool:
+        """Return whether all parsed messages have been consumed."""
+        raise NotImplementedError
+
+    def update_reading(self) -> None:
+        """Resume reading, queue for a turn, or wait."""
+        raise NotImplementedError
+
+    def budget_of_unsent(self) -> MemoryBudget:
+        """Return the memory budget that counts the bytes that the client does not read."""
+        return self.held
+
+    def timed_out(self) -> None:
+        """Close: the head of a request was not complete in time."""
+        self.cut()
+
+    def refuse(self, error: Exception) -> None:
+        """Send the error as the last response, and close."""
+        raise NotImplementedError
+
+    def _store(self, data: bytes) -> None:
+        # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
+        self.held.bytes += len(data)
+        self._backlog.add(data)
+        self.update_reading()
+
+    def _clear_backlog(self) -> None:
+        self.held.bytes -= self._backlog.bytes
+        self._backlog.clear()
+
+    def _queue_turn(self) -> None:
+        if not self._turn_queued:
+            self._turn_queued = True
+            self.shared.fair_queue.submit(self._turn)
+
+    def _turn(self) -> None:
+        """Parse a slice, if the messages of the last one have been consumed."""
+        self._turn_queued = False
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it may have become a WebSocket
+            self._clear_backlog()
+            return
+        if self._backlog and not self._rate_limited and self.is_free():
+            piece = self._backlog.next()
+            self.held.bytes -= len(piece)
+            self._parse_slice(piece)
+            self._backlog.learn(quick=not self._slow)
+        self.update_reading()
+
+    def _parse_slice(self, data: Any) -> None:
+        """Parse bytes, and pause reading if they contain more messages than the rate permits."""
+        begun, before = now_ms(), self.messages()
+        self.parse(data)
+        now = now_ms()
+        self._slow = now - begun > QUICK_MS
+        wait_ms = self._bucket.spend(self.messages() - before, now)
+        if wait_ms and not self._rate_limited:
+            self._rate_limited = True
+            self.loop.call_later(wait_ms / 1000.0, self._end_rate_limit)
+            self.update_reading()
+
+    def _end_rate_limit(self) -> None:
+        self._rate_limited = False
+        if not self.transport.is_closing():
+            self.update_reading()
 
 
 class Connections:
@@ -65,7 +246,6 @@ class Connections:
     Attributes
     ----------
     heads : connections that wait for a request's head.
-    looks : connections whose request body is scanned before it is refused.
     tails : connections whose request body continues after the response.
     closing : connections that received their last response.
     writes : connections whose clients do not read.
@@ -75,21 +255,18 @@ class Connections:
         self.settings = settings
         self.held = held
         self.shedding = shedding
-        self.max_connections = settings.max_connections
         self.fair_queue = FairQueue()
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
-        self.looks: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.timed_out())
         self.tails: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
         self.closing: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self._excess: dict[Connection, None] = {}
-        self._unsent: dict[Connection, tuple[MemoryBudget, int]] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.handler.signals.errors)
 
     def opened(self, connection: Connection, every: Collection[object]) -> bool:
         """Register a new connection, one of `every`, and return whether it may send any request."""
         self.heads.begin(connection)
-        if self._served(every) <= self.max_connections:
+        if self._served(every) <= self.settings.max_connections:
             return True
         self._excess[connection] = None
         if len(self._excess) > RESERVED:
@@ -100,7 +277,7 @@ class Connections:
 
     def accepts_now(self, connection: Connection, every: Collection[object]) -> bool:
         """Return whether a connection above the limit may now send any request."""
-        if self._served(every) >= self.max_connections:
+        if self._served(every) >= self.settings.max_connections:
             return False
         self._excess.pop(connection, None)
         return True
@@ -111,28 +288,12 @@ class Connections:
         if len(self.closing) > MAX_CLOSING:
             self.closing.first().cut()
 
-    def stalled(self, connection: Connection, unsent: int, held: MemoryBudget) -> None:
-        """Start the timeout of a client that does not read, and add the `unsent` bytes to `held`."""
-        self.writes.begin(connection)
-        self._unsent[connection] = held, unsent
-        held.bytes += unsent
-
-    def resumed(self, connection: Connection) -> None:
-        """Stop the timeout of a client that reads again or has disconnected."""
-        self.writes.end(connection)
-        held, unsent = self._unsent.pop(connection, (self.held, 0))
-        held.bytes -= unsent
-
     def closed(self, connection: Connection) -> None:
         """Remove a connection."""
         self._excess.pop(connection, None)
-        self.resumed(connection)
-        for waiting in (self.heads, self.looks, self.tails, self.closing):
+        connection.end_stall()
+        for waiting in (self.heads, self.tails, self.closing):
             waiting.end(connection)
-
-    def _served(self, every: Collection[object]) -> int:
-        """Return the number of connections that may send any request."""
-        return len(every) - len(self._excess) - len(self.closing)
 
     def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Return the last response of a connection, outside a request; its error is counted too."""
@@ -142,10 +303,13 @@ class Connections:
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""
         if self.shedding is not None:
-            self.shedding.count("connections")
-        return OverloadedError(
-            f"there are {self.max_connections} connections, the limit; retry in a second, or use another replica"
-        )
+            self.shedding.handler.signals.shed.labels("refused", "connections").inc()
+        limit = self.settings.max_connections
+        return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
+
+    def _served(self, every: Collection[object]) -> int:
+        """Return the number of connections that may send any request."""
+        return len(every) - len(self._excess) - len(self.closing)
 
 
 def raise_file_limit(connections: int) -> int:

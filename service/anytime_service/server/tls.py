@@ -99,21 +99,18 @@ def tls_context(settings: Settings) -> TLSContext | None:
 
 def reload_certificates(context: TLSContext, settings: Settings) -> None:
     """Reload the files for new connections; raises as `tls_context`, and an error changes nothing."""
-    if settings.ssl_certfile is not None:
-        current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load(current, settings.ssl_certfile, settings)
-        if settings.ssl_ca_certs is not None:
-            current.verify_mode = ssl.CERT_REQUIRED
-        context.current = current
-
-
-def _load(context: ssl.SSLContext, certificate: Path, settings: Settings) -> None:
-    key, authorities, password = settings.ssl_keyfile, settings.ssl_ca_certs, settings.ssl_keyfile_password
-    for name, path in (("ssl_certfile", certificate), ("ssl_keyfile", key), ("ssl_ca_certs", authorities)):
-        _check_file(name, path)
+    current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate, key, authorities = cast(Path, settings.ssl_certfile), settings.ssl_keyfile, settings.ssl_ca_certs
+    password = settings.ssl_keyfile_password
+    for name, path in (("SSL_CERTFILE", certificate), ("SSL_KEYFILE", key), ("SSL_CA_CERTS", authorities)):
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise CertificateError(f"ANYTIME_{name}: cannot read {str(path)!r}: {reason_of(error)}") from None
     try:
         # Without a password callback OpenSSL would prompt at the terminal.
-        context.load_cert_chain(certificate, key, lambda: password.get_secret_value() if password else "")
+        current.load_cert_chain(certificate, key, lambda: password.get_secret_value() if password else "")
     except (ssl.SSLError, ValueError) as error:
         pair = f"{str(certificate)!r} and {str(key)!r}" if key else f"{str(certificate)!r} alone"
         raise CertificateError(
@@ -123,21 +120,14 @@ def _load(context: ssl.SSLContext, certificate: Path, settings: Settings) -> Non
         ) from None
     if authorities is not None:
         try:
-            context.load_verify_locations(authorities)
+            current.load_verify_locations(authorities)
         except ssl.SSLError as error:
             raise CertificateError(
                 f"ANYTIME_SSL_CA_CERTS: cannot load certificates from {str(authorities)!r}: {_reason(error)}; "
                 "expected PEM"
             ) from None
-
-
-def _check_file(name: str, path: Path | None) -> None:
-    if path is not None:
-        try:
-            path.read_bytes()
-        except OSError as error:
-            problem = f"ANYTIME_{name.upper()}: cannot read {str(path)!r}: {reason_of(error)}"
-            raise CertificateError(problem) from None
+        current.verify_mode = ssl.CERT_REQUIRED
+    context.current = current
 
 
 def _reason(error: Exception) -> str:

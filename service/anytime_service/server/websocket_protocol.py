@@ -1,6 +1,15 @@
 """uvicorn's protocol for WebSockets with limits, and problem details for refused handshakes.
 
 The limits apply to the stored part of an incomplete message, and to data that a client does not read.
+
+uvicorn and websockets document none of these names. `pyproject.toml` caps their versions, and
+tests/service/test_private_names.py checks that the names exist.
+
+- `conn`, `conn.reader.buffer`, `frames`: to replace the handshakes, and to measure the incomplete message.
+- `handle_connect`, `handle_cont`, `handle_ping`, `handle_pong`, `send_receive_event_to_app`, `writable`: to count
+  frames, and to bound the memory that they use.
+- `queue`, `read_paused`: to know when the application has consumed all messages.
+- `close_sent`, `handshake_initiated`, `scope`, `config`: to close, and to pass extensions to the application.
 """
 
 from __future__ import annotations
@@ -11,17 +20,25 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
-from websockets.http11 import Response
+from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from anytime_service.errors import OverloadedError
+from anytime_service.http.exchange import ABORT, CHARGE
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.server.connections import Connections
+from anytime_service.server.connections import Connection, Connections
 
 __all__ = [
-    "GuardedWebSocketProtocol",
     "Handshakes",
+    "WebSocketProtocol",
 ]
+
+TRY_AGAIN_LATER = 1013
+"""Close code for a connection that exceeds the memory budget."""
+
+MAX_REASON = 120
+"""Largest size in bytes of a reason in a close frame."""
 
 _PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
@@ -45,63 +62,65 @@ class Handshakes(ServerProtocol):
         return Response(response.status_code, response.reason_phrase, response.headers, body)
 
 
-TRY_AGAIN_LATER = 1013
-"""Close code for a connection that exceeds the memory budget."""
-
-MAX_REASON = 120
-"""Largest size in bytes of a reason in a close frame."""
-
-
-class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, with incomplete messages counted in the memory budget.
-
-    Parameters
-    ----------
-    shared : shared state of the server's connections.
-
-    Attributes
-    ----------
-    held : memory budget that counts the bytes of an incomplete message.
-    partial : number of these bytes.
-    extra_frames : number of received frames that are not complete messages: fragments, pings and pongs.
-    """
+class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, with parsing in slices; incomplete messages count in the memory budget."""
 
     def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.shared = shared
-        self.held = shared.held
-        self.extra_frames = 0
-        self.partial = 0
+        super().__init__(shared, *args, **options)
+        self._extra_frames = 0  # received frames that are not complete messages: fragments, pings and pongs
+        self._partial = 0  # bytes of an incomplete message
         self._assembled = bytearray()
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection."""
+        super().connection_made(transport)
+        self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
-        self.shared.closed(self)
         self._count_partial(0)
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes."""
-        super().data_received(data)
+    def parse(self, data: Any) -> None:
+        """Parse received bytes, and count those of an incomplete message."""
+        WebSocketsSansIOProtocol.data_received(self, data)
         partial = len(self.conn.reader.buffer)
         if self.frames:  # the first fragment of a message, until the second arrives
             partial += max(len(self.frames[0]), len(self._assembled))
-        if partial != self.partial:
+        if partial != self._partial:
             self._count_partial(partial)
 
-    def pause_writing(self) -> None:
-        """Wait for the client to read what was sent."""
-        self.shared.stalled(self, self.transport.get_write_buffer_size(), self.held)
-        super().pause_writing()
+    def messages(self) -> int:
+        """Return the number of messages so far, without those that the application has consumed."""
+        return self._extra_frames + self.queue.qsize()
 
-    def resume_writing(self) -> None:
-        """Resume sending."""
-        self.shared.resumed(self)
-        super().resume_writing()
+    def is_free(self) -> bool:
+        """Return whether the application has consumed all messages."""
+        return self.queue.empty()
+
+    def update_reading(self) -> None:
+        """Resume reading, queue for a turn, or wait."""
+        if self._backlog or self._rate_limited:
+            # Consuming the messages would resume reading, but the backlog must be parsed first.
+            self.read_paused = False
+            self.transport.pause_reading()
+            if not self._rate_limited:
+                self._queue_turn()
+        elif self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
+        else:
+            self.read_paused = True
+
+    def handle_connect(self, event: Request) -> None:
+        """Begin, and let the application abort the connection: closing would wait for a client that does not read."""
+        super().handle_connect(event)
+        if self.handshake_initiated and not self.close_sent:
+            self.scope["extensions"] |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
 
     def handle_cont(self, event: Frame) -> None:
         """Assemble the fragments in one buffer; in a list, fragments of one byte would use fifty times their size."""
-        self.extra_frames += 1
+        self._extra_frames += 1
         self._assembled = self._assembled or bytearray(self.frames[0])
         self._assembled += event.data
         if event.fin:
@@ -111,7 +130,7 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         """Answer a ping, unless the client does not read the previous pongs."""
-        self.extra_frames += 1
+        self._extra_frames += 1
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -119,12 +138,8 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_pong(self, event: Frame) -> None:
         """Receive the answer to a ping."""
-        self.extra_frames += 1
+        self._extra_frames += 1
         super().handle_pong(event)
-
-    def timed_out(self) -> None:
-        """Close; a WebSocket has no timeout of its own here."""
-        self.cut()
 
     def refuse(self, error: Exception) -> None:
         """Send the error as the reason of the close frame, and close."""
@@ -134,12 +149,15 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.close_sent = True
         self.transport.close()
 
-    def cut(self) -> None:
-        """Close at once."""
-        self.transport.abort()
+    def _charge(self, held: MemoryBudget) -> None:
+        """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""
+        counted = self._partial + self._backlog.bytes
+        self.held.bytes -= counted
+        held.bytes += counted
+        self.held = held
 
     def _count_partial(self, partial: int) -> None:
-        more = partial - self.partial
+        more = partial - self._partial
         try:
             if more > 0:
                 self.held.check(more)
@@ -147,4 +165,4 @@ class GuardedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.refuse(error)
             return
         self.held.bytes += more
-        self.partial = partial
+        self._partial = partial

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -62,7 +61,7 @@ class MemorySessions:
 
     def __init__(self, limit: int, ttl_s: float, held: MemoryBudget | None = None) -> None:
         self.limit = limit
-        self._no_account = Account(MemoryBudget(sys.maxsize) if held is None else held)
+        self._no_account = Account(held or MemoryBudget())
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()

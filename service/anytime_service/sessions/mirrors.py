@@ -10,7 +10,6 @@ revision is false and is dropped.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -235,7 +234,7 @@ class Mirrors:
         self._reread = reread
         self._bounds = bounds
         self._report = report
-        self._account = MemoryBudget(sys.maxsize) if account is None else account
+        self._account = account or MemoryBudget()
         self._all: dict[str, Mirror] = {}
         self._subscribed = False
 

@@ -1,4 +1,4 @@
-"""Nobody gets through any door without a key, nor further than the key allows."""
+"""Authentication: no route is served without a valid key, nor beyond the scope of the key."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def status(client: httpx.Client, method: str, path: str, key: str | None = None)
     return response.status_code
 
 
-def test_every_route_is_written_down_with_what_it_needs_and_nothing_else_is() -> None:
+def test_every_route_is_listed_once_with_its_scope() -> None:
     written = {route for routes in ROUTE_SCOPES.values() for route in routes}
-    assert written == {str(door) for door in DOORS if door.method != "HEAD"}, "see rights.py"
+    assert written == {str(door) for door in DOORS if door.method != "HEAD"}, "see ROUTE_SCOPES"
     assert len(written) == sum(map(len, ROUTE_SCOPES.values())), "each once"
     assert all(required_scope(*route.split(" ")) == need for need, routes in ROUTE_SCOPES.items() for route in routes)
     assert set(ROUTE_SCOPES["open"]) == {
@@ -97,7 +97,7 @@ def test_every_route_by_every_method_without_a_key_with_a_wrong_one_and_with_eac
             assert (told[2] == 403) == (told[3] == 403) == (need == "admin"), method
 
 
-def test_what_there_is_not_cannot_be_told_from_what_there_is(client: httpx.Client) -> None:
+def test_unknown_routes_are_refused_like_known_ones(client: httpx.Client) -> None:
     for path in (
         "/modelz",
         "/models/brake/secret",
@@ -114,7 +114,7 @@ def test_what_there_is_not_cannot_be_told_from_what_there_is(client: httpx.Clien
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-def test_a_route_that_nobody_wrote_down_is_for_admins_alone(mounted: bool) -> None:
+def test_an_unlisted_route_requires_the_scope_admin(mounted: bool) -> None:
     app, settings = keyed_app()
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,7 +160,7 @@ def of_socket(service: Running, path: str, key: str | None) -> int:
 
 
 @pytest.mark.parametrize("path", sorted({door.filled for door in DOORS} - {"/stream"}))
-def test_no_route_is_reached_by_asking_for_a_websocket(guarded: Running, path: str) -> None:
+def test_no_route_is_reached_through_a_websocket_handshake(guarded: Running, path: str) -> None:
     assert [of_socket(guarded, path, key) for key in (None, WRONG)] == [401, 401]
     assert of_socket(guarded, path, MANAGING) == 404, "no route is a WebSocket but one"
 
@@ -205,7 +205,7 @@ def test_no_route_is_reached_by_asking_for_a_websocket(guarded: Running, path: s
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_no_way_of_writing_a_path_leads_past_the_guard(guarded: Running, method: str, target: str) -> None:
+def test_no_spelling_of_a_path_bypasses_authentication(guarded: Running, method: str, target: str) -> None:
     code, headers, problem = sent(guarded, f"{method} {target}", "Content-Length: 0")
     assert (code, headers["www-authenticate"]) == (401, "Bearer")
     assert problem["status"] == 401
@@ -216,7 +216,7 @@ def test_no_way_of_writing_a_path_leads_past_the_guard(guarded: Running, method:
 @pytest.mark.parametrize(
     "target", ["//metrics", "/metrics%0a", "/%6detrics", "/metrics?x", "http://test/metrics", "/metrics/"]
 )
-def test_nor_past_the_scope_of_a_key(guarded: Running, target: str) -> None:
+def test_no_spelling_of_a_path_bypasses_the_scope_of_a_key(guarded: Running, target: str) -> None:
     assert sent(guarded, f"GET {target}", f"Authorization: Bearer {PREDICTING}")[0] == 403
 
 
@@ -251,7 +251,7 @@ def test_nor_past_the_scope_of_a_key(guarded: Running, target: str) -> None:
         ["Authorization: Bearer sha256:" + "0" * 64],
     ],
 )
-def test_what_is_not_exactly_one_bearer_key_that_holds_is_none(guarded: Running, headers: list[str]) -> None:
+def test_only_exactly_one_valid_bearer_key_is_accepted(guarded: Running, headers: list[str]) -> None:
     code, answered, problem = sent(guarded, "GET /models", *headers)
     assert (code, problem["status"]) == (401, 401)
     assert answered["www-authenticate"].startswith("Bearer")
@@ -262,17 +262,17 @@ def test_what_is_not_exactly_one_bearer_key_that_holds_is_none(guarded: Running,
 @pytest.mark.parametrize(
     "written", ["Bearer {}", "bearer {}", "BEARER {}", "Bearer   {}", "Bearer {}   ", "Bearer {}\t"]
 )
-def test_a_key_holds_however_its_scheme_and_spaces_are_written(guarded: Running, written: str) -> None:
+def test_a_key_is_valid_whatever_the_case_of_its_scheme_and_the_spaces(guarded: Running, written: str) -> None:
     for key in (PREDICTING, HASHED):
         assert sent(guarded, "GET /models", "AUTHORIZATION: " + written.format(key))[0] == 200
 
 
-def test_a_key_is_never_taken_from_the_query(guarded: Running) -> None:
+def test_a_key_in_the_query_is_ignored(guarded: Running) -> None:
     for name in ("key", "api_key", "access_token", "token"):
         assert sent(guarded, f"GET /models?{name}={PREDICTING}")[0] == 401
 
 
-def test_a_refusal_leaves_before_the_body_and_the_connection_lives_on(guarded: Running) -> None:
+def test_a_refusal_is_sent_before_the_body_and_the_connection_stays_open(guarded: Running) -> None:
     with guarded.connect() as connection:
         connection.head(length=1000)
         code, headers, _ = connection.response()
@@ -291,7 +291,7 @@ def test_a_flood_after_a_refusal_is_cut(guarded: Running) -> None:
         assert monotonic() - begun < 15
 
 
-def test_every_binding_answers_who_may_predict_and_nobody_else(guarded: Running, client: httpx.Client) -> None:
+def test_every_binding_answers_only_clients_with_a_key(guarded: Running, client: httpx.Client) -> None:
     inputs = [{"name": "speed", "shape": [1, 1], "datatype": "FP64", "data": [2.0]}]
     asked: list[tuple[str, Any]] = [("/predict", {"groups": VALUES}), ("/v2/models/brake/infer", {"inputs": inputs})]
     for path, body in asked:
@@ -355,7 +355,7 @@ def test_a_websocket_is_refused_by_a_problem_that_has_no_key(
     assert not any(key in response.text for key in (PREDICTING, WRONG))
 
 
-def test_a_key_that_is_no_token_as_it_stands_opens_no_websocket(guarded: Running) -> None:
+def test_a_key_that_is_not_percent_encoded_opens_no_websocket(guarded: Running) -> None:
     protocols = f"Sec-WebSocket-Protocol: anytime.v1, anytime.key.{HASHED}"
     upgrade = (
         "Upgrade: websocket",
@@ -369,14 +369,14 @@ def test_a_key_that_is_no_token_as_it_stands_opens_no_websocket(guarded: Running
         assert b"invalid Sec-WebSocket-Protocol header" in connection.file.read()
 
 
-def test_without_keys_a_key_is_no_hindrance_and_not_told_again(service: Running) -> None:
+def test_without_keys_a_key_is_ignored_and_not_echoed(service: Running) -> None:
     assert httpx.get(f"{service.url}/models", headers=bearer(WRONG)).status_code == 200
     with service.stream(subprotocols=["anytime.v1", f"anytime.key.{WRONG}"]) as stream:
         assert stream.wire.subprotocol == "anytime.v1"
     assert WRONG not in refused(service, subprotocols=[f"anytime.key.{WRONG}"]).text
 
 
-def test_the_page_and_its_files_are_open_and_say_nothing_of_models(client: httpx.Client) -> None:
+def test_the_page_and_its_files_are_open_and_contain_no_model_data(client: httpx.Client) -> None:
     page = client.get("/")
     assert page.status_code == 200
     files = [client.get(f"/console/{name}") for name in ("console.js", "service.js", "console.css", "icon.svg")]
@@ -384,7 +384,7 @@ def test_the_page_and_its_files_are_open_and_say_nothing_of_models(client: httpx
     assert not any("brake" in each.text or "hog" in each.text for each in (page, *files))
 
 
-def test_the_document_tells_where_a_key_is_needed(app: AnytimeAPI) -> None:
+def test_the_document_states_which_routes_require_a_key(app: AnytimeAPI) -> None:
     needed: list[dict[str, list[str]]] = [{"key": []}]
     for document, security in ((APP.openapi(), needed), (app.openapi(), [*needed, {}])):
         assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
@@ -396,14 +396,14 @@ def test_the_document_tells_where_a_key_is_needed(app: AnytimeAPI) -> None:
                 assert "403" in operation["responses"]
 
 
-def test_a_service_with_a_file_of_keys_alone_asks_for_one(tmp_path: Any) -> None:
+def test_a_service_with_only_a_key_file_requires_a_key(tmp_path: Any) -> None:
     (tmp_path / "keys").write_text(f"admin:{MANAGING}\n")
     with keyed("", api_keys=(), api_keys_file=tmp_path / "keys") as service:
         assert service.get("/models").status_code == 401
         assert httpx.get(f"{service.url}/metrics", headers=bearer(MANAGING)).status_code == 200
 
 
-def test_doors_are_found_wherever_they_are() -> None:
+def test_all_routes_are_found() -> None:
     app, _ = keyed_app()
     other, _ = keyed_app()
     app.mount("/under", other)

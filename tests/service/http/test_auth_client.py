@@ -56,7 +56,7 @@ def test_a_refused_key_is_a_problem_of_every_call_at_once(
             assert WRONG not in str(refused.value)
 
 
-def test_who_has_a_key_is_answered_on_both_ways(guarded: Running) -> None:
+def test_a_client_with_a_key_is_answered_over_http_and_websocket(guarded: Running) -> None:
     for key in (PREDICTING, HASHED, MANAGING):
         with Client(guarded.url, api_key=key) as client:
             assert client.predict(VALUES).complete
@@ -67,7 +67,7 @@ def test_who_has_a_key_is_answered_on_both_ways(guarded: Running) -> None:
                 assert session.predict().prefix == 1
 
 
-def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) -> None:
+def test_a_key_of_insufficient_scope_raises_a_problem(guarded: Running) -> None:
     async def reload(key: str) -> None:
         control = Control(Address.of(guarded.url), authorization(key), timeout_s=10)
         try:
@@ -83,7 +83,7 @@ def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) 
     assert loaded.value.status == 409, "the model has no file"
 
 
-def test_a_key_that_goes_while_a_run_is_under_way_is_not_hidden_by_its_last_update(
+def test_a_key_removed_during_a_run_is_reported_despite_its_last_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)

@@ -61,7 +61,7 @@ def begun(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("key", [PREDICTING, HASHED])
-def test_the_page_asks_for_a_key_and_works_with_it(visit: Visit, key: str) -> None:
+def test_the_page_requests_a_key_and_works_with_it(visit: Visit, key: str) -> None:
     asked = visit.page.get_by_role("heading", name="This service requires an API key")
     expect(asked).to_be_visible()
     expect(visit.play).to_be_hidden()
@@ -78,7 +78,7 @@ def test_the_page_asks_for_a_key_and_works_with_it(visit: Visit, key: str) -> No
     begun(visit)
 
 
-def test_the_key_is_of_its_tab_alone(visit: Visit, browser: BrowserContext) -> None:
+def test_the_key_is_stored_for_its_tab_only(visit: Visit, browser: BrowserContext) -> None:
     tell(visit, PREDICTING)
     begun(visit)
     assert browser.cookies() == []
@@ -91,7 +91,7 @@ def test_the_key_is_of_its_tab_alone(visit: Visit, browser: BrowserContext) -> N
 
 
 @pytest.mark.parametrize("wrong", [WRONG, "ключ", "two words"])
-def test_a_wrong_key_is_said_to_be_wrong_and_another_can_be_told(visit: Visit, wrong: str) -> None:
+def test_a_wrong_key_is_reported_and_can_be_replaced(visit: Visit, wrong: str) -> None:
     tell(visit, wrong)
     expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
     field = visit.page.get_by_label("Key", exact=True)
@@ -101,7 +101,9 @@ def test_a_wrong_key_is_said_to_be_wrong_and_another_can_be_told(visit: Visit, w
     begun(visit)
 
 
-def test_a_key_that_is_replaced_is_asked_for_again(visit: Visit, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_requests_a_new_key_after_the_key_is_replaced(
+    visit: Visit, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     tell(visit, HASHED)
     begun(visit)

@@ -1,4 +1,4 @@
-"""A request and its response, in any order, without sockets."""
+"""An exchange of a request and its response, in any order, without sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = {
 
 
 class Client:
-    """What a client sends and gets; it stalls where nothing is left, and reads when it is let."""
+    """A client: it stalls at the end of `messages`, and reads while `reads` is set."""
 
     def __init__(self, *chunks: bytes | None, ended: bool = True) -> None:
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -72,7 +72,7 @@ def test_the_whole_body_is_its_chunks_together() -> None:
     run(main())
 
 
-def test_an_early_answer_leaves_on_the_spot_and_is_completed_when_the_body_ends() -> None:
+def test_an_early_answer_is_sent_at_once_and_completed_when_the_body_ends() -> None:
     async def main() -> None:
         client = Client(b"ab", ended=False)
         here = client.exchange()
@@ -89,7 +89,9 @@ def test_an_early_answer_leaves_on_the_spot_and_is_completed_when_the_body_ends(
     run(main())
 
 
-def test_a_body_that_never_ends_is_left_open_so_that_the_server_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_to_an_endless_body_stays_incomplete_so_that_the_server_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
 
     async def main() -> None:
@@ -106,7 +108,7 @@ def test_a_body_that_never_ends_is_left_open_so_that_the_server_closes(monkeypat
     run(main())
 
 
-def test_what_runs_on_after_the_answer_is_cut_at_the_limit() -> None:
+def test_a_body_that_continues_after_the_answer_is_cut_at_the_limit() -> None:
     async def main() -> None:
         client = Client(*[b"x" * 60] * 4, ended=False)
         here = client.exchange(limit=100)
@@ -128,7 +130,7 @@ def test_a_body_above_the_limit_is_an_error(read: str) -> None:
     run(main())
 
 
-def test_a_client_that_is_gone_is_sent_nothing() -> None:
+def test_nothing_is_sent_to_a_disconnected_client() -> None:
     async def main() -> None:
         client = Client(b"ab", None)
         here = client.exchange()
@@ -141,7 +143,7 @@ def test_a_client_that_is_gone_is_sent_nothing() -> None:
     run(main())
 
 
-def test_finish_waits_for_an_answer_that_a_timer_brings() -> None:
+def test_finish_waits_for_an_answer_from_a_timer() -> None:
     async def main() -> None:
         client = Client(b"ab")
         here = client.exchange()
@@ -159,7 +161,7 @@ def test_finish_waits_for_an_answer_that_a_timer_brings() -> None:
     run(main())
 
 
-def test_a_client_that_reads_slowly_gets_its_answer_whole_and_in_order() -> None:
+def test_a_client_that_reads_slowly_receives_the_complete_answer_in_order() -> None:
     async def main() -> None:
         client = Client(ended=False)
         client.reads.clear()
@@ -188,7 +190,7 @@ def test_an_answer_without_content_has_no_content_type() -> None:
     run(main())
 
 
-def test_a_request_that_is_cancelled_by_others_is_cancelled() -> None:
+def test_a_cancellation_from_outside_is_not_suppressed() -> None:
     async def main() -> None:
         client = Client()
 

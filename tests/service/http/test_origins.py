@@ -1,4 +1,4 @@
-"""Pages of other sites get nothing, by whatever a browser lets them send."""
+"""Requests from pages of other sites are refused."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_page_of_another_site_opens_no_websocket(open_one: Running, origin: st
     assert "ANYTIME_ALLOWED_ORIGINS" in response.json()["detail"]
 
 
-def test_pages_of_the_service_itself_and_of_sites_that_are_listed_may_ask(open_one: Running) -> None:
+def test_pages_of_the_service_and_of_listed_sites_are_accepted(open_one: Running) -> None:
     for origin in (open_one.url, OTHER, OTHER.upper(), f"{OTHER}:443"):
         assert httpx.get(f"{open_one.url}/models", headers={"Origin": origin}).status_code == 200
         with open_one.stream(additional_headers={"Origin": origin}) as stream:
@@ -90,7 +90,7 @@ def test_pages_of_the_service_itself_and_of_sites_that_are_listed_may_ask(open_o
             assert stream.answer(1)["reason"] == "deadline"
 
 
-def test_a_key_does_not_make_up_for_a_foreign_page() -> None:
+def test_a_page_of_another_site_is_refused_even_with_a_key() -> None:
     with keyed() as service:
         origin = {"Origin": "https://evil.example"}
         assert httpx.get(f"{service.url}/models", headers=bearer(PREDICTING) | origin).status_code == 403
@@ -102,7 +102,7 @@ def test_a_key_does_not_make_up_for_a_foreign_page() -> None:
 
 @pytest.mark.parametrize("origin", [None, "https://evil.example", OTHER, "own"])
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
-def test_no_response_tells_a_browser_that_other_sites_may_read_it(
+def test_no_response_allows_other_sites_to_read_it(
     open_one: Running, client: httpx.Client, method: str, origin: str | None
 ) -> None:
     told = {} if origin is None else {"Origin": open_one.url if origin == "own" else origin}
@@ -116,7 +116,7 @@ def test_no_response_tells_a_browser_that_other_sites_may_read_it(
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "a."]
 )
-def test_a_name_that_may_be_another_s_does_not_lead_here_without_keys(open_one: Running, host: str) -> None:
+def test_without_keys_a_name_that_others_may_own_is_refused(open_one: Running, host: str) -> None:
     for method, path in (("GET", "/models"), ("POST", "/models/brake/reload"), ("GET", "/")):
         with open_one.connect() as connection:
             origin = f"Origin: http://{host}"
@@ -125,7 +125,7 @@ def test_a_name_that_may_be_another_s_does_not_lead_here_without_keys(open_one: 
             assert (code, "ANYTIME_ALLOWED_ORIGINS" in problem["detail"]) == (403, True)
 
 
-def test_names_of_this_machine_lead_here() -> None:
+def test_names_of_this_machine_are_accepted() -> None:
     origins = Origins([OTHER], local=True)
     own = [
         "localhost",
@@ -144,14 +144,14 @@ def test_names_of_this_machine_lead_here() -> None:
     Origins([], local=False).check({b"host": b"anytime.example.com"}, "http")
 
 
-def test_with_keys_any_name_leads_here() -> None:
+def test_with_keys_any_name_is_accepted() -> None:
     with keyed() as service:
         told = bearer(PREDICTING) | {"Host": "anytime.example.com"}
         assert httpx.get(f"{service.url}/models", headers=told).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["Host", "Origin"])
-def test_what_is_told_twice_counts_for_nothing(open_one: Running, name: str) -> None:
+def test_a_repeated_header_is_refused(open_one: Running, name: str) -> None:
     twice = [f"{name}: http://test"] if name == "Host" else ["Origin: http://test", "Origin: http://evil.example"]
     code, _, problem = sent(open_one, "GET /models", *twice)
     assert (code, name in problem["detail"]) == (403, True)
@@ -182,7 +182,7 @@ def test_what_is_told_twice_counts_for_nothing(open_one: Running, name: str) -> 
         ("http", "a.example@evil", "http://a.example@evil", False),
     ],
 )
-def test_a_page_is_of_this_service_if_scheme_host_and_port_are(
+def test_a_page_belongs_to_this_service_if_scheme_host_and_port_match(
     scheme: str, host: str, origin: str, passes: bool
 ) -> None:
     def check() -> None:
@@ -195,7 +195,7 @@ def test_a_page_is_of_this_service_if_scheme_host_and_port_are(
             check()
 
 
-def test_origins_are_listed_as_browsers_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_origins_are_normalised_as_browsers_send_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", "https://A.example:443, http://b.example:8080")
     assert load_settings().allowed_origins == ("https://a.example", "http://b.example:8080")
     for wrong in (
@@ -212,7 +212,7 @@ def test_origins_are_listed_as_browsers_tell_them(monkeypatch: pytest.MonkeyPatc
             load_settings()
 
 
-def test_over_a_unix_socket_and_where_whoever_asks_is_served_any_name_leads_here(tmp_path: Path) -> None:
+def test_over_a_unix_socket_and_if_insecure_any_name_is_accepted(tmp_path: Path) -> None:
     async def status(**told: Any) -> int:
         app = create_app(ModelRegistry.of([small_model()]), Settings(**told))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:

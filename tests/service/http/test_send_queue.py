@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from anytime_service.http import send_queue as outbox
-from anytime_service.http.send_queue import SendQueue
+from anytime_service.http import exchange
+from anytime_service.http.exchange import SendQueue
+from anytime_service.limits.memory import MemoryBudget
 from service.loops import run
 
 
 class Reader:
-    """A client that reads when it is let, and what has reached it."""
+    """A client that reads while `reads` is set, and the messages that it received."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
@@ -35,10 +36,10 @@ def put(box: SendQueue, text: str) -> None:
     box.put({"type": "websocket.send", "text": text}, len(text))
 
 
-def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
+def test_messages_to_a_client_that_reads_are_sent_at_once() -> None:
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for text in "abc":
             put(box, text)
             assert reader.got[-1] == text
@@ -48,10 +49,10 @@ def test_messages_to_a_client_that_reads_leave_on_the_spot() -> None:
     run(main())
 
 
-def test_messages_keep_their_order_however_the_client_reads() -> None:
+def test_messages_arrive_in_order_however_the_client_reads() -> None:
     async def main(seed: int) -> None:
         rng, reader = random.Random(seed), Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         said = []
         for i in range(200):
             said.append(str(i))
@@ -70,13 +71,13 @@ def test_messages_keep_their_order_however_the_client_reads() -> None:
         run(main(seed))
 
 
-def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
+def test_the_queue_gives_up_once_on_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for i in range(50):
             put(box, "x" * 100)
             assert reader.given_up == (i > 10)
@@ -89,12 +90,12 @@ def test_a_client_that_does_not_read_is_given_up_once_and_costs_no_more(monkeypa
     run(main())
 
 
-def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MAX_BYTES", 1_000)
+def test_a_slow_client_that_catches_up_has_its_full_limit_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
 
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(5):
             reader.reads.clear()
             for _ in range(10):
@@ -107,13 +108,13 @@ def test_a_slow_client_that_catches_up_has_all_its_room_again(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
+def test_the_queue_gives_up_once_on_an_unreachable_client(slow: bool) -> None:
     async def main() -> None:
         reader = Reader()
         reader.error = OSError("gone")
         if slow:
             reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(3):
             put(box, "x")
         reader.reads.set()
@@ -125,11 +126,11 @@ def test_a_client_that_cannot_be_reached_is_given_up_once(slow: bool) -> None:
     run(main())
 
 
-def test_a_closed_outbox_sends_nothing_and_gives_nobody_up() -> None:
+def test_a_closed_queue_sends_nothing_and_does_not_give_up() -> None:
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up)
+        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         put(box, "a")
         put(box, "b")
         waiting = asyncio.ensure_future(box.flushed())

@@ -1,4 +1,4 @@
-"""What is begun, and what is not: the decision by itself, in a model of an event loop without a clock."""
+"""Admission control, in a model of an event loop without a clock."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_beyond_capacity_nearly_as_many_are_answered_in_time_as_the_cost_of_refu
 
 
 @pytest.mark.parametrize("load", [1.2, 1.5, 2.0])
-def test_a_loop_that_is_given_half_a_core_is_not_swamped_though_it_works_half_the_time(load: float) -> None:
+def test_a_loop_with_half_a_core_is_not_overloaded_although_it_works_half_the_time(load: float) -> None:
     told = LoopModel(STREAM, lambda _: load, core=0.5).run(1_000)
     assert told.good(300, 1_000) * STREAM.whole > 0.7
     assert told.good(300, 1_000, late_ms=10.0) * STREAM.whole > 0.8
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
-def test_bursts_are_not_taken_for_more_than_they_are(kind: str) -> None:
+def test_bursts_below_capacity_are_admitted(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda _: 0.7, deadline_ms, burst_ms=1.0, pauses=(50.0, 3.0)).run(2_000)
     assert len(told.refused) < 0.06 * len(told.answered)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_begun_does_not_swing(kind: str) -> None:
+def test_the_admission_rate_does_not_oscillate(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda _: 2.0, deadline_ms, seed=1).run(500 + 6 * deadline_ms)
     width = 25.0
@@ -58,14 +58,14 @@ def test_what_is_begun_does_not_swing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_fits_is_let_in(kind: str) -> None:
+def test_load_below_capacity_is_admitted(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda _: 0.7, deadline_ms).run(500 + 2 * deadline_ms)
     assert len(told.refused) < 0.02 * len(told.answered)
     assert all(late <= 2.0 for _, late in told.answered)
 
 
-def test_predictions_that_are_few_and_heavy_are_let_in_though_they_come_by_chance() -> None:
+def test_few_expensive_predictions_are_admitted_although_they_arrive_at_random() -> None:
     told = LoopModel(HEAVY, lambda _: 0.7, 18.0).run(10_000)
     assert len(told.refused) < 0.02 * len(told.answered)
     told = LoopModel(HEAVY, lambda _: 0.6, 18.0, pauses=(200.0, 2.0)).run(10_000)
@@ -73,7 +73,7 @@ def test_predictions_that_are_few_and_heavy_are_let_in_though_they_come_by_chanc
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
-def test_a_surge_is_met_within_50_ms_and_forgotten_within_50(kind: str) -> None:
+def test_a_surge_is_limited_within_50_ms_and_the_limit_ends_within_50_ms(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda at: 3.0 if 200 <= at < 400 else 0.4, deadline_ms).run(700)
     assert told.shed(100, 200) == 0
@@ -84,13 +84,13 @@ def test_a_surge_is_met_within_50_ms_and_forgotten_within_50(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
-def test_pauses_of_the_machine_are_not_taken_for_load(kind: str) -> None:
+def test_pauses_of_the_machine_do_not_count_as_load(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
     told = LoopModel(work, lambda _: 0.4, deadline_ms, pauses=(100.0, 10.0)).run(1_000)
     assert len(told.refused) < 0.1 * len(told.answered)
 
 
-def test_predictions_that_become_heavier_are_begun_less_often_and_none_is_late_for_long() -> None:
+def test_predictions_that_become_more_expensive_are_admitted_less_often() -> None:
     model = LoopModel(POST, lambda _: 1.5)
     model.run(200)
     model.work = Work(begin=0.013, group=0.0, groups=0, answer=1.2, refuse=0.013)
@@ -100,7 +100,7 @@ def test_predictions_that_become_heavier_are_begun_less_often_and_none_is_late_f
     assert max(lateness) < 15.0
 
 
-def test_what_waits_for_its_turn_counts_by_how_long_its_like_took() -> None:
+def test_waiting_requests_count_by_the_mean_duration_of_a_turn() -> None:
     admission = Admission(5.0, lambda: 0)
     assert admission.admits(0.0)
     now = 0.0
@@ -122,7 +122,7 @@ def test_what_waits_for_its_turn_counts_by_how_long_its_like_took() -> None:
     assert admission.retry_after_s(now) == 1
 
 
-def test_laps_are_measured_only_while_something_is_asked_for() -> None:
+def test_cycles_are_measured_only_while_there_are_requests() -> None:
     woken: list[None] = []
     opened = 0
     admission = Admission(5.0, lambda: opened, lambda: woken.append(None))
@@ -141,7 +141,7 @@ def test_laps_are_measured_only_while_something_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
+def test_a_cycle_lasts_as_long_as_the_work_in_it(loop: str) -> None:
     laps: list[float] = []
     worked: list[float] = []
     most = 30
@@ -176,7 +176,7 @@ def test_a_lap_takes_as_long_as_what_is_done_in_it(loop: str) -> None:
     assert sorted(worked[before + 1 :])[-1] > 10.0
 
 
-def test_who_asks_alone_is_let_in_however_long_the_machine_has_paused() -> None:
+def test_a_single_request_is_admitted_however_long_the_machine_has_paused() -> None:
     opened = 0
     admission = Admission(5.0, lambda: opened)
     assert admission.admits(0.0)

@@ -1,4 +1,4 @@
-"""Floods: a connection is read no faster than it may send, and however many flood, the others have their turn."""
+"""Floods: a connection is read at most at its rate limit, and floods do not delay other connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def slow() -> Iterator[Running]:
 
 
 @given(st.lists(st.tuples(st.floats(0, 500), st.integers(1, 400)), max_size=50), st.floats(1, 50_000))
-def test_no_more_is_let_through_than_rate_and_burst_allow(arrivals: list[tuple[float, int]], rate: float) -> None:
+def test_the_bucket_passes_at_most_rate_and_burst(arrivals: list[tuple[float, int]], rate: float) -> None:
     pace, now, count, waited = TokenBucket(rate), 0.0, 0, 0.0
     for gap_ms, messages in arrivals:
         now += max(gap_ms, waited)  # whoever is told to wait does
@@ -84,7 +84,7 @@ def pieces(connection: Connection, service: Running) -> None:
 
 
 @pytest.mark.parametrize("flood", [messages, pings, pieces])
-def test_a_stream_is_read_no_faster_than_it_may_send_and_nothing_is_lost(
+def test_a_stream_is_read_at_most_at_its_rate_and_nothing_is_lost(
     slow: Running, flood: Callable[[Connection, Running], None]
 ) -> None:
     with raw(slow) as connection:
@@ -95,7 +95,7 @@ def test_a_stream_is_read_no_faster_than_it_may_send_and_nothing_is_lost(
         assert monotonic() - begun > MIN_S
 
 
-def test_the_chunks_of_a_body_are_read_no_faster_than_they_may_come(slow: Running) -> None:
+def test_the_chunks_of_a_body_are_read_at_most_at_the_rate(slow: Running) -> None:
     with slow.connect() as connection:
         begun = monotonic()
         for floods in range(2):
@@ -108,7 +108,7 @@ def test_the_chunks_of_a_body_are_read_no_faster_than_they_may_come(slow: Runnin
             assert monotonic() - begun > floods * MIN_S
 
 
-def test_a_connection_that_leaves_while_it_has_to_wait_harms_nobody(slow: Running) -> None:
+def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(slow: Running) -> None:
     for _ in range(5):
         with raw(slow) as connection:
             connection.send(asked(SENT))
@@ -128,7 +128,7 @@ def test_bursts_are_not_slowed(service: Running) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_those_who_wait_for_turns_share_a_little_of_each_turn_of_the_loop(loop: str) -> None:
+def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str) -> None:
     order: list[int] = []
     rounds: list[int] = []
 

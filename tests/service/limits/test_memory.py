@@ -1,4 +1,4 @@
-"""What clients have the server hold: counted to the byte, refused above the limit, and given back whatever happens."""
+"""Memory budget: bytes stored for clients are counted exactly, refused above the limit, and always released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, SendQueue
+from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
@@ -50,7 +50,7 @@ def held(service: Running) -> float:
     return service.metric("anytime_held_bytes")
 
 
-def test_values_are_held_until_their_prediction_is_answered(tight: Running) -> None:
+def test_values_are_counted_until_their_prediction_is_answered(tight: Running) -> None:
     with tight.stream() as stream:
         stream.say("begin", 1)
         stream.groups(1, {"speed": SPEED})
@@ -66,7 +66,7 @@ def test_values_are_held_until_their_prediction_is_answered(tight: Running) -> N
         assert held(tight) == 50 * 8
 
 
-def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: Running, model: Model) -> None:
+def test_a_group_that_does_not_fit_is_refused_and_the_prediction_continues(tight: Running, model: Model) -> None:
     refused = tight.metric("anytime_shed_total", how="refused", why="memory")
     with tight.stream() as stream:
         for name in (1, 2, 3):
@@ -89,7 +89,7 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_goes_on(tight: 
     assert tight.metric("anytime_shed_total", how="refused", why="memory") == refused + 2
 
 
-def test_a_session_that_does_not_fit_is_refused_and_stays_as_it_was(tight: Running) -> None:
+def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(tight: Running) -> None:
     with httpx.Client(base_url=tight.url, timeout=30) as client:
         first, second = (client.post("/sessions").json()["id"] for _ in range(2))
         for session in (first, second):
@@ -105,7 +105,7 @@ def test_a_session_that_does_not_fit_is_refused_and_stays_as_it_was(tight: Runni
         client.delete(f"/sessions/{second}")
 
 
-def test_a_session_that_expires_gives_back_what_it_held(model: Model) -> None:
+def test_an_expired_session_releases_its_bytes(model: Model) -> None:
     async def main() -> None:
         account = MemoryBudget(1_000)
         sessions = MemorySessions(10, 0.05, account)
@@ -123,7 +123,7 @@ def test_a_session_that_expires_gives_back_what_it_held(model: Model) -> None:
     run(main())
 
 
-def test_values_that_were_read_for_who_waits_are_held(model: Model, shared_redis: RedisServer) -> None:
+def test_values_read_from_redis_for_a_waiting_request_are_counted(model: Model, shared_redis: RedisServer) -> None:
     settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
     with (
         ThreadPoolExecutor(1) as threads,
@@ -145,7 +145,7 @@ def test_values_that_were_read_for_who_waits_are_held(model: Model, shared_redis
         assert held(service) == 0
 
 
-def test_many_who_send_slowly_share_the_limit(tight: Running) -> None:
+def test_many_slow_senders_share_the_limit(tight: Running) -> None:
     line = b'{"group": "speed", "values": [' + b" " * 570  # 600 bytes, and no end
     with ExitStack() as stack:
         slow = [stack.enter_context(tight.connect()) for _ in range(5)]
@@ -172,7 +172,7 @@ def test_a_body_that_does_not_fit_is_refused(tight: Running) -> None:
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
-def test_half_a_message_is_held_and_one_that_does_not_fit_closes_its_connection(tight: Running) -> None:
+def test_half_a_message_is_counted_and_one_that_does_not_fit_closes_its_connection(tight: Running) -> None:
     whole = text({"type": "begin", "id": 1, "model": "x" * 1_900})
     with raw(tight) as first, raw(tight) as second:
         first.send(whole[:1_800])
@@ -185,7 +185,7 @@ def test_half_a_message_is_held_and_one_that_does_not_fit_closes_its_connection(
         assert json.loads(read_frame(first)[1])["problem"]["status"] == 404
 
 
-def test_a_message_in_pieces_of_a_byte_takes_no_more_than_its_bytes(service: Running) -> None:
+def test_a_message_in_fragments_of_a_byte_counts_its_bytes_only(service: Running) -> None:
     content = json.dumps({"type": "begin", "id": 1, "deadline_ms": 0}).encode().ljust(1_500)
     pieces = [
         Frame(Opcode.CONT if at else Opcode.TEXT, content[at : at + 1], fin=at == len(content) - 1).serialize(mask=True)
@@ -201,7 +201,7 @@ def test_a_message_in_pieces_of_a_byte_takes_no_more_than_its_bytes(service: Run
 
 
 @pytest.mark.parametrize("end", ["deadline", "drop", "refuse"])
-def test_nothing_is_held_after_an_end_of_any_kind(tight: Running, end: str) -> None:
+def test_nothing_is_counted_after_an_end_of_any_kind(tight: Running, end: str) -> None:
     with raw(tight) as connection:
         for name in range(4):
             connection.send(text({"type": "begin", "id": name, "deadline_ms": 200 if end == "deadline" else 5_000}))
@@ -221,7 +221,7 @@ def test_nothing_is_held_after_an_end_of_any_kind(tight: Running, end: str) -> N
 
 
 class Slow:
-    """A channel that takes nothing until it is let."""
+    """A channel that accepts nothing until `reads` is set."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
@@ -234,7 +234,7 @@ class Slow:
         self.given_up += 1
 
 
-def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() -> None:
+def test_unread_replies_are_counted_and_released_with_their_reader() -> None:
     async def main() -> None:
         account, slow = MemoryBudget(2 * MAX_BYTES), Slow()
         boxes = [SendQueue(slow.send, slow.give_up, account) for _ in range(4)]
@@ -253,7 +253,7 @@ def test_replies_that_are_not_taken_are_held_and_given_up_with_their_reader() ->
     run(main())
 
 
-def test_an_account_refuses_what_does_not_fit_and_counts_it() -> None:
+def test_a_budget_refuses_bytes_that_do_not_fit_and_counts_the_refusal() -> None:
     refused: list[None] = []
     account = MemoryBudget(100, lambda: refused.append(None))
     account.check(100)

@@ -1,4 +1,4 @@
-"""What is over is remembered for a while, and not of too many."""
+"""TTL cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anytime_service.limits.queues import TTLCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 500)), max_size=60), st.integers(1, 10))
-def test_the_last_few_of_a_while_are_remembered(came: list[tuple[int, float]], most: int) -> None:
+def test_the_cache_contains_the_newest_items_that_have_not_expired(came: list[tuple[int, float]], most: int) -> None:
     kept, now, reported = TTLCache[int](most, 1000.0), 0.0, dict[int, tuple[float, int]]()
     for number, (name, gap_ms) in enumerate(came):
         now += gap_ms

@@ -1,4 +1,4 @@
-"""Every byte that a client can make the server hold is counted, on every port; random sequences look for exceptions."""
+"""Every byte that the server stores for a client is counted, on every port; random sequences search for exceptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS
-from anytime_service.server.slicing import MAX_PIPELINED
+from anytime_service.server.http_protocol import MAX_PIPELINED
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connected, heard, push, replies
@@ -122,7 +122,7 @@ def test_trailers_are_not_headers(service: Running, keyed: Running) -> None:
 
 
 @pytest.mark.parametrize("target_", [b"/predict", b"/v2/models/brake/infer"], ids=["predict", "infer"])
-def test_a_client_that_does_not_read_what_it_is_told_at_once_is_not_read_either(
+def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     monkeypatch: pytest.MonkeyPatch, target_: bytes
 ) -> None:
     """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
@@ -149,7 +149,7 @@ def test_a_client_that_does_not_read_what_it_is_told_at_once_is_not_read_either(
         until(lambda: handler.held.bytes == 0, within_s=10)  # its connection has been closed
 
 
-def test_requests_that_wait_behind_another_are_few_however_many_are_sent(service: Running) -> None:
+def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running) -> None:
     """Each waiting request takes some kilobytes, and a megabyte of requests has thirty thousand."""
     flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
     with connected(service.port) as sock:
@@ -205,7 +205,7 @@ def test_the_metrics_port_has_the_limits_of_the_main_port(service: Running) -> N
         assert list(replies(heard(sock)[0])) == ["problem 431"]
 
 
-def test_slow_connections_of_the_metrics_port_close_and_keep_no_scrape_out(service: Running) -> None:
+def test_slow_connections_of_the_metrics_port_close_and_do_not_block_scrapes(service: Running) -> None:
     side = service.metrics_port
     assert side is not None
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Where a server without keys listens: on addresses of its own machine, unless it is set to be insecure."""
+"""Addresses: a server without keys listens on the loopback interface only, unless it is set to be insecure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_without_a_key_an_address_that_others_reach_is_an_error_that_says_how_to_fix_it(host: str) -> None:
+def test_without_a_key_a_reachable_address_is_an_error_with_a_remedy(host: str) -> None:
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 on this machine")
     with pytest.raises(KeysError) as refused:
@@ -59,13 +59,13 @@ def test_a_server_without_a_key_does_not_start_where_others_reach_it(
     )
 
 
-def test_with_a_key_or_told_to_every_address_is_served(tmp_path: Path) -> None:
+def test_with_a_key_or_insecure_every_address_is_served(tmp_path: Path) -> None:
     assert heard_at(host="0.0.0.0", api_keys=KEY) == ("0.0.0.0", [])
     assert heard_at(host="0.0.0.0", api_keys_file=tmp_path / "keys") == ("0.0.0.0", [])
     assert heard_at(host="0.0.0.0", insecure=True) == ("0.0.0.0", [])
 
 
-def test_a_name_is_what_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_is_judged_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"here": "127.0.0.7", "localhost": "0.0.0.0"}
     real = socket.getaddrinfo
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *rest, **more: real(known.get(host, host), *rest, **more))
@@ -75,7 +75,7 @@ def test_a_name_is_what_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard_at(host="localhost", api_keys=KEY) == ("0.0.0.0", [])
 
 
-def test_a_unix_socket_is_of_this_machine(tmp_path: Path) -> None:
+def test_a_unix_socket_needs_no_key(tmp_path: Path) -> None:
     assert heard_at(uds=tmp_path / "s", host="0.0.0.0") == (str(tmp_path / "s"), [])
 
 
@@ -94,13 +94,13 @@ def status(service: Running, **headers: str) -> int:
     return httpx.get(f"http://{other_address()}:{service.port}/models", headers=headers).status_code
 
 
-def test_from_elsewhere_there_is_no_service_without_a_key() -> None:
+def test_other_machines_need_a_key() -> None:
     with keyed(host="0.0.0.0") as service:
         assert status(service) == 401
         assert status(service, **bearer(PREDICTING)) == 200
 
 
-def test_whoever_asks_is_served_when_the_server_is_told_that_it_is_insecure() -> None:
+def test_an_insecure_server_answers_without_a_key() -> None:
     with keyed(api_keys=(), host="0.0.0.0", insecure=True) as service:
         assert status(service) == 200
 

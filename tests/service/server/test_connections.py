@@ -1,4 +1,4 @@
-"""Connections: how many there may be, how long they are waited for, and what their requests may be like."""
+"""Limits of connections: their number, their timeouts, and the size of their requests."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ def test_above_the_limit_only_health_and_metrics_are_served(few: Running, crowd:
     assert all(ask(connection, MODELS)[0] == 200 for connection in crowd), "those who were there stay"
 
 
-def test_a_connection_above_the_limit_is_one_like_any_other_once_there_is_room(
-    few: Running, crowd: list[Connection]
-) -> None:
+def test_a_connection_above_the_limit_is_served_once_another_closes(few: Running, crowd: list[Connection]) -> None:
     with few.connect() as guest:
         assert ask(guest)[0] == 200
         crowd[0].file.close()
@@ -118,7 +116,7 @@ def test_a_connection_above_the_limit_is_one_like_any_other_once_there_is_room(
             assert ask(other, MODELS)[0] == 503
 
 
-def test_a_flood_of_connections_does_not_keep_a_probe_out(few: Running, crowd: list[Connection]) -> None:
+def test_a_flood_of_connections_does_not_block_probes(few: Running, crowd: list[Connection]) -> None:
     with ExitStack() as stack:
         flood = [stack.enter_context(few.connect()) for _ in range(3 * RESERVED)]
         for _ in range(3):
@@ -143,7 +141,7 @@ def test_websockets_count_as_connections(few: Running) -> None:
     until(lambda: few.metric("anytime_connections") == 1)
 
 
-def test_who_sends_nothing_is_closed_silently(hasty: Running) -> None:
+def test_a_connection_that_sends_nothing_is_closed_silently(hasty: Running) -> None:
     with hasty.connect() as connection:
         begun = monotonic()
         assert connection.at_end()
@@ -161,9 +159,7 @@ def test_who_sends_nothing_is_closed_silently(hasty: Running) -> None:
     ],
     ids=["a byte", "half a header", "all but a byte", "half a handshake", "a long header"],
 )
-def test_half_a_head_is_a_problem_after_a_while_also_on_a_connection_that_was_good_before(
-    hasty: Running, half: bytes
-) -> None:
+def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(hasty: Running, half: bytes) -> None:
     for before in (b"", REQUEST):
         with hasty.connect() as connection:
             if before:
@@ -176,7 +172,7 @@ def test_half_a_head_is_a_problem_after_a_while_also_on_a_connection_that_was_go
             assert at_end(connection)
 
 
-def test_a_head_that_comes_byte_by_byte_is_late_as_a_whole(hasty: Running) -> None:
+def test_the_timeout_of_a_head_counts_from_its_first_byte(hasty: Running) -> None:
     with hasty.connect() as connection:
         connection.sock.settimeout(0.02)
         begun, told = monotonic(), b""
@@ -190,7 +186,7 @@ def test_a_head_that_comes_byte_by_byte_is_late_as_a_whole(hasty: Running) -> No
         assert told.startswith(b"HTTP/1.1 408 ")
 
 
-def test_bytes_that_are_no_request_do_not_keep_a_connection_open(hasty: Running) -> None:
+def test_blank_lines_do_not_extend_the_idle_timeout(hasty: Running) -> None:
     with hasty.connect() as connection:
         assert ask(connection)[0] == 200
         connection.send(b"\r\n")
@@ -211,7 +207,7 @@ def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"x"], ids=["chunks", "length"])
-def test_a_body_that_nobody_waits_for_ends_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # The response has left, and the rest of the request would stop every clock that is set by what comes.
     monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.4)
     form = b"Transfer-Encoding: chunked" if len(piece) > 1 else b"Content-Length: 1000"
@@ -235,7 +231,7 @@ def test_a_body_that_nobody_waits_for_ends_soon(piece: bytes, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("path", "sent"), [("/sessions", b""), ("/sessions/{}/groups", b'{"speed"')])
-def test_a_body_without_a_deadline_has_to_come_in_time(
+def test_a_body_without_a_deadline_times_out(
     hasty: Running, path: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.http.exchange.LINGER_S", 0.1)
@@ -254,7 +250,7 @@ def test_a_body_without_a_deadline_has_to_come_in_time(
 
 
 @pytest.mark.parametrize("line", [b"X-Header: and its value\r\n", b"X"], ids=["many headers", "one header"])
-def test_a_head_without_end_is_refused_and_not_kept(hasty: Running, line: bytes) -> None:
+def test_an_endless_head_is_refused_and_not_stored(hasty: Running, line: bytes) -> None:
     with hasty.connect() as connection:
         connection.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n")
         flood = line * (400_000 // len(line))
@@ -267,7 +263,7 @@ def test_a_head_without_end_is_refused_and_not_kept(hasty: Running, line: bytes)
 
 
 @pytest.mark.parametrize("place", ["path", "header", "handshake"])
-def test_a_head_may_have_so_many_bytes_and_no_more(hasty: Running, place: str) -> None:
+def test_a_head_above_the_limit_is_refused(hasty: Running, place: str) -> None:
     def request(size: int) -> bytes:
         if place == "path":
             head = b"GET /livez?%b HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -291,7 +287,7 @@ def test_a_head_may_have_so_many_bytes_and_no_more(hasty: Running, place: str) -
             assert at_end(connection)
 
 
-def test_a_body_is_no_part_of_the_head(hasty: Running) -> None:
+def test_a_body_does_not_count_against_the_limit_of_heads(hasty: Running) -> None:
     body = json.dumps({"groups": VALUES}).encode().ljust(50_000)
     with hasty.connect() as connection:
         for _ in range(3):
@@ -305,7 +301,7 @@ def test_a_body_is_no_part_of_the_head(hasty: Running) -> None:
         assert connection.response()[0] == 200
 
 
-def test_what_is_no_http_is_told_so_by_a_problem(few: Running) -> None:
+def test_bytes_that_are_not_http_receive_a_problem(few: Running) -> None:
     with few.connect() as connection:
         connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")
         status, headers, problem = connection.response()
@@ -320,7 +316,7 @@ def waiting_on(service: Running, deadline_ms: int) -> bytes:
     return f"GET /sessions/{session}/predict?deadline_ms={deadline_ms} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
 
 
-def test_who_closes_while_one_request_waits_behind_another_leaves_nothing_open(few: Running) -> None:
+def test_a_client_that_closes_with_pipelined_requests_leaves_nothing_open(few: Running) -> None:
     faults = few.metric("anytime_errors_total", kind="fault")
     with logged() as records:
         with few.connect() as connection:
@@ -331,7 +327,7 @@ def test_who_closes_while_one_request_waits_behind_another_leaves_nothing_open(f
     assert few.metric("anytime_errors_total", kind="fault") == faults
 
 
-def test_a_connection_closes_after_the_answer_that_other_requests_waited_for_when_what_follows_is_none(
+def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(
     few: Running,
 ) -> None:
     with few.connect() as connection:
@@ -341,7 +337,7 @@ def test_a_connection_closes_after_the_answer_that_other_requests_waited_for_whe
         assert connection.at_end()
 
 
-def test_a_stream_that_asks_for_nothing_is_closed_and_one_that_waits_is_not(hasty: Running) -> None:
+def test_an_idle_stream_is_closed_and_one_with_an_open_prediction_is_not(hasty: Running) -> None:
     with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
         waiting.say("begin", 1, deadline_ms=1_500)
         begun, number = monotonic(), 0
@@ -359,7 +355,7 @@ def test_a_stream_that_asks_for_nothing_is_closed_and_one_that_waits_is_not(hast
             waiting.hear()
 
 
-def test_who_does_not_take_what_was_sent_is_cut_off(hasty: Running) -> None:
+def test_a_client_that_does_not_read_is_cut(hasty: Running) -> None:
     def stopped(request: bytes, more: Callable[[socket.socket], None]) -> None:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -382,7 +378,7 @@ def test_who_does_not_take_what_was_sent_is_cut_off(hasty: Running) -> None:
     stopped(HANDSHAKE, ping)
 
 
-def test_a_stream_is_told_of_a_deadline_although_it_was_silent_for_long(hasty: Running) -> None:
+def test_a_stream_receives_its_answer_after_a_long_silence(hasty: Running) -> None:
     with raw(hasty) as connection:
         connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_200}))
         assert json.loads(read_frame(connection)[1])["reason"] == "deadline"
@@ -414,7 +410,7 @@ class Limits:
         (10, 10, 10, 1, 10),
     ],
 )
-def test_room_for_connections_is_made_as_far_as_it_may_be(
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, room: int, after: int
 ) -> None:
     limits = Limits(soft, hard)
@@ -423,7 +419,7 @@ def test_room_for_connections_is_made_as_far_as_it_may_be(
     assert limits.now == (after, hard)
 
 
-def test_a_server_without_descriptors_still_serves_those_it_has_and_does_not_spin(tmp_path: Path) -> None:
+def test_a_server_without_descriptors_serves_its_connections_and_does_not_spin(tmp_path: Path) -> None:
     small_model().save(tmp_path / "m.safetensors")
     serve = [sys.executable, "-m", "anytime", "serve", "--port", "0", str(tmp_path / "m.safetensors")]
     limited = ["bash", "-c", f'ulimit -n {FEWEST_FILES} && exec "$@"', "bash", *serve]

@@ -1,4 +1,4 @@
-"""Input that means no good, a small part of what `make hostile` tries: it is refused in order, and nothing is left."""
+"""Hostile input, a small part of what `make hostile` tries: it is refused in order, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_a_request_with_two_readings_never_hides_another(house: Running) -> None
         assert came["FIN"] == 1, f"{name}: what follows is not believed either"
 
 
-def test_other_protocols_are_told_or_closed(house: Running) -> None:
+def test_other_protocols_are_refused_or_closed(house: Running) -> None:
     for name, content in OTHERS.items():
         came = request(house.port, content, 1.0)
         assert came, name
         assert not unseemly(came, resets=False, stays=False), (name, came)
 
 
-def test_no_name_leads_astray(house: Running) -> None:
+def test_no_name_in_a_path_escapes_its_route(house: Running) -> None:
     for route in ROUTES:
         for trick in TRICKS:
             came = request(house.port, asked(route.format(trick, trick)))
@@ -76,14 +76,14 @@ def test_no_name_leads_astray(house: Running) -> None:
             assert not came["200"], (route, trick[:100])
 
 
-def test_bombs_and_nonsense_are_refused(house: Running) -> None:
+def test_bombs_and_invalid_bodies_are_refused(house: Running) -> None:
     for name, content in BOMBS.items():
         came = request(house.port, content)
         assert came, name
         assert not unseemly(came, resets=False, stays=False), (name, came)
 
 
-def test_a_mistake_is_not_answered_by_more_than_it_was(house: Running) -> None:
+def test_an_error_is_not_longer_than_its_request(house: Running) -> None:
     response = house.post({"groups": {"y" * 900_000: [1]}})
     assert (response.status_code, response.headers["content-type"]) == (422, MEDIA_TYPE)
     assert response.json()["detail"].startswith("there is no group 'yyyy")
@@ -91,19 +91,19 @@ def test_a_mistake_is_not_answered_by_more_than_it_was(house: Running) -> None:
     assert len(response.content) < 2 * MAX_DETAIL
 
 
-def test_a_body_in_a_coding_is_refused_before_it_is_read(house: Running) -> None:
+def test_an_encoded_body_is_refused_before_it_is_read(house: Running) -> None:
     response = house.post_to("/predict", {}, headers={"Content-Encoding": "gzip"})
     assert response.status_code == 415
 
 
-def test_frames_that_are_none_close_a_websocket_in_order(house: Running) -> None:
+def test_invalid_frames_close_a_websocket_in_order(house: Running) -> None:
     for name, content in NONSENSE.items():
         came = sent(content, house.port)
         assert came, name
         assert not unseemly(came, resets=len(content) > 1 << 20, stays=False), (name, came)
 
 
-def test_compression_is_not_agreed_to(house: Running) -> None:
+def test_compression_is_not_negotiated(house: Running) -> None:
     with connected(house.port) as sock:
         push(sock, HANDSHAKES["compression"])
         came, _ = heard(sock, 1.0)
@@ -118,7 +118,7 @@ def test_handshakes_are_refused_by_problem_details(house: Running) -> None:
         assert not unseemly(came, resets=False, stays=False), (name, came)
 
 
-def test_a_websocket_of_another_path_is_told_where_there_is_one(house: Running) -> None:
+def test_a_websocket_at_another_path_is_refused_with_the_right_path(house: Running) -> None:
     with connected(house.port) as sock:
         push(sock, HANDSHAKES["another path"])
         came, end = heard(sock, 1.0)
@@ -131,7 +131,7 @@ def test_a_handshake_with_a_body_is_a_plain_request(house: Running) -> None:
     assert handshake(HANDSHAKES["a body"], house.port) == {"problem 426": 1}
 
 
-def test_writing_to_a_client_that_has_gone_is_no_error() -> None:
+def test_writing_to_a_disconnected_client_is_not_an_error() -> None:
     async def fail() -> BaseException:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
@@ -156,7 +156,7 @@ def test_writing_to_a_client_that_has_gone_is_no_error() -> None:
     assert kept(ValueError("the handler is closed"))
 
 
-def test_a_websocket_that_has_closed_takes_nothing_more(house: Running) -> None:
+def test_a_closed_websocket_accepts_no_message(house: Running) -> None:
     with upgraded(house.port) as sock:
         push(sock, frame(8, struct.pack("!H", 1000)) + frame(1, b'{"type": "begin", "id": 1}'))
         came, end = heard(sock, 1.0)

@@ -22,7 +22,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.send_queue import MAX_BYTES, SendQueue
+from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
@@ -40,7 +40,7 @@ BOTH = f"{ANN},{BOB}"
 MODEL = small_model()
 
 
-def test_a_key_may_use_everything_where_it_is_the_only_one() -> None:
+def test_a_single_key_may_use_the_full_limits() -> None:
     for told in (ANN, f"{ANN},admin:{ANN}"):  # one key in two scopes
         keys = KeyRing(read_keys(told))
         account = Accounts(MemoryBudget(100), 0.5, keys).of_key(keys.current[0])
@@ -74,7 +74,7 @@ def test_a_share_is_at_least_one_and_its_refusal_names_the_share_and_no_key() ->
     assert account.owner != accounts.of_key(keys.current[1]).owner
 
 
-def test_a_key_that_is_added_halves_what_the_first_may_use_and_one_that_goes_keeps_its_account(tmp_path: Path) -> None:
+def test_a_second_key_halves_the_share_of_the_first_and_a_removed_key_keeps_its_account(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(ANN)
     keys = KeyRing((), file)
@@ -168,7 +168,7 @@ steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integer
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
-def test_what_keys_use_is_counted_exactly_and_is_zero_when_everything_has_ended(
+def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(
     told: list[tuple[str, int, int]],
 ) -> None:
     async def main() -> None:
@@ -255,7 +255,7 @@ BINDINGS: dict[str, Opener] = {
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_one_key_opens_no_more_than_its_share_over_any_binding(binding: str) -> None:
+def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
     asked = BINDINGS[binding]
     with served(max_open=4) as (service, handler):
         with ExitStack() as stack:
@@ -273,7 +273,7 @@ def test_one_key_opens_no_more_than_its_share_over_any_binding(binding: str) -> 
         until(lambda: used(handler) == (0, 0, 2 * sessions))
 
 
-def test_a_single_key_opens_as_many_as_there_may_be() -> None:
+def test_a_single_key_opens_up_to_the_full_limit() -> None:
     with served(ANN, max_open=3) as (service, handler), ExitStack() as stack:
         assert [by_stream(service, ANN, stack) for _ in range(3)] == [None] * 3
         assert "3 predictions are open already" in by_stream(service, ANN, stack)["detail"]
@@ -289,7 +289,7 @@ def store(request: pytest.FixtureRequest) -> str:
     return redis.url(6)
 
 
-def test_one_key_begins_no_more_sessions_than_its_share(store: str) -> None:
+def test_one_key_begins_at_most_its_share_of_sessions(store: str) -> None:
     limits: dict[str, Any] = {
         "max_sessions": 5,
         "session_store": store,
@@ -334,7 +334,7 @@ def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
         until(lambda: service.post_to("/sessions", headers=bearer(ANN)).status_code == 201)
 
 
-def test_a_damaged_count_of_a_keys_sessions_in_redis_mends_itself(shared_redis: RedisServer) -> None:
+def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: RedisServer) -> None:
     shared_redis.ask("FLUSHDB", database=6)
     limits: dict[str, Any] = {
         "max_sessions": 4,
@@ -349,7 +349,7 @@ def test_a_damaged_count_of_a_keys_sessions_in_redis_mends_itself(shared_redis: 
         assert ANN.encode() not in b"".join(shared_redis.ask("KEYS", "*", database=6))
 
 
-def test_one_key_holds_no_more_bytes_than_its_share() -> None:
+def test_one_key_stores_at_most_its_share_of_bytes() -> None:
     with served(max_held_bytes=4_000, max_rows=100) as (service, handler):
         refused = service.metric("anytime_shed_total")
         assert refused == 0
@@ -397,7 +397,7 @@ def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
     run(main())
 
 
-def test_a_key_that_goes_while_it_has_things_open_leaves_nothing_behind(
+def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)

@@ -38,7 +38,7 @@ def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
         assert service.scrape().headers["date"]
 
 
-def test_without_a_model_the_probe_is_told_so_on_both_ports() -> None:
+def test_without_a_model_readiness_fails_on_both_ports() -> None:
     with running(create_app(ModelRegistry.of([]), LIMITS), LIMITS) as service:
         for response in (service.get("/readyz"), service.scrape("/readyz")):
             assert (response.status_code, response.json()["detail"]) == (503, "no model is loaded")
@@ -81,7 +81,7 @@ def test_a_metrics_port_in_use_is_one_line_and_exit_1(
     assert "ANYTIME_METRICS_PORT" in told
 
 
-def test_metrics_are_told_while_the_service_stops(tmp_path: Path) -> None:
+def test_metrics_are_served_while_the_service_stops(tmp_path: Path) -> None:
     small_model().save(tmp_path / "m.safetensors")
     with command(tmp_path / "m.safetensors", ANYTIME_METRICS_PORT="0") as (served, started):
         service = Running(started.port, int(served.said(r"metrics on http://\S+:(\d+)")[1]))

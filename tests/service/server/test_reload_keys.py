@@ -1,4 +1,4 @@
-"""Keys that change while the server runs, and what becomes of connections that were opened with one that goes."""
+"""Keys that change while the server runs, and the connections of a removed key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def holds(client: httpx.Client, key: str) -> bool:
     return client.get("/models", headers=bearer(key)).status_code == 200
 
 
-def test_keys_come_and_go_with_their_file_and_those_of_the_variable_stay(rotating: Running, file: Path) -> None:
+def test_keys_follow_their_file_and_those_of_the_variable_stay(rotating: Running, file: Path) -> None:
     with httpx.Client(base_url=rotating.url) as client:
         assert [holds(client, key) for key in (MANAGING, PREDICTING, SECOND)] == [True, True, False]
         replace(file, f"{PREDICTING}\n{SECOND}\n")
@@ -57,7 +57,7 @@ def test_keys_come_and_go_with_their_file_and_those_of_the_variable_stay(rotatin
         assert holds(client, MANAGING)
 
 
-def test_a_file_that_goes_wrong_is_told_once_and_the_keys_stay(rotating: Running, file: Path) -> None:
+def test_an_invalid_key_file_is_logged_once_and_the_keys_stay(rotating: Running, file: Path) -> None:
     with httpx.Client(base_url=rotating.url) as client, logged("anytime_service") as records:
         replace(file, f"{SECOND} {SECOND}\n")
         until(lambda: len(records) == 1)
@@ -78,7 +78,7 @@ def test_a_file_that_goes_wrong_is_told_once_and_the_keys_stay(rotating: Running
         assert SECOND not in message
 
 
-def test_a_websocket_whose_key_goes_is_answered_and_closed_and_others_stay(rotating: Running, file: Path) -> None:
+def test_a_websocket_whose_key_is_removed_is_answered_and_closed(rotating: Running, file: Path) -> None:
     with (
         rotating.stream(additional_headers=bearer(PREDICTING)) as going,
         rotating.stream(additional_headers=bearer(MANAGING)) as staying,
@@ -102,7 +102,7 @@ def test_a_websocket_whose_key_goes_is_answered_and_closed_and_others_stay(rotat
         stream.answer(1)
 
 
-def test_a_websocket_stays_when_its_key_is_told_in_another_scope(rotating: Running, file: Path) -> None:
+def test_a_websocket_stays_open_when_the_scope_of_its_key_changes(rotating: Running, file: Path) -> None:
     with (
         rotating.stream(additional_headers=bearer(PREDICTING)) as stream,
         httpx.Client(base_url=rotating.url) as client,
@@ -137,9 +137,7 @@ def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file:
     assert not [key for key in (MANAGING, PREDICTING, WRONG, SECOND, "guess\n") if key in said]
 
 
-def test_a_file_of_keys_that_cannot_be_read_ends_the_start(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_key_file_prevents_the_start(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_model().save(tmp_path / "m.safetensors")
     file.write_text(f"{SECOND} {SECOND}\n")
     monkeypatch.setenv("ANYTIME_API_KEYS_FILE", str(file))

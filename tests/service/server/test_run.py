@@ -56,7 +56,7 @@ def address(process: subprocess.Popen[str]) -> str:
     raise AssertionError("the server stopped before it listened")
 
 
-def test_the_command_serves_and_stops_when_told(file: Path) -> None:
+def test_the_command_serves_and_stops_on_a_signal(file: Path) -> None:
     code = f"from anytime_service.cli import serve; from pathlib import Path; serve([Path({str(file)!r})], port=0)"
     with command(code) as process:
         url = address(process)
@@ -76,7 +76,7 @@ def test_the_command_serves_and_stops_when_told(file: Path) -> None:
     assert "ERROR" not in errors
 
 
-def test_one_thread_of_linear_algebra_serves_and_nothing_traces_that_is_not_told_to(file: Path) -> None:
+def test_one_blas_thread_serves_and_tracing_is_not_loaded_unless_set(file: Path) -> None:
     code = f"""
 import anytime_service.server.run as server, sys, threadpoolctl
 from anytime_service import load_registry, load_settings
@@ -90,7 +90,7 @@ server.serve(load_registry([{str(file)!r}]), load_settings(port=0))
     assert done.stdout.strip() == "{1}"
 
 
-def test_a_unix_socket_serves_and_is_taken_away_at_the_end(file: Path, tmp_path: Path) -> None:
+def test_a_unix_socket_serves_and_is_removed_at_the_end(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "s"
     code = f"""
 from anytime_service.cli import serve; from pathlib import Path
@@ -128,7 +128,7 @@ def test_a_port_in_use_is_one_line_and_exit_1(file: Path, capsys: pytest.Capture
     assert f"error: cannot listen on 127.0.0.1:{port}: address already in use" in told
 
 
-def test_the_command_line_takes_the_command_in() -> None:
+def test_the_command_has_its_options() -> None:
     app = typer.Typer()
     app.command()(cli.serve)
     told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -136,7 +136,7 @@ def test_the_command_line_takes_the_command_in() -> None:
     assert all(option in told.output for option in ("--host", "--port", "--uds", "127.0.0.1", "8000"))
 
 
-def test_nothing_to_serve_is_an_error_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_without_models_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANYTIME_MODELS", raising=False)
     with pytest.raises(AnytimeError, match="no model to serve"):
         cli.serve([])
@@ -147,7 +147,7 @@ def test_nothing_to_serve_is_an_error_of_the_call(tmp_path: Path, monkeypatch: p
         cli.serve([tmp_path])
 
 
-def test_without_its_requirements_the_command_says_what_to_install(file: Path) -> None:
+def test_without_its_requirements_the_command_names_what_to_install(file: Path) -> None:
     code = f"""
 import sys
 sys.modules["fastapi"] = None
@@ -161,7 +161,7 @@ except ValueError as error:
     assert "pip install 'anytime-linear[serve]'" in done.stdout
 
 
-def test_importing_does_nothing_and_the_command_is_light() -> None:
+def test_importing_has_no_side_effects_and_loads_no_server() -> None:
     code = """
 import logging, sys
 import anytime_service, anytime_service.cli
@@ -179,7 +179,7 @@ def test_exports_are_sorted_and_there() -> None:
         _ = anytime_service.nothing
 
 
-def test_other_threads_give_up_the_interpreter_soon_while_a_server_runs(model: Model) -> None:
+def test_other_threads_release_the_interpreter_soon_while_a_server_runs(model: Model) -> None:
     settings = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), settings)
     before = sys.getswitchinterval()

@@ -1,4 +1,4 @@
-"""Predictions that are not begun for want of time, on every binding: refused, or told the base rate at once."""
+"""Load shedding on every binding: predictions that are not admitted are refused, or answered with the base rate."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ EXTRACTORS: dict[str, Callable[[Any], Any]] = {
 
 
 class Switch:
-    """Stands in for the decision: lets predictions in, or does not."""
+    """Stand-in for the admission decision."""
 
     def __init__(self) -> None:
-        self.lets_in = False
-        self.asked = 0
+        self.admits = False
+        self.calls = 0
 
     def __call__(self, _now_ms: float) -> bool:
-        self.asked += 1
-        return self.lets_in
+        self.calls += 1
+        return self.admits
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def app(settings: Settings) -> AnytimeAPI:
 
 
 @pytest.fixture(scope="module")
-def swamped(app: AnytimeAPI, settings: Settings) -> Iterator[Asking]:
+def overloaded(app: AnytimeAPI, settings: Settings) -> Iterator[KeptAlive]:
     with running(app, settings) as service, httpx.Client(base_url=service.url, timeout=30) as http:
-        yield Asking(service.port, http)
+        yield KeptAlive(service.port, http)
 
 
-class Asking(Running):
-    """A service, asked over connections that are kept."""
+class KeptAlive(Running):
+    """A service, and a client that keeps its connections alive."""
 
     def __init__(self, port: int, http: httpx.Client) -> None:
         super().__init__(port)
@@ -110,29 +110,29 @@ def shed(service: Running, how: str) -> float:
     return service.metric("anytime_shed_total", how=how, why="lateness")
 
 
-def test_a_post_is_refused_and_its_connection_serves_the_next(swamped: Asking, switch: Switch) -> None:
-    before = shed(swamped, "refused")
-    client = swamped.http
+def test_a_post_is_refused_and_its_connection_serves_the_next_request(overloaded: KeptAlive, switch: Switch) -> None:
+    before = shed(overloaded, "refused")
+    client = overloaded.http
     with logged() as records:
         for _ in range(3):
             assert is_refusal(client.post("/predict", json={"groups": VALUES}))
-        assert is_refusal(client.post("/predict", content=b"x" * 90_000)), "whatever is in it"
-        switch.lets_in = True
+        assert is_refusal(client.post("/predict", content=b"x" * 90_000)), "whatever its body contains"
+        switch.admits = True
         answer = client.post("/predict", json={"groups": VALUES}).json()
         assert (answer["reason"], answer["prefix"]) == ("complete", 3)
-    assert shed(swamped, "refused") - before == 4
-    assert switch.asked == 5, "once for each"
+    assert shed(overloaded, "refused") - before == 4
+    assert switch.calls == 5, "one decision for each"
     assert not records
 
 
-def test_a_post_is_refused_before_its_body_has_come(swamped: Asking, switch: Switch) -> None:
+def test_a_post_is_refused_before_its_body_arrives(overloaded: KeptAlive, switch: Switch) -> None:
     body = json.dumps({"groups": VALUES}).encode()
-    with swamped.connect() as connection:
+    with overloaded.connect() as connection:
         connection.head(length=len(body))
         status, headers, _ = connection.response()
         assert (status, headers["retry-after"]) == (503, "1")
         connection.send(body)
-        switch.lets_in = True
+        switch.admits = True
         connection.head(length=len(body))
         connection.send(body)
         assert connection.response()[0] == 200
@@ -140,15 +140,16 @@ def test_a_post_is_refused_before_its_body_has_come(swamped: Asking, switch: Swi
 
 @pytest.fixture
 def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A service that lets nobody in, and waits 0.2 s for the rest of a body."""
-    monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.2)
+    """A service that admits no prediction, and waits 0.2 s for the rest of a body."""
+    for module in ("server.connections", "http.exchange", "api.oip"):
+        monkeypatch.setattr(f"anytime_service.{module}.LINGER_S", 0.2)
     app = create_app(ModelRegistry.of([small_model()]), settings)
     monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
     with running(app, settings) as service:
         yield service
 
 
-def test_a_body_that_goes_on_and_on_after_its_refusal_is_cut(brief: Running) -> None:
+def test_a_body_that_does_not_end_after_its_refusal_is_cut(brief: Running) -> None:
     with brief.connect() as slow:
         slow.head()
         assert slow.response()[0] == 503
@@ -161,35 +162,37 @@ def test_a_body_that_goes_on_and_on_after_its_refusal_is_cut(brief: Running) -> 
             long.send((b"2710\r\n" + b" " * 10_000 + b"\r\n") * 5_000)
 
 
-def test_an_inference_whose_body_does_not_come_is_refused_all_the_same(brief: Running) -> None:
+def test_an_inference_whose_body_does_not_arrive_is_refused_too(brief: Running) -> None:
     with brief.connect() as slow:
         slow.send(b"POST /v2/models/brake/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n" + b" " * 20)
-        status, headers, told = slow.response()
-        assert (status, headers["retry-after"], told["error"]) == (503, "1", told["detail"])
+        status, headers, problem = slow.response()
+        assert (status, headers["retry-after"], problem["error"]) == (503, "1", problem["detail"])
         assert slow.at_end()
     assert shed(brief, "refused") == 1
     assert brief.metric("anytime_held_bytes") == 0
 
 
-def test_who_asks_for_the_base_rate_is_told_it_at_once(swamped: Asking, switch: Switch, model: Model) -> None:
-    before = shed(swamped, "prior"), shed(swamped, "refused")
+def test_a_request_for_the_base_rate_is_answered_at_once(overloaded: KeptAlive, switch: Switch, model: Model) -> None:
+    before = shed(overloaded, "prior"), shed(overloaded, "refused")
     for _ in range(3):
-        assert is_prior(swamped.post({"groups": VALUES}, **PRIOR).json())
-    assert is_prior(swamped.post({"groups": {}}, **PRIOR, rows=3).json(), rows=3)
-    cheap = swamped.post({"groups": VALUES}, **PRIOR, budget=1).json()
+        assert is_prior(overloaded.post({"groups": VALUES}, **PRIOR).json())
+    assert is_prior(overloaded.post({"groups": {}}, **PRIOR, rows=3).json(), rows=3)
+    cheap = overloaded.post({"groups": VALUES}, **PRIOR, budget=1).json()
     assert (cheap["reason"], cheap["budget"], cheap["missing"]) == ("overload", 1.0, ["speed"])
-    nothing = swamped.post({"groups": VALUES}, **PRIOR, budget=0).json()
-    assert (nothing["reason"], nothing["complete"], nothing["note"]) == ("budget", True, None), "nothing to wait for"
-    assert (shed(swamped, "prior") - before[0], shed(swamped, "refused") - before[1]) == (6, 0)
-    switch.lets_in = True
-    assert timeless(swamped.post({"groups": VALUES}, **PRIOR).json()) == expected(model, VALUES)
+    nothing = overloaded.post({"groups": VALUES}, **PRIOR, budget=0).json()
+    assert (nothing["reason"], nothing["complete"], nothing["note"]) == ("budget", True, None), (
+        "the budget allows no group"
+    )
+    assert (shed(overloaded, "prior") - before[0], shed(overloaded, "refused") - before[1]) == (6, 0)
+    switch.admits = True
+    assert timeless(overloaded.post({"groups": VALUES}, **PRIOR).json()) == expected(model, VALUES)
 
 
-def test_a_base_rate_that_is_at_hand_depends_on_everything_in_the_head(swamped: Asking, switch: Switch) -> None:
-    for _ in range(2):  # made, and then at hand
-        packed = swamped.http.post("/predict", params=PRIOR, headers={"accept": "application/msgpack"})
+def test_a_stored_base_rate_depends_on_everything_in_the_head(overloaded: KeptAlive, switch: Switch) -> None:
+    for _ in range(2):  # computed, then stored
+        packed = overloaded.http.post("/predict", params=PRIOR, headers={"accept": "application/msgpack"})
         assert is_prior(msgspec.msgpack.decode(packed.content))
-        assert is_prior(swamped.http.post("/predict", params=PRIOR).json())
+        assert is_prior(overloaded.http.post("/predict", params=PRIOR).json())
         for parameters, headers, status, field in (
             ({"model": "break"}, {}, 404, "model"),
             ({"deadline": "1"}, {}, 422, "deadline"),
@@ -197,118 +200,148 @@ def test_a_base_rate_that_is_at_hand_depends_on_everything_in_the_head(swamped: 
             ({}, {"content-type": "text/csv"}, 415, None),
             ({}, {"content-encoding": "gzip"}, 415, None),
         ):
-            response = swamped.http.post("/predict", params=PRIOR | parameters, headers=headers)
+            response = overloaded.http.post("/predict", params=PRIOR | parameters, headers=headers)
             assert (response.status_code, response.json().get("field")) == (status, field)
 
 
-def test_a_base_rate_that_is_at_hand_is_that_of_the_models_that_are(
-    app: AnytimeAPI, swamped: Asking, switch: Switch
+def test_a_stored_base_rate_is_dropped_when_the_models_change(
+    app: AnytimeAPI, overloaded: KeptAlive, switch: Switch
 ) -> None:
     handler: PredictionService = app.state.handler
-    kept, model = handler.registry, small_model()
-    assert [swamped.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v1", "v1"]
+    before, model = handler.registry, small_model()
+    assert [overloaded.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v1", "v1"]
     handler.registry = ModelRegistry.of([replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))])
     try:
-        assert [swamped.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v2", "v2"]
+        assert [overloaded.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v2", "v2"]
     finally:
-        handler.registry = kept
+        handler.registry = before
 
 
-def test_requests_that_cannot_be_told_at_once_are_told_the_same(swamped: Asking, switch: Switch) -> None:
+def test_requests_that_the_application_refuses_receive_the_same_reply(overloaded: KeptAlive, switch: Switch) -> None:
     body = json.dumps({"groups": VALUES}).encode()
-    assert is_refusal(swamped.http.post("/predict", content=body, headers={"connection": "close"}))
-    with swamped.connect() as old:
+    assert is_refusal(overloaded.http.post("/predict", content=body, headers={"connection": "close"}))
+    with overloaded.connect() as old:
         old.send(b"POST /predict HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         assert old.response()[0] == 503
         assert old.at_end()
-    with swamped.connect() as careful:
+    with overloaded.connect() as careful:
         careful.head(length=len(body), expect="100-continue")
         assert careful.response()[0] == 503
-    with swamped.connect() as hasty:
+    with overloaded.connect() as hasty:
         request = b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         hasty.send(request * 5)
         assert [hasty.response()[0] for _ in range(5)] == [503] * 5
-    with swamped.connect() as busy:
-        switch.lets_in = True
+    with overloaded.connect() as busy:
+        switch.admits = True
         busy.send(b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n")
-        until(lambda: swamped.metric("anytime_open_predictions") == 1)
-        switch.lets_in = False
+        until(lambda: overloaded.metric("anytime_open_predictions") == 1)
+        switch.admits = False
         busy.send(body.ljust(5_000) + request * 2)
         assert [busy.response()[0] for _ in range(3)] == [200, 503, 503]
 
 
-def test_health_metrics_sessions_and_their_groups_are_never_shed(swamped: Asking, switch: Switch) -> None:
+def test_health_metrics_sessions_and_their_groups_are_never_shed(overloaded: KeptAlive, switch: Switch) -> None:
     for path in ("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready", "/models", "/"):
-        assert swamped.get(path).status_code == 200
-    session = swamped.post_to("/sessions").json()["id"]
-    assert swamped.post_to(f"/sessions/{session}/groups", VALUES).json()["prefix"] == 3
-    assert switch.asked == 0
+        assert overloaded.get(path).status_code == 200
+    session = overloaded.post_to("/sessions").json()["id"]
+    assert overloaded.post_to(f"/sessions/{session}/groups", VALUES).json()["prefix"] == 3
+    assert switch.calls == 0
 
 
 @pytest.mark.parametrize("path", ["/sessions/{}/predict", "/predict?session={}"])
-def test_a_sessions_prediction_is_shed_too(swamped: Asking, switch: Switch, path: str) -> None:
-    session = swamped.post_to("/sessions").json()["id"]
-    swamped.post_to(f"/sessions/{session}/groups", VALUES)
+def test_the_prediction_of_a_session_is_shed_too(overloaded: KeptAlive, switch: Switch, path: str) -> None:
+    session = overloaded.post_to("/sessions").json()["id"]
+    overloaded.post_to(f"/sessions/{session}/groups", VALUES)
     path = path.format(session)
-    assert is_refusal(swamped.get(path))
-    asked = httpx.URL(path).copy_merge_params(PRIOR)
-    prior = swamped.http.get(asked).json()
+    assert is_refusal(overloaded.get(path))
+    url = httpx.URL(path).copy_merge_params(PRIOR)
+    prior = overloaded.http.get(url).json()
     assert (prior["prediction"], prior["prefix"], prior["reason"]) == (BASE_RATE, 0, "overload")
-    switch.lets_in = True
-    assert swamped.http.get(asked).json()["prefix"] == 3, "the session is as it was"
+    switch.admits = True
+    assert overloaded.http.get(url).json()["prefix"] == 3, "the session has not changed"
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["rows told", "rows counted"])
-def test_a_sessions_base_rate_has_as_many_rows_as_the_session(swamped: Asking, switch: Switch, told: bool) -> None:
-    session = swamped.post_to("/sessions", {"rows": 3} if told else None).json()["id"]
-    if not told:
-        swamped.post_to(f"/sessions/{session}/groups", {"speed": [[1.0], [2.0], [3.0]]})
-    for asked in ({}, {"deadline_ms": 1_000}):
-        answer = swamped.get(f"/sessions/{session}/predict", ranking="true", **PRIOR, **asked).json()
+@pytest.mark.parametrize("given", [True, False], ids=["given rows", "counted rows"])
+def test_the_base_rate_of_a_session_has_the_rows_of_the_session(
+    overloaded: KeptAlive, switch: Switch, given: bool
+) -> None:
+    session = overloaded.post_to("/sessions", {"rows": 3} if given else None).json()["id"]
+    if not given:
+        overloaded.post_to(f"/sessions/{session}/groups", {"speed": [[1.0], [2.0], [3.0]]})
+    for options in ({}, {"deadline_ms": 1_000}):
+        answer = overloaded.get(f"/sessions/{session}/predict", ranking="true", **PRIOR, **options).json()
         assert is_prior(answer, rows=3)
         assert sorted(answer["ranking"]) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("lets_in", [False, True])
-def test_an_inference_may_ask_for_the_base_rate_by_parameter_or_query(
-    swamped: Asking, switch: Switch, lets_in: bool
+@pytest.mark.parametrize("admits", [False, True])
+def test_an_inference_may_request_the_base_rate_in_its_body_or_query(
+    overloaded: KeptAlive, switch: Switch, admits: bool
 ) -> None:
-    switch.lets_in = lets_in
+    switch.admits = admits
     path = "/v2/models/brake/infer"
 
     def ask(query: str = "", **parameters: Any) -> httpx.Response:
         body: dict[str, Any] = {"inputs": tensors({"speed": [[2.0]]})}
-        return swamped.post_to(path + query, body | ({"parameters": parameters} if parameters else {}))
+        return overloaded.post_to(path + query, body | ({"parameters": parameters} if parameters else {}))
 
-    if lets_in:
+    if admits:
         assert [each.json()["parameters"]["prefix"] for each in (ask(), ask(**PRIOR))] == [1, 1]
         return
     for response in (ask(), ask(overload="refuse"), ask(budget=3, overload=None)):
         assert is_refusal(response)
         assert response.json()["error"] == response.json()["detail"]
     for response in (ask("?overload=prior"), ask(overload="prior")):
-        told = response.json()
-        assert told["outputs"][0]["data"] == [BASE_RATE]
-        assert (told["parameters"]["prefix"], told["parameters"]["reason"]) == (0, "overload")
-    assert is_refusal(ask(overload="maybe")), "what is refused is not looked at"
+        reply = response.json()
+        assert reply["outputs"][0]["data"] == [BASE_RATE]
+        assert (reply["parameters"]["prefix"], reply["parameters"]["reason"]) == (0, "overload")
+    assert is_refusal(ask(overload="maybe")), "a refused body is not validated"
     body = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
-    with swamped.connect() as connection:
+    with overloaded.connect() as connection:
         for content in (body, body.ljust(90_000)):
             head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(content)}\r\n\r\n"
             for part in (head[:20].encode(), head[20:].encode(), content[:40], content[40:50], content[50:]):
                 connection.send(part)
                 sleep(0.002)
-            status, _, told = connection.response()
-            assert (status, told["parameters"]["reason"]) == (200, "overload")
+            status, _, reply = connection.response()
+            assert (status, reply["parameters"]["reason"]) == (200, "overload")
         connection.send(f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n".encode() + b" " * 50)
         assert connection.response()[0] == 503
 
 
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_a_stream_is_told_by_an_error_and_what_it_sends_for_it_is_dropped(
-    swamped: Asking, switch: Switch, model: Model, form: Form
+def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(
+    overloaded: KeptAlive, switch: Switch
 ) -> None:
-    with swamped.stream(form) as stream:
+    tensor = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "parameters": {"binary_data_size": 8}}
+    for parameters, status in (({"overload": "prior"}, 200), ({}, 503)):
+        content = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+        with overloaded.connect() as connection:
+            connection.send(
+                b"POST /v2/models/brake/infer HTTP/1.1\r\nHost: test\r\nContent-Type: application/octet-stream\r\n"
+                b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(content), len(content) + 8)
+            )
+            connection.send(content)  # the tensor need not arrive
+            assert connection.response()[0] == status
+
+
+def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only(
+    overloaded: KeptAlive, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.api.oip.MAX_UNADMITTED", 1_000)
+    content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
+    path = "/v2/models/brake/infer"
+    at_limit = overloaded.http.post(path, content=content.ljust(1_000))
+    assert at_limit.json()["parameters"]["reason"] == "overload"
+    content = content.ljust(1_001)
+    assert is_refusal(overloaded.http.post(path, content=content))
+    assert overloaded.http.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_dropped(
+    overloaded: KeptAlive, switch: Switch, model: Model, form: Form
+) -> None:
+    with overloaded.stream(form) as stream:
         for name in (1, "two"):
             stream.say("begin", name)
             stream.groups(name, VALUES)
@@ -318,16 +351,16 @@ def test_a_stream_is_told_by_an_error_and_what_it_sends_for_it_is_dropped(
         stream.say("begin", 3, **PRIOR)
         stream.groups(3, VALUES)
         assert is_prior(stream.answer(3))
-        switch.lets_in = True
-        stream.say("begin", 1)  # the same again: it never was
+        switch.admits = True
+        stream.say("begin", 1)  # the same id: its prediction never began
         stream.groups(1, VALUES)
         assert timeless(stream.answer(1)) == expected(model, VALUES)
         stream.say("end", "three")
-        assert "never begun" in stream.problem()["detail"], "ids of which nothing is known are errors as ever"
-    assert swamped.metric("anytime_open_predictions") == 0
+        assert "never begun" in stream.problem()["detail"], "an unknown id is an error"
+    assert overloaded.metric("anytime_open_predictions") == 0
 
 
-def test_who_may_not_open_more_is_told_once_too(model: Model, settings: Settings) -> None:
+def test_a_prediction_above_the_limit_of_open_ones_receives_one_error(model: Model, settings: Settings) -> None:
     few = settings.model_copy(update={"max_open": 1})
     with running(create_app(ModelRegistry.of([model]), few), few) as service, service.stream() as stream:
         stream.say("begin", 1)
@@ -339,37 +372,37 @@ def test_who_may_not_open_more_is_told_once_too(model: Model, settings: Settings
         assert service.metric("anytime_shed_total", how="refused", why="open") == 1
 
 
-def test_whoever_is_let_in_stops_waiting_when_it_has_had_its_turn(
-    app: AnytimeAPI, swamped: Asking, switch: Switch
+def test_an_admitted_request_waits_until_it_has_had_its_turn(
+    app: AnytimeAPI, overloaded: KeptAlive, switch: Switch
 ) -> None:
-    switch.lets_in = True
+    switch.admits = True
     handler: PredictionService = app.state.handler
     body = json.dumps({"groups": VALUES}).encode()
     for query in ("", "?model=break", "?deadline_ms=5"):
         for _ in range(5):
-            swamped.post_to(f"/predict{query}", {"groups": VALUES})
+            overloaded.post_to(f"/predict{query}", {"groups": VALUES})
     for _ in range(5):
-        with swamped.connect() as connection:
+        with overloaded.connect() as connection:
             connection.head(length=1_000)
             connection.send(body)
-    swamped.get("/sessions/none/predict")
-    swamped.get("/predict")
-    swamped.post_to("/v2/models/none/infer", {})
+    overloaded.get("/sessions/none/predict")
+    overloaded.get("/predict")
+    overloaded.post_to("/v2/models/none/infer", {})
     until(lambda: handler.admission.waiting == 0)
 
 
-def test_overload_is_refuse_or_prior(swamped: Asking, switch: Switch) -> None:
-    switch.lets_in = True
-    problem = swamped.post({"groups": {}}, overload="panic").json()
+def test_overload_is_refuse_or_prior(overloaded: KeptAlive, switch: Switch) -> None:
+    switch.admits = True
+    problem = overloaded.post({"groups": {}}, overload="panic").json()
     assert (problem["status"], problem["field"]) == (422, "overload")
     assert "refuse, prior" in problem["detail"]
-    with swamped.stream() as stream:
+    with overloaded.stream() as stream:
         stream.say("begin", 1, overload="panic")
         assert "overload" in stream.problem()["detail"]
 
 
-def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swamped: Asking, switch: Switch) -> None:
-    switch.lets_in = True
+def test_a_refused_client_returns_the_base_rate_and_sends_no_more(overloaded: KeptAlive, switch: Switch) -> None:
+    switch.admits = True
     sent: list[str] = []
 
     def speed(x: Any) -> list[float]:
@@ -377,23 +410,23 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
         return VALUES["speed"]
 
     extractors = {**EXTRACTORS, "speed": speed}
-    with Client(swamped.url) as client:
+    with Client(overloaded.url) as client:
         client.warm_up(extractors)
         assert client.run(extractors, None, 5_000).prefix == 3
-        switch.lets_in = False
+        switch.admits = False
         for overload in get_args(Overload):
             answer = client.run(extractors, None, 5_000, overload=overload)
             assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
             assert answer.note is not None
             assert "base rate" in answer.note
-            assert answer.elapsed_ms < 4_000, "not at the deadline, but at once"
+            assert answer.elapsed_ms < 4_000, "at once, not at the deadline"
         with pytest.raises(ProblemError) as refused:
             client.predict(VALUES, deadline_ms=5_000)
         assert refused.value.overloaded
         with pytest.raises(ProblemError):
             client.predict(VALUES)
         assert client.predict(VALUES, deadline_ms=5_000, overload="prior").reason == "overload"
-        switch.lets_in = True
+        switch.admits = True
         assert client.predict(VALUES, overload="prior").prefix == 3
         with pytest.raises(ValueError, match="overload is 'panic'"):
             client.predict(VALUES, overload="panic")  # type: ignore[arg-type]
@@ -407,10 +440,14 @@ def test_a_client_that_is_refused_answers_the_base_rate_and_sends_no_more(swampe
         lambda client: client.predict(VALUES, deadline_ms=5_000, overload="prior"),
     ],
 )
-def test_the_first_call_of_a_client_has_the_base_rate_of_a_server_that_refuses(
-    first: Callable[[Client], Answer], spares: bool, swamped: Asking, switch: Switch, monkeypatch: pytest.MonkeyPatch
+def test_the_first_call_of_a_client_returns_the_base_rate_if_the_server_refuses(
+    first: Callable[[Client], Answer],
+    spares: bool,
+    overloaded: KeptAlive,
+    switch: Switch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with Client(swamped.url) as client:
+    with Client(overloaded.url) as client:
         monkeypatch.setattr(client._core.connection.throttle, "rejects", lambda: spares)
         answer = first(client)
         assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
@@ -419,45 +456,45 @@ def test_the_first_call_of_a_client_has_the_base_rate_of_a_server_that_refuses(
         assert (at_once.prediction, at_once.reason, at_once.note) == (BASE_RATE, "deadline", None)
 
 
-def test_the_first_call_of_a_client_tells_of_a_server_that_refuses_even_the_base_rate(
-    swamped: Asking, switch: Switch, app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch
+def test_the_first_call_of_a_client_raises_if_the_server_refuses_even_the_base_rate(
+    overloaded: KeptAlive, switch: Switch, app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch.lets_in = True
-    with Client(swamped.url) as client:
+    switch.admits = True
+    with Client(overloaded.url) as client:
         client.predict(VALUES)  # connects
         monkeypatch.setattr(app.state.handler, "draining", True)
         with pytest.raises(ProblemError, match="the service is stopping"):
             client.run(EXTRACTORS, None, 5_000)
 
 
-def test_a_client_spares_a_server_that_refuses(swamped: Asking, switch: Switch) -> None:
-    with Client(swamped.url) as client:
-        switch.lets_in = True
+def test_a_client_sends_less_to_a_server_that_refuses(overloaded: KeptAlive, switch: Switch) -> None:
+    with Client(overloaded.url) as client:
+        switch.admits = True
         client.warm_up()
-        switch.lets_in = False
+        switch.admits = False
         for number in range(60):
-            before = switch.asked
+            before = switch.calls
             with pytest.raises(ProblemError) as refused:
                 client.predict(VALUES, deadline_ms=5_000)
             assert refused.value.overloaded
-            if switch.asked == before:
+            if switch.calls == before:
                 assert number >= 3
                 assert "did not send this one" in refused.value.detail
-        assert switch.asked < 30
-        before = switch.asked
+        assert switch.calls < 30
+        before = switch.calls
         answers = [client.predict(VALUES, deadline_ms=5_000, overload="prior") for _ in range(20)]
         assert {(answer.prediction, answer.reason) for answer in answers} == {(BASE_RATE, "overload")}
-        assert switch.asked < before + 10
-        before = switch.asked
+        assert switch.calls < before + 10
+        before = switch.calls
         with pytest.raises(ProblemError):
             client.predict(VALUES)
-        assert switch.asked == before + 1, "who has no deadline may as well wait for the server"
-        switch.lets_in = True
+        assert switch.calls == before + 1, "a request without a deadline may wait for the server"
+        switch.admits = True
         while client.predict(VALUES, deadline_ms=5_000, overload="prior").reason == "overload":
-            sleep(0.05)  # what is remembered fades
+            sleep(0.05)  # the throttle of the client decays
 
 
-def test_a_key_that_has_gone_is_told_no_base_rate_that_it_was_told_before(
+def test_a_removed_key_receives_no_stored_base_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     file = tmp_path / "keys"
@@ -478,7 +515,9 @@ def test_a_key_that_has_gone_is_told_no_base_rate_that_it_was_told_before(
         assert status(old) == 401
 
 
-def test_who_has_no_key_that_holds_is_told_so_and_takes_no_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_a_valid_key_is_401_and_does_not_reach_admission_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     app, limits = keyed_app()
     switch = Switch()
     monkeypatch.setattr(app.state.handler.admission, "admits", switch)
@@ -493,13 +532,13 @@ def test_who_has_no_key_that_holds_is_told_so_and_takes_no_place_of_another(monk
         ):
             for headers in ([], [*bearer(WRONG).items()], twice):
                 assert http.request(method, path, headers=headers).status_code == 401
-            assert switch.asked == 0
-            told = http.request(method, path, headers=bearer(PREDICTING)).status_code
-            assert (told, switch.asked) == (200 if "prior" in path else 503, 1)
-            switch.asked = 0
+            assert switch.calls == 0
+            status = http.request(method, path, headers=bearer(PREDICTING)).status_code
+            assert (status, switch.calls) == (200 if "prior" in path else 503, 1)
+            switch.calls = 0
 
 
-def test_a_head_that_is_known_is_not_when_its_key_has_gone(
+def test_a_request_that_was_refused_before_is_401_once_its_key_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     file = tmp_path / "keys"
@@ -522,14 +561,14 @@ def test_a_head_that_is_known_is_not_when_its_key_has_gone(
         assert status(old) == 401
 
 
-def test_every_refusal_counts_as_a_problem_too(swamped: Asking, switch: Switch) -> None:
-    before = swamped.metric("anytime_errors_total", kind="overloaded")
+def test_every_refusal_counts_as_a_problem_too(overloaded: KeptAlive, switch: Switch) -> None:
+    before = overloaded.metric("anytime_errors_total", kind="overloaded")
     for _ in range(3):
-        assert is_refusal(swamped.post({"groups": VALUES}))
-        assert is_refusal(swamped.post_to("/v2/models/brake/infer", {"inputs": []}))
-    assert is_refusal(swamped.get("/predict", session="nobody"))
-    assert is_refusal(swamped.http.post("/predict", headers={"connection": "close"}))
-    with swamped.stream() as stream:
+        assert is_refusal(overloaded.post({"groups": VALUES}))
+        assert is_refusal(overloaded.post_to("/v2/models/brake/infer", {"inputs": []}))
+    assert is_refusal(overloaded.get("/predict", session="nobody"))
+    assert is_refusal(overloaded.http.post("/predict", headers={"connection": "close"}))
+    with overloaded.stream() as stream:
         stream.say("begin", 1)
         assert stream.problem()["status"] == 503
-    assert swamped.metric("anytime_errors_total", kind="overloaded") - before == 9
+    assert overloaded.metric("anytime_errors_total", kind="overloaded") - before == 9

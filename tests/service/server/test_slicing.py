@@ -1,4 +1,4 @@
-"""Long reads are taken apart in slices: nothing is lost or out of order, and the others have their turn meanwhile."""
+"""Long reads are parsed in slices: nothing is lost or out of order, and other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.server.slicing import LARGEST_SLICE, SMALLEST_SLICE
+from anytime_service.server.connections import LARGEST_SLICE, SMALLEST_SLICE
 from service.raw_stream import raw, read_frame, text
 from service.serving import VALUES, Running, expected, logged, timeless, until
 
@@ -37,7 +37,7 @@ def test_a_body_of_any_size_is_one_body(service: Running, model: Model, size: in
             assert timeless(answer) == expected(model, VALUES)
 
 
-def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, model: Model) -> None:
+def test_many_messages_in_one_read_are_handled_in_order(service: Running, model: Model) -> None:
     count = 5_000
     groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(count)]
     log: list[dict[str, Any]] = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]
@@ -49,7 +49,7 @@ def test_many_messages_in_one_read_are_taken_in_their_order(service: Running, mo
         assert [json.loads(read_frame(connection)[1])["id"] for _ in range(500)] == list(range(500))
 
 
-def test_requests_that_follow_each_other_in_one_read_are_answered_in_their_order(service: Running) -> None:
+def test_pipelined_requests_in_one_read_are_answered_in_order(service: Running) -> None:
     count = 200
     bodies = [json.dumps({"groups": {"speed": [i]}}).encode() for i in range(count)]
     head = "POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n"
@@ -65,7 +65,7 @@ def test_requests_that_follow_each_other_in_one_read_are_answered_in_their_order
     assert not records
 
 
-def test_a_client_that_leaves_with_much_unread_harms_nobody(service: Running) -> None:
+def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Running) -> None:
     with logged() as records:
         for _ in range(3):
             with raw(service) as connection:
@@ -77,7 +77,7 @@ def test_a_client_that_leaves_with_much_unread_harms_nobody(service: Running) ->
     assert not records
 
 
-def test_a_flood_of_tiny_messages_does_not_keep_the_others_waiting(service: Running) -> None:
+def test_a_flood_of_tiny_messages_does_not_delay_other_clients(service: Running) -> None:
     def lateness(count: int) -> list[float]:
         late = []
         with service.stream() as stream:

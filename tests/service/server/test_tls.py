@@ -1,4 +1,4 @@
-"""Encrypted connections: everything that is promised of plain ones, and files that cannot be used."""
+"""Encrypted connections: the same behaviour as of plain ones, and errors about invalid files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_binding_answers_over_tls(secure: Running, own: Certificate) -> No
         assert client.get("/models", headers={"Origin": base.replace("https", "http")}).status_code == 403
 
 
-def test_an_answer_leaves_before_its_request_has_ended_and_the_connection_lives_on(
+def test_an_answer_is_sent_before_its_request_ends_and_the_connection_stays_open(
     secure: Running, own: Certificate
 ) -> None:
     with encrypted(secure, own) as connection:
@@ -81,7 +81,7 @@ def test_an_answer_leaves_before_its_request_has_ended_and_the_connection_lives_
         assert monotonic() - begun < 15, "half of the time for which an event loop waits for a client to say goodbye"
 
 
-def test_many_small_messages_at_once_and_large_ones_are_all_taken_over_tls(secure: Running, own: Certificate) -> None:
+def test_many_small_messages_and_large_ones_are_handled_over_tls(secure: Running, own: Certificate) -> None:
     told: dict[str, Any] = {"compression": None, "proxy": None, "max_size": None, "close_timeout": 1}
     url = f"wss://127.0.0.1:{secure.port}/stream"
     protocols: Any = ["anytime.v1", f"anytime.key.{PREDICTING}"]
@@ -98,14 +98,14 @@ def test_many_small_messages_at_once_and_large_ones_are_all_taken_over_tls(secur
         assert len(stream.answer("rows")["prediction"]) == 50
 
 
-def test_the_client_asks_over_tls(secure: Running, own: Certificate) -> None:
+def test_the_client_connects_over_tls(secure: Running, own: Certificate) -> None:
     url = f"https://127.0.0.1:{secure.port}"
     with Client(url, api_key=PREDICTING, ssl=own.trusted()) as client:
         assert client.predict(VALUES).complete
         assert client.models()[0].name == "brake"
 
 
-def test_the_health_check_of_the_image_asks_over_tls_too(secure: Running, own: Certificate) -> None:
+def test_the_health_check_of_the_image_connects_over_tls(secure: Running, own: Certificate) -> None:
     found = re.search(r"^HEALTHCHECK .*\\\n\s+CMD (\[.*\])$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     _, *code = json.loads(found[1])
@@ -115,7 +115,7 @@ def test_the_health_check_of_the_image_asks_over_tls_too(secure: Running, own: C
         assert done.returncode == status
 
 
-def test_a_handshake_that_does_not_end_is_given_up(own: Certificate) -> None:
+def test_an_endless_handshake_times_out(own: Certificate) -> None:
     with keyed(ssl_certfile=own.file, ssl_keyfile=own.key, header_timeout_s=0.5) as service:
         for begun in (b"", b"\x16\x03\x01\x02"):
             since = monotonic()
@@ -125,7 +125,7 @@ def test_a_handshake_that_does_not_end_is_given_up(own: Certificate) -> None:
             assert monotonic() - since < 20, "a third of the time for which an event loop would wait"
 
 
-def test_who_speaks_no_tls_is_told_nothing(secure: Running) -> None:
+def test_a_client_without_tls_receives_no_reply(secure: Running) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         secure.get("/livez")
 
@@ -144,7 +144,7 @@ def test_with_authorities_a_client_needs_a_certificate_of_theirs(own: Certificat
             httpx.get(url, verify=wrong)
 
 
-def test_a_file_that_cannot_be_used_is_one_line_before_anything_listens(
+def test_an_invalid_file_is_a_one_line_error_before_the_server_listens(
     own: Certificate, other: Certificate, tmp_path: Path
 ) -> None:
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
@@ -188,7 +188,7 @@ async def small_app(_scope: Any, _receive: Any, _send: Any) -> None:
     """Do nothing."""
 
 
-def test_a_pair_that_does_not_fit_leaves_the_one_that_is_at_work(
+def test_a_pair_that_does_not_match_leaves_the_current_one_in_use(
     own: Certificate, other: Certificate, tmp_path: Path
 ) -> None:
     pair = Certificate(tmp_path / "c.pem", tmp_path / "c.key")
@@ -222,7 +222,7 @@ def shaken(context: TLSContext, shown: Certificate) -> bool:
     return ends[0].version() is not None
 
 
-def test_the_command_says_https_and_shows_a_new_certificate_after_a_hangup(
+def test_the_command_prints_https_and_uses_a_new_certificate_after_sighup(
     own: Certificate, other: Certificate, tmp_path: Path
 ) -> None:
     (tmp_path / "models").mkdir()
@@ -242,7 +242,7 @@ def test_the_command_says_https_and_shows_a_new_certificate_after_a_hangup(
             assert client.predict(VALUES).complete
 
 
-def test_after_a_hangup_clients_are_accepted_by_the_new_file_of_authorities_alone(
+def test_after_sighup_only_the_new_authorities_are_accepted(
     own: Certificate, other: Certificate, tmp_path: Path
 ) -> None:
     (tmp_path / "models").mkdir()
