@@ -12,7 +12,7 @@ demo: .venv/ready
 
 # Two parts: tests that share the cores, and tests of the service, which have deadlines and run alone (except PATIENT).
 # The second part runs even if the first fails. Pytest exits with 5 if ARGS selects no test; that fails only in both.
-PATIENT := $(addprefix tests/service/,http/test_auth_console.py api/test_console_page.py demo)
+PATIENT := $(addprefix tests/service/,http/test_auth_console.py api/test_console_page.py demo drills)
 test: .venv/ready
 	@trap 'exit 130' INT; \
 	said() { case $$1 in 0) echo passed;; 5) echo "ran no tests";; *) echo "FAILED (exit code $$1)";; esac; }; \
