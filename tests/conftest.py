@@ -1,4 +1,4 @@
-"""What the tests of every room share: the real data sets, and the flag that rewrites golden files."""
+"""Fixtures of all tests: the real data sets, and the flag that rewrites golden files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ ROOT = Path(__file__).parents[1]
 
 
 NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
-"""Reasons to skip that are this machine's, not those of a part that could be installed."""
+"""Reasons to skip that depend on this machine, not on a missing optional part."""
 
 _skipped: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--regenerate", action="store_true", help="rewrite the golden files of the formats written today")
-    parser.addoption("--every-part", action="store_true", help="fail where a test skips for want of an installed part")
+    parser.addoption("--regenerate", action="store_true", help="rewrite the golden files of the current formats")
+    parser.addoption(
+        "--every-part", action="store_true", help="fail if a test skips because an optional part is missing"
+    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -45,7 +47,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("--every-part") and _skipped:
-        terminalreporter.section("skipped for want of a part")
+        terminalreporter.section("skipped because a part is missing")
         for line in _skipped:
             terminalreporter.line(line)
 
@@ -65,15 +67,15 @@ def regenerate(request: pytest.FixtureRequest) -> bool:
 def shared_data() -> Path:
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("no real data sets beside the project (../shared/data)")
+        pytest.skip("no real data sets next to the project (../shared/data)")
     return folder
 
 
 @pytest.fixture(scope="module")
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread: these products are small, and threads would wait for each other.
+    """Limit BLAS to one thread: the products are small, and threads would wait for each other.
 
-    `make test-kernels` sets another number.
+    `make test-kernels` sets other numbers.
     """
     with threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1)):
         yield

@@ -1,6 +1,6 @@
 """Run the numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 
-OpenBLAS selects a kernel by the processor, and each kernel sums in its own order. A tolerance below rounding can hold
+OpenBLAS selects a kernel by the processor, and each kernel sums in its own order. A tolerance below rounding can pass
 under one kernel and fail under another. Arguments are passed on to pytest.
 """
 

@@ -1,4 +1,4 @@
-"""Real programs of the system that tests stand the service beside: Redis, proxies, Prometheus."""
+"""Programs of the system that tests run next to the service: Redis, proxies, Prometheus."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ __all__ = ["answers", "free_port", "program", "started"]
 
 
 def program(name: str) -> str:
-    """Path of a program; skips the test where it is not installed."""
-    places = f"{Path(sys.executable).parent}:/usr/sbin:/sbin:/usr/local/sbin"  # the first: programs that packages bring
+    """Return the path of a program; skip the test if it is not installed."""
+    places = (
+        f"{Path(sys.executable).parent}:/usr/sbin:/sbin:/usr/local/sbin"  # the first has programs from Python packages
+    )
     found = shutil.which(name) or shutil.which(name, path=places)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -27,7 +29,7 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nobody listens."""
+    """Return an unused port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,7 +37,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on a port."""
+    """Return whether a port accepts connections."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
@@ -43,15 +45,15 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def started(
-    command: Sequence[object], ready: Callable[[], bool], cwd: Path | None = None, within_s: float = 20.0
+    command: Sequence[object], ready: Callable[[], bool], cwd: Path | None = None, timeout_s: float = 20.0
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program from when it is ready until the end of the block; what it printed is told where it never is."""
+    """Run a program from when it is ready until the end of the block; if it does not start, report its output."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen([str(word) for word in command], cwd=cwd, stdout=output, stderr=subprocess.STDOUT)
         try:
-            give_up = monotonic() + within_s
+            deadline = monotonic() + timeout_s
             while not ready():
-                if process.poll() is not None or monotonic() > give_up:
+                if process.poll() is not None or monotonic() > deadline:
                     output.seek(0)
                     raise AssertionError(
                         f"{command[0]} did not start: {output.read().decode(errors='replace')[-2000:]}"

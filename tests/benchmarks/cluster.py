@@ -1,8 +1,8 @@
 """A table summed by one worker process and by two: `python tests/benchmarks/cluster.py [--gigabytes 2] [--folder D]`.
 
-Each worker has one thread. In turns: one worker, two workers, and two of which one is killed when the first part is
-done. Tells the rate of each, the efficiency of two (half their rate by that of one), and how far moments and model are
-from those of one process; exits with 1 where moments differ by more than 1e-12, relative, or sequences at all.
+Each worker has one thread. Interleaved: one worker, two workers, and two of which one is killed after the first part.
+Prints the rate of each, the efficiency of two (half their rate divided by that of one), and the difference of moments
+and model from those of one process; exits with 1 if moments differ by more than 1e-12, relative, or sequences differ.
 """
 
 from __future__ import annotations
@@ -33,44 +33,46 @@ from anytime.training.options import Options
 from benchmarks.large import write
 
 FOLDS = 5
-CLOSE = 1e-12
+TOLERANCE = 1e-12
 
 
-def summed(data: Dataset, workers: int, told: Callable[[Client], None] = lambda _: None) -> tuple[float, list[Moments]]:
-    """Seconds that a cluster takes, and what it finds; `told` hears of the first part that is done."""
+def sum_moments(
+    data: Dataset, workers: int, on_first_part: Callable[[Client], None] = lambda _: None
+) -> tuple[float, list[Moments]]:
+    """Return the seconds that a cluster takes and its moments; `on_first_part` is called after the first part."""
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as local,  # type: ignore[no-untyped-call]
         Client(local) as client,  # type: ignore[no-untyped-call]
     ):
         client.wait_for_workers(workers)
-        client.run(_ready)
-        seen: list[int] = []
+        client.run(_import)
+        parts: list[int] = []
 
         def progress(rows: int) -> None:
-            seen.append(rows)
-            if len(seen) == 1:
-                told(client)
+            parts.append(rows)
+            if len(parts) == 1:
+                on_first_part(client)
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = Cluster(client).moments(data, FOLDS, progress=progress)
-        return time.perf_counter() - begun, found
+        return time.perf_counter() - started, found
 
 
-def _ready() -> None:
+def _import() -> None:
     """Import what tasks need, which takes as long as some of them."""
     import pyarrow.parquet  # noqa: F401, PLC0415
 
     import anytime.training.dask.design  # noqa: F401, PLC0415
 
 
-def killed(client: Client) -> None:
-    """End a worker, as the kernel does where memory is gone."""
+def kill_worker(client: Client) -> None:
+    """Kill a worker, as the kernel does when memory is exhausted."""
     pids: dict[str, int] = client.run(os.getpid)
     os.kill(min(pids.values()), signal.SIGKILL)
 
 
-def apart(found: list[Moments], expected: list[Moments]) -> float:
-    """How far moments are from each other, as a share of the columns' deviations."""
+def difference(found: list[Moments], expected: list[Moments]) -> float:
+    """Return the maximum difference of moments, relative to the deviations of the columns."""
     worst = 0.0
     for a, b in zip(found, expected, strict=True):
         scale = np.sqrt(np.diagonal(b.scatter))
@@ -80,44 +82,43 @@ def apart(found: list[Moments], expected: list[Moments]) -> float:
 
 
 def main() -> None:
-    """Write, measure in turns, and tell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--columns", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the table is kept; a temporary folder unless told")
-    given = parser.parse_args()
+    parser.add_argument("--folder", type=Path, help="folder of the table; a temporary folder by default")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if given.folder is None else given.folder
+        folder = Path(temporary) if args.folder is None else args.folder
         folder.mkdir(parents=True, exist_ok=True)
-        path, groups_file = write(folder, given.gigabytes, given.columns)
+        path, groups_file = write(folder, args.gigabytes, args.columns)
         table, groups = open_table(path), load_groups(groups_file)
         survey = survey_target(table, ["y"])
         data = Dataset(table, groups, settle_target(survey))
-        print(f"{survey.rows:,} rows of {given.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
+        print(f"{survey.rows:,} rows of {args.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
         expected = data.moments(FOLDS)
         order = fit(expected, groups, Options(alpha="cv")).sequence.columns.tolist()
         ways: dict[str, tuple[int, Any]] = {
             "one worker": (1, lambda _: None),
             "two workers": (2, lambda _: None),
-            "two, one killed": (2, killed),
+            "two, one killed": (2, kill_worker),
         }
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         worst, same = 0.0, True
-        for _ in range(given.repeats):
-            for name, (workers, told) in ways.items():
-                took, found = summed(data, workers, told)
-                seconds[name].append(took)
-                worst = max(worst, apart(found, expected))
+        for _ in range(args.repeats):
+            for name, (workers, on_first_part) in ways.items():
+                seconds_taken, found = sum_moments(data, workers, on_first_part)
+                seconds[name].append(seconds_taken)
+                worst = max(worst, difference(found, expected))
                 same &= fit(found, groups, Options(alpha="cv")).sequence.columns.tolist() == order
-                print(f"  {name}: {survey.rows / took:,.0f} rows/s", flush=True)
+                print(f"  {name}: {survey.rows / seconds_taken:,.0f} rows/s", flush=True)
     one, two = (statistics.median(seconds[name]) for name in ("one worker", "two workers"))
     print(
         f"efficiency of two workers {one / (2 * two):.0%}; a killed one costs "
         f"{statistics.median(seconds['two, one killed']) / two - 1:.0%} of the time"
     )
-    print(f"moments at most {worst:.1e} apart, {'the same' if same else 'another'} sequence")
-    sys.exit(0 if worst <= CLOSE and same else 1)
+    print(f"moments differ by at most {worst:.1e}, {'the same' if same else 'a different'} sequence")
+    sys.exit(0 if worst <= TOLERANCE and same else 1)
 
 
 if __name__ == "__main__":

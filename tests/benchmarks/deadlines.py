@@ -1,7 +1,7 @@
-"""Deadlines under load, and beside clients that mean no good: `python tests/benchmarks/deadlines.py [--quick]`.
+"""Deadlines under load, and next to hostile clients: `python tests/benchmarks/deadlines.py [--quick]`.
 
 The service runs on one core, the load on another. Lateness is compared with that of a bare `loop.call_later` in the
-same event loop, measured beside it: by the server until the answer has left, and by the client until it is there.
+same event loop at the same time: at the server when the answer is sent, and at the client when it is received.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.load.aio import stream_by_aiohttp
-from benchmarks.load.asked import Asked, faults, planned
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
-from benchmarks.load.child import CLIENT_CORE, Child, server, settle
+from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.engine import Load
 from benchmarks.load.hostile import KINDS
-from benchmarks.load.measured import Seen
+from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.models import saved_model
+from benchmarks.load.predictions import LoadPrediction, faults, plan_predictions
 
-LATER_MS = 1.0
-"""How much later than a bare timer an answer may be, at the 99th percentile."""
+MAX_LATER_MS = 1.0
+"""Lateness allowed beyond that of a bare timer, at the 99th percentile."""
 
 GROWTH_MIB = 64.0
 STALLED = 0.005
-"""Share of answers that a machine which stood still may excuse."""
+"""Share of answers that stalls of the machine may excuse."""
 
 
 class Result(NamedTuple):
-    """What one load has shown; milliseconds, 99th percentiles."""
+    """Result of one load; milliseconds, 99th percentiles."""
 
     name: str
-    asked: int
-    left: float
-    left_bare: float
-    came: float
-    came_bare: float
+    predictions: int
+    sent: float
+    sent_bare: float
+    received: float
+    received_bare: float
     load: float
     busy: float
-    stood: float
-    collecting: float
+    stall: float
+    gc: float
     faults: Counter[str]
 
     @property
@@ -64,31 +64,31 @@ class Result(NamedTuple):
         """Whether every promise was kept."""
         stalled = self.faults["stalled"]
         others = sum(self.faults.values()) - stalled
-        return self.punctual and others == 0 and stalled <= STALLED * self.asked
+        return self.punctual and others == 0 and stalled <= STALLED * self.predictions
 
     @property
     def punctual(self) -> bool:
         """Whether answers are as punctual as bare timers."""
-        return self.left - self.left_bare <= LATER_MS and self.came - self.came_bare <= LATER_MS
+        return self.sent - self.sent_bare <= MAX_LATER_MS and self.received - self.received_bare <= MAX_LATER_MS
 
 
 def p99(values: Sequence[float]) -> float:
-    """99th percentile; nan of nothing."""
+    """Return the 99th percentile; NaN without values."""
     return float(np.percentile(values, 99)) if values else float("nan")
 
 
-def seen(child: Child) -> Seen:
-    """What the server has seen since the last time."""
+def server_stats(child: Child) -> ServerStats:
+    """Return the server's measurements since the last call."""
     with urllib.request.urlopen(f"http://127.0.0.1:{child.port}/measured", timeout=30) as response:
-        return msgspec.json.decode(response.read(), type=Seen)
+        return msgspec.json.decode(response.read(), type=ServerStats)
 
 
 class Soak:
-    """Loads on one server, and what they have shown.
+    """Loads on one server, and their results.
 
     Parameters
     ----------
-    share : how much of the full load, 0 to 1.
+    share : share of the full load, 0 to 1.
     """
 
     def __init__(self, model: Model, child: Child, share: float) -> None:
@@ -107,65 +107,69 @@ class Soak:
         policy: Policy = "prefix",
         stretch: float = 1.0,
     ) -> Result:
-        """Load one binding, `rate` predictions a second, with as many bare timers beside them up to 200 a second."""
-        asked = list(planned(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
+        """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
+        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
         load = Load()
         binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-        seen(self.child)
+        server_stats(self.child)
         cpu, start = self.child.cpu_us, time.perf_counter()
-        begin_all(load, binding, asked, lambda: float(self.rng.exponential(1.0 / rate)))
-        over = asked[-1]
-        timers.keep_asking(self.rng, 1.0 / min(rate, 200.0), lambda: over.begun > 0.0)
-        load.run(lambda: all(each.answers for each in asked), 15.0)
-        load.run(lambda: False, 0.1)  # what is answered twice would come now
+        begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+        last = predictions[-1]
+        timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
+        load.run(lambda: all(each.answers for each in predictions), 15.0)
+        load.run(lambda: False, 0.1)  # a second answer to a prediction would be received now
         busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
         binding.close()
         timers.close()
-        return self._result(name, asked, timers.late_ms, load.late_ms, busy)
+        return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
 
     def aiohttp(self, count: int, rate: float) -> Result:
-        """The same by aiohttp."""
-        asked = list(planned(self.model, self.rng, max(1, int(count * self.share))))
-        seen(self.child)
+        """Stream predictions with aiohttp."""
+        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share))))
+        server_stats(self.child)
         cpu, start = self.child.cpu_us, time.perf_counter()
-        bare, late = stream_by_aiohttp(self.child.port, asked, self.rng, rate)
+        bare, late = stream_by_aiohttp(self.child.port, predictions, self.rng, rate)
         busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        return self._result("POST by aiohttp", asked, bare, late, busy)
+        return self._result("POST by aiohttp", predictions, bare, late, busy)
 
     def _result(
-        self, name: str, asked: Sequence[Asked], bare: Sequence[float], late: Sequence[float], busy: float
+        self,
+        name: str,
+        predictions: Sequence[LoadPrediction],
+        bare: Sequence[float],
+        late: Sequence[float],
+        busy: float,
     ) -> Result:
-        told = seen(self.child)
+        stats = server_stats(self.child)
         found: Counter[str] = Counter()
-        for each in asked:
-            for fault in faults(self.model, each, told.stalls):
+        for each in predictions:
+            for fault in faults(self.model, each, stats.stalls):
                 found[fault] += 1
-        came = [each.perceived_ms for each in asked if each.answers]
+        received = [each.lateness_ms for each in predictions if each.answers]
         result = Result(
             name,
-            len(asked),
-            p99(told.late_ms),
-            p99(told.bare_ms),
-            p99([ms for ms in came if ms is not None]),
+            len(predictions),
+            p99(stats.late_ms),
+            p99(stats.bare_ms),
+            p99([ms for ms in received if ms is not None]),
             p99(bare),
             p99(late),
             busy,
-            max((end - begin for begin, end in told.stalls), default=0.0),
-            max(told.collecting_ms, default=0.0),
+            max((end - begin for begin, end in stats.stalls), default=0.0),
+            max(stats.gc_ms, default=0.0),
             found,
         )
         self.results.append(result)
-        tell(result)
+        print_result(result)
         gc.collect()
         return result
 
 
-def tell(result: Result) -> None:
-    """Print one result."""
+def print_result(result: Result) -> None:
     wrong = "" if result.kept else "  over"
     print(
-        f"{result.name:<34}{result.asked:>7}{result.left:>9.2f}{result.left_bare:>7.2f}"
-        f"{result.came:>9.2f}{result.came_bare:>7.2f}{result.load:>7.2f}{result.busy:>6.0%}{result.stood:>7.1f}{result.collecting:>6.1f}{wrong}",
+        f"{result.name:<34}{result.predictions:>7}{result.sent:>9.2f}{result.sent_bare:>7.2f}"
+        f"{result.received:>9.2f}{result.received_bare:>7.2f}{result.load:>7.2f}{result.busy:>6.0%}{result.stall:>7.1f}{result.gc:>6.1f}{wrong}",
         flush=True,
     )
     for fault, times in result.faults.most_common(5):
@@ -173,28 +177,28 @@ def tell(result: Result) -> None:
 
 
 def main() -> None:
-    """Load, compare and print; exit with 1 when a limit is not kept."""
+    """Run the loads and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("--only", help="websocket, arrived, post, aiohttp, sessions, thousand or hostile")
-    given = parser.parse_args()
-    settle(CLIENT_CORE)
-    gc.disable()  # the load must not pause; what it makes is collected between its parts
+    args = parser.parse_args()
+    pin_to_core(CLIENT_CORE)
+    gc.disable()  # collected between the loads, which must not pause
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path)
         with server("service", path) as child:
-            kept = run(Soak(model, child, 0.1 if given.quick else 1.0), given.only or "")
+            kept = run(Soak(model, child, 0.1 if args.quick else 1.0), args.only or "")
     sys.exit(0 if kept else 1)
 
 
 def run(soak: Soak, only: str) -> bool:
-    """Everything; whether all promises were kept."""
-    seen(soak.child)
+    """Run all loads; return whether all promises were kept."""
+    server_stats(soak.child)
     soak.stream("warming up", Stream, int(200 / soak.share), 100)
-    columns = (("", 34), ("count", 7), ("left", 9), ("bare", 7), ("came", 9), ("bare", 7), ("load", 7), ("busy", 6))
-    print("\nmilliseconds after the deadline, 99th percentiles, beside those of bare timers; longest pauses")
-    print("".join(f"{name:>{width}}" for name, width in (*columns, ("stood", 7), ("gc", 6))))
+    columns = (("", 34), ("count", 7), ("sent", 9), ("bare", 7), ("received", 9), ("bare", 7), ("load", 7), ("busy", 6))
+    print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
+    print("".join(f"{name:>{width}}" for name, width in (*columns, ("stall", 7), ("gc", 6))))
     soak.results.clear()
     parts: dict[str, Callable[[], object]] = {
         "websocket": lambda: soak.stream("WebSocket", Stream, 20_000, 300),
@@ -212,7 +216,7 @@ def run(soak: Soak, only: str) -> bool:
 
 
 def thousand(soak: Soak) -> None:
-    """A thousand predictions open at once, again and again: all are answered, and memory does not grow.
+    """Open a thousand predictions at once, repeatedly: all must be answered, and memory must not grow.
 
     They begin within a second, with deadlines of half a second and two seconds.
     """
@@ -225,19 +229,19 @@ def thousand(soak: Soak) -> None:
 
 
 def hostile(soak: Soak) -> None:
-    """The same load with a hostile client beside it and without, in turns."""
+    """Alternate the same load with and without a hostile client."""
     for kind in KINDS:
         alone = soak.stream("alone", Stream, 3_000, 200)
-        with beside(kind, soak.child):
+        with hostile_client(kind, soak.child):
             time.sleep(0.5)
-            result = soak.stream(f"beside {kind}", Stream, 3_000, 200)
-        later = result.left - alone.left, result.came - alone.came
-        print("    later by {:.2f} ms when answers left, {:.2f} when they came".format(*later))
+            result = soak.stream(f"with {kind}", Stream, 3_000, 200)
+        later = result.sent - alone.sent, result.received - alone.received
+        print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
 
 
 @contextmanager
-def beside(kind: str, child: Child) -> Iterator[None]:
-    """Run a hostile client in a process of its own."""
+def hostile_client(kind: str, child: Child) -> Iterator[None]:
+    """Run a hostile client in its own process."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "benchmarks.load.hostile", kind, str(child.port)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:

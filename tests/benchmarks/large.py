@@ -1,9 +1,9 @@
-"""A table many times as large as the memory allowed: `python tests/benchmarks/large.py [--gigabytes 8] [--folder D]`.
+"""A table many times larger than the memory limit: `python tests/benchmarks/large.py [--gigabytes 8] [--folder D]`.
 
-The table is written chunk by chunk as Parquet. Then, in turns and each in a process of its own: `anytime train` under a
-hard limit of 1 GiB (a control group's, beyond which the kernel ends the process), and the floor below which no training
-can go: the same chunks read, and `X.T @ X` of each with as many threads. Rates are told as shares of the floor's. Exits
-with 1 where training is slower than 60% of it. Linux, as root.
+The table is written in chunks as Parquet. Then, interleaved and each in its own process: `anytime train` under a hard
+limit of 1 GiB (of a control group: above it the kernel kills the process), and the floor: the same chunks read, and
+`X.T @ X` of each with as many threads. Rates are printed as shares of the floor's. Exits with 1 if training is slower
+than 60% of it. Linux, as root.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THREADS = 2
 
 
 def write(folder: Path, gigabytes: float, columns: int) -> tuple[Path, Path]:
-    """A regression as a table, a row group at a time, and its groups."""
+    """Write a regression as a table, one row group at a time, and its groups."""
     names = [f"x{j}" for j in range(columns)]
     groups = folder / "groups.json"
     costed = [
@@ -57,37 +57,37 @@ def write(folder: Path, gigabytes: float, columns: int) -> tuple[Path, Path]:
 
 
 def floor(table: Path) -> None:
-    """Read the chunks, and multiply each by itself; print rows and seconds."""
-    begun, rows = time.perf_counter(), 0
+    """Read the chunks and multiply each by itself; print rows and seconds."""
+    started, rows = time.perf_counter(), 0
     with pq.ParquetFile(table, pre_buffer=False, buffer_size=1 << 16) as file:
         total = 0.0
         for batch in file.iter_batches(CHUNK_ROWS):
             X = np.column_stack([column.to_numpy() for column in batch.columns])
             total = total + X.T @ X
             rows += len(X)
-    print(json.dumps({"rows": rows, "seconds": time.perf_counter() - begun}))
+    print(json.dumps({"rows": rows, "seconds": time.perf_counter() - started}))
 
 
 @contextmanager
-def confined(limit: int) -> Iterator[list[str]]:
-    """A control group whose memory has a hard limit, swap among it; what to put before a command to run it there."""
+def memory_limit(limit: int) -> Iterator[list[str]]:
+    """Create a control group with a hard memory limit that includes swap; yield the command prefix to run in it."""
     first = Path("/sys/fs/cgroup/memory")
     group = (first if first.is_dir() else Path("/sys/fs/cgroup")) / f"anytime-{os.getpid()}"
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if first.is_dir() else "memory.max")).write_text(str(limit))
     except OSError as error:
-        raise SystemExit(f"no control group with a limit of memory can be made here ({error})") from error
+        raise SystemExit(f"cannot create a control group with a memory limit ({error})") from error
     try:
         yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     finally:
         group.rmdir()
 
 
-def ran(command: list[str]) -> tuple[float, float, str]:
-    """Seconds, peak resident MiB and output of a command."""
+def run(command: list[str]) -> tuple[float, float, str]:
+    """Return seconds, peak resident MiB and output of a command."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
             command,
@@ -98,31 +98,30 @@ def ran(command: list[str]) -> tuple[float, float, str]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
-        said = out.read()
+        output = out.read()
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{said}")
-    return time.perf_counter() - begun, usage.ru_maxrss / 1024, said
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{output}")
+    return time.perf_counter() - started, usage.ru_maxrss / 1024, output
 
 
 def main() -> None:
-    """Write, measure in turns, and tell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=8.0)
     parser.add_argument("--columns", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the table is kept; a temporary folder unless told")
+    parser.add_argument("--folder", type=Path, help="folder of the table; a temporary folder by default")
     parser.add_argument("--floor", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.floor:
-        floor(given.floor)
+    args = parser.parse_args()
+    if args.floor:
+        floor(args.floor)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if given.folder is None else given.folder
+        folder = Path(temporary) if args.folder is None else args.folder
         folder.mkdir(parents=True, exist_ok=True)
-        table, groups = write(folder, given.gigabytes, given.columns)
+        table, groups = write(folder, args.gigabytes, args.columns)
         rows = pq.ParquetFile(table).metadata.num_rows
         size = table.stat().st_size
-        print(f"{rows:,} rows of {given.columns} features, {size / 1e9:.2f} GB, {THREADS} threads")
+        print(f"{rows:,} rows of {args.columns} features, {size / 1e9:.2f} GB, {THREADS} threads")
         command = [sys.executable, "-m", "anytime", "train", str(table), "--groups", str(groups), "--target", "y"]
         command += ["--out", str(folder / "large.safetensors"), "--n-jobs", str(THREADS)]
         ways = {
@@ -131,24 +130,24 @@ def main() -> None:
         }
         shares: dict[str, list[float]] = {name: [] for name in ways}
         peaks = dict.fromkeys(ways, 0.0)
-        for _ in range(given.repeats):
-            least = json.loads(ran([sys.executable, __file__, "--floor", str(table)])[2])["seconds"]
-            print(f"reading and X.T @ X: {rows / least:,.0f} rows/s, {size / least / 1e6:,.0f} MB/s", flush=True)
+        for _ in range(args.repeats):
+            floor_s = json.loads(run([sys.executable, __file__, "--floor", str(table)])[2])["seconds"]
+            print(f"reading and X.T @ X: {rows / floor_s:,.0f} rows/s, {size / floor_s / 1e6:,.0f} MB/s", flush=True)
             for name, way in ways.items():
-                with confined(LIMIT) as there:
-                    seconds, peak, _ = ran([*there, *way])
-                shares[name].append(least / seconds)
+                with memory_limit(LIMIT) as prefix:
+                    seconds, peak, _ = run([*prefix, *way])
+                shares[name].append(floor_s / seconds)
                 peaks[name] = max(peaks[name], peak)
-                print(f"  {name}: {rows / seconds:,.0f} rows/s, {least / seconds:.0%}, {peak:.0f} MiB", flush=True)
-    kept = True
+                print(f"  {name}: {rows / seconds:,.0f} rows/s, {floor_s / seconds:.0%}, {peak:.0f} MiB", flush=True)
+    passed = True
     for name, found in shares.items():
         good = statistics.median(found) >= SHARE and peaks[name] <= LIMIT / 2**20
-        kept &= good
+        passed &= good
         print(
             f"{name}: {statistics.median(found):.0%} of the floor's rate ({min(found):.0%} to {max(found):.0%}), "
-            f"peak {peaks[name]:.0f} of {LIMIT / 2**20:.0f} MiB{'' if good else '  not kept'}"
+            f"peak {peaks[name]:.0f} of {LIMIT / 2**20:.0f} MiB{'' if good else '  missed'}"
         )
-    sys.exit(0 if kept else 1)
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

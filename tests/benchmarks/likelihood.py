@@ -1,8 +1,8 @@
-"""Likelihoods beside scikit-learn: `python tests/benchmarks/likelihood.py --data DIR`.
+"""Likelihoods compared with scikit-learn: `python tests/benchmarks/likelihood.py --data DIR`.
 
-On the intrusions of KDD Cup 1999 the whole binomial path, every prefix at its optimum, is timed in turns with one
+On the intrusions of KDD Cup 1999 the whole binomial path, every prefix at its optimum, alternates with one
 `LogisticRegression(solver="newton-cholesky")` on all columns at the same penalty. On the digits of mfeat the softmax
-path is drawn beside that of least squares on one-hot classes, error against cost.
+path is plotted next to that of least squares on one-hot classes, error against cost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ THREADS = 2
 
 
 def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[Float, Index]:
-    """Features in the order of the groups, and the target."""
+    """Return the features in the order of the groups, and the target."""
     file = pq.ParquetFile(folder / f"{name}.parquet")
     X = np.empty((file.metadata.num_rows, len(groups.features)))
     y = np.empty(len(X), dtype=np.intp)
     start = 0
-    for batch in file.iter_batches(8192):  # by pieces, so that the data are the peak of memory so far
+    for batch in file.iter_batches(8192):  # in pieces, so that the data are the peak of memory so far
         rows = slice(start, start + batch.num_rows)
         for j, feature in enumerate(groups.features):
             X[rows, j] = batch[feature].to_numpy(zero_copy_only=False)
@@ -45,22 +45,22 @@ def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[
 
 
 def classifier(groups: FeatureGroups, alpha: float) -> AnytimeClassifier:
-    """The trainer, unfitted."""
+    """Return the unfitted trainer."""
     return AnytimeClassifier(groups, alpha=alpha, n_jobs=THREADS)
 
 
-def rival(n: int, alpha: float) -> LogisticRegression:
-    """One model of all columns at the same penalty."""
+def peer(n: int, alpha: float) -> LogisticRegression:
+    """Return a model of all columns at the same penalty."""
     return LogisticRegression(C=1 / (n * alpha), solver="newton-cholesky", tol=1e-8, max_iter=1000)
 
 
 def megabytes() -> float:
-    """Peak resident memory of this process."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def memory(data: Path, alpha: float) -> None:
-    """Print the peak memory of the data alone, and of the binomial path beyond it."""
+    """Print the peak memory of the data alone, and of the binomial path."""
     folder = data / "kddcup99"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "attack", groups)
@@ -72,7 +72,7 @@ def memory(data: Path, alpha: float) -> None:
 
 
 def intrusions(data: Path, alpha: float, repeats: int) -> None:
-    """The binomial path beside one fit of scikit-learn."""
+    """Compare the binomial path with one fit of scikit-learn."""
     folder = data / "kddcup99"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "attack", groups)
@@ -83,7 +83,7 @@ def intrusions(data: Path, alpha: float, repeats: int) -> None:
     for _ in range(repeats):
         gc.collect()
         start = time.perf_counter()
-        other = rival(len(X), alpha).fit(Z, y)
+        other = peer(len(X), alpha).fit(Z, y)
         theirs.append(time.perf_counter() - start)
         start = time.perf_counter()
         model = classifier(groups, alpha).fit(X, y)
@@ -99,7 +99,7 @@ def intrusions(data: Path, alpha: float, repeats: int) -> None:
 
 
 def digits(data: Path, picture: Path) -> None:
-    """Error against cost of softmax and of least squares on one-hot classes."""
+    """Plot error against cost of softmax and of least squares on one-hot classes."""
     folder = data / "mfeat"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "digit", groups)
@@ -133,7 +133,6 @@ def digits(data: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--alpha", type=float, default=1e-5)
@@ -146,9 +145,17 @@ def main() -> None:
         memory(options.data, options.alpha)
         return
     if options.only != "mfeat":
-        # First, for a process that is begun inherits the peak of the one that begins it.
-        again = [sys.executable, __file__, "--memory-only", "--data", str(options.data), "--alpha", str(options.alpha)]
-        subprocess.run(again, check=True)
+        # First, since a process inherits the peak of its parent.
+        command = [
+            sys.executable,
+            __file__,
+            "--memory-only",
+            "--data",
+            str(options.data),
+            "--alpha",
+            str(options.alpha),
+        ]
+        subprocess.run(command, check=True)
         intrusions(options.data, options.alpha, options.repeats)
     if options.only != "kddcup99":
         digits(options.data, options.picture)

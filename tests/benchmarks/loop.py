@@ -1,13 +1,13 @@
-"""Costs learned from life, the whole way round: `python tests/benchmarks/loop.py [--quick] [--out loop.png]`.
+"""The full cycle of learned costs: `python tests/benchmarks/loop.py [--quick] [--out loop.png]`.
 
-The model of the demo is trained at the costs of its extractors, and served. Then one of them becomes slow, the first of
-the sequence unless told otherwise: every prediction waits for it, and under short deadlines nearly all of them answer
-from nothing. What the groups take is read from the port of the metrics (`anytime costs`), the groups are put in order
-anew (`anytime resequence --data`), and the service reads the file again. Accuracy and depth by deadline are measured
-before and after by a client that computes the groups one after the other, and drawn beside what a simulation expects of
-the costs learned (`anytime evaluate --random-costs`); the client stays until the group at work is done, and sends it.
+The model of the demo is trained at the costs of its extractors, and served. Then one of them becomes slow, by default
+the first of the sequence: every prediction waits for it, and under short deadlines nearly all answers are the base
+rate. Group times are read from the metrics port (`anytime costs`), the groups are resequenced (`anytime resequence
+--data`), and the service reloads the file. Accuracy and depth by deadline are measured before and after by a client that computes
+the groups one after the other, and plotted with what a simulation expects from the learned costs (`anytime evaluate
+--random-costs`); the client finishes and sends the group in progress.
 
-It fails where the slow group's cost is not learned within a fifth, or nothing is gained at the deadline of 3 ms.
+It fails if the slow group's cost is not learned within a fifth, or nothing is gained at the deadline of 3 ms.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from benchmarks.load.pipeline import Pipeline
 JUDGED_MS = 3.0
 DEADLINES_MS = (0.75, 1.5, 2.25, JUDGED_MS, 4.0, 6.0, 8.0, 12.0, 20.0)
 
-APART_S = 0.012
-"""Between two images: what was at work when the last answer was due ends meanwhile."""
+INTERVAL_S = 0.012
+"""Time between two images, in which the group in progress at the last answer ends."""
 
-PRACTICE = 50
-"""Images under the judged deadline before the first that is counted."""
+WARM_UP = 50
+"""Warm-up images under the judged deadline."""
 
-NEAR = 0.2
-"""How far from what it truly takes the slow group's cost may be learned, as a share."""
+TOLERANCE = 0.2
+"""Relative error allowed in the learned cost of the slow group."""
 
 
 @dataclass(frozen=True)
 class Slowed:
-    """An extractor that takes longer than it did."""
+    """An extractor with an added delay."""
 
     extractor: Extractor
     seconds: float
@@ -68,24 +68,24 @@ class Slowed:
         return self.extractor(image)
 
 
-class Seen(NamedTuple):
-    """What clients saw, by deadline."""
+class Results(NamedTuple):
+    """Results of the client, by deadline."""
 
     accuracy: list[float]
     steps: list[float]
 
     def at(self, deadline: float) -> tuple[float, float]:
-        """Accuracy and depth at one deadline."""
+        """Return accuracy and depth at one deadline."""
         place = DEADLINES_MS.index(deadline)
         return self.accuracy[place], self.steps[place]
 
     def until(self, deadline: float) -> float:
-        """Mean accuracy of the deadlines up to one: of a client that does not know when it will be interrupted."""
+        """Return the mean accuracy of the deadlines up to one, for a client that does not know its deadline."""
         return float(np.mean(self.accuracy[: DEADLINES_MS.index(deadline) + 1]))
 
 
 def anytime(*arguments: object, code: int = 0) -> str:
-    """Run a command of the library, which must exit with `code`; returns what it prints."""
+    """Run a command of the library, which must exit with `code`, and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "anytime", *map(str, arguments)], capture_output=True, text=True, check=False
     )
@@ -95,15 +95,15 @@ def anytime(*arguments: object, code: int = 0) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
 
 
 @contextmanager
-def preferred(process: int = 0) -> Iterator[None]:
-    """Have a process, by default this one with those that it starts, run before others where that is allowed."""
+def high_priority(process: int = 0) -> Iterator[None]:
+    """Run a process, by default this one and its children, with real-time priority if permitted."""
     with suppress(PermissionError):
         os.sched_setscheduler(process, os.SCHED_RR, os.sched_param(1))
     try:
@@ -115,7 +115,7 @@ def preferred(process: int = 0) -> Iterator[None]:
 
 @contextmanager
 def serving(model: Path) -> Iterator[tuple[str, str]]:
-    """`anytime serve` in a process of its own: its address, and that of its metrics."""
+    """Run `anytime serve` in its own process; yield its address and that of its metrics."""
     port, metrics = free_port(), free_port()
     command = [sys.executable, "-m", "anytime", "serve", str(model), "--port", str(port)]
     with (
@@ -131,72 +131,72 @@ def serving(model: Path) -> Iterator[tuple[str, str]]:
                 if process.poll() is not None:
                     raise RuntimeError("the server did not start")
                 time.sleep(0.05)
-            with preferred(process.pid):
+            with high_priority(process.pid):
                 yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
         finally:
             process.terminate()
             process.wait(30)
 
 
-Ask = Callable[[Float, float], Answer]
+Predict = Callable[[Float, float], Answer]
 
 
 @contextmanager
-def pipeline(url: str, model: Path, extractors: dict[str, Extractor]) -> Iterator[Ask]:
-    """A client that computes the groups in one thread, and sends each."""
+def pipeline(url: str, model: Path, extractors: dict[str, Extractor]) -> Iterator[Predict]:
+    """Yield a client that computes the groups in one thread, and sends each."""
     found = Pipeline(int(url.rpartition(":")[2]), load(model).computed[-1], extractors)
-    yield found.ask
+    yield found.predict
     found.close()
 
 
 @contextmanager
-def sdk(url: str, _: Path, extractors: dict[str, Extractor]) -> Iterator[Ask]:
-    """The client of the project, with the extractors in processes: its answers are in time at the caller."""
+def sdk(url: str, _: Path, extractors: dict[str, Extractor]) -> Iterator[Predict]:
+    """Yield the project's client, with the extractors in processes: it returns the answer at the deadline."""
     with Client(url) as client:
         client.warm_up(extractors, worker="process")
         yield lambda image, deadline: client.run(extractors, image, deadline, worker="process")
 
 
-def drive(ask: Ask, images: Float, labels: Any) -> Seen:
-    """Ask about every image under every deadline, in turn."""
+def drive(predict: Predict, images: Float, labels: Any) -> Results:
+    """Request a prediction for every image under every deadline."""
     right: dict[float, list[bool]] = {deadline: [] for deadline in DEADLINES_MS}
     steps: dict[float, list[int]] = {deadline: [] for deadline in DEADLINES_MS}
-    for image in images[:PRACTICE]:
-        time.sleep(APART_S)
-        ask(image, JUDGED_MS)
+    for image in images[:WARM_UP]:
+        time.sleep(INTERVAL_S)
+        predict(image, JUDGED_MS)
     for image, label in zip(images, labels, strict=True):
         for deadline in DEADLINES_MS:
-            time.sleep(APART_S)
-            answer = ask(image, deadline)
+            time.sleep(INTERVAL_S)
+            answer = predict(image, deadline)
             right[deadline].append(bool(answer.prediction == label))
             steps[deadline].append(answer.prefix)
     time.sleep(0.1)
     accuracy = [float(np.mean(right[deadline])) for deadline in DEADLINES_MS]
-    return Seen(accuracy, [float(np.mean(steps[deadline])) for deadline in DEADLINES_MS])
+    return Results(accuracy, [float(np.mean(steps[deadline])) for deadline in DEADLINES_MS])
 
 
 def expected(model: Path, test: Path, distributions: Path) -> list[float]:
-    """Accuracy by deadline that the costs learned let expect."""
+    """Return the accuracy by deadline that the learned costs predict."""
     deadlines = [part for deadline in DEADLINES_MS for part in ("--deadline", deadline)]
-    told = json.loads(anytime("evaluate", model, test, "--random-costs", distributions, *deadlines, "--json"))
-    return [each["accuracy"] for each in told["random_costs"]["deadlines"]]
+    reply = json.loads(anytime("evaluate", model, test, "--random-costs", distributions, *deadlines, "--json"))
+    return [each["accuracy"] for each in reply["random_costs"]["deadlines"]]
 
 
-def draw(path: Path, slow: str, sides: dict[str, tuple[Seen, list[float]]], steps: int) -> None:
-    """Accuracy and depth by deadline, before and after; told apart in grey, too."""
+def draw(path: Path, slow: str, sides: dict[str, tuple[Results, list[float]]], steps: int) -> None:
+    """Plot accuracy and depth by deadline, before and after; distinguishable in grey."""
     figure, axes = blank_figure(2)
     looks = ({"color": "0.5", "linestyle": "--", "markerfacecolor": "white"}, {"color": "black", "linestyle": "-"})
-    for (name, (seen, simulated)), look in zip(sides.items(), looks, strict=True):
-        axes[0].plot(DEADLINES_MS, seen.accuracy, marker="o", markersize=4, label=name, **look)
+    for (name, (results, simulated)), look in zip(sides.items(), looks, strict=True):
+        axes[0].plot(DEADLINES_MS, results.accuracy, marker="o", markersize=4, label=name, **look)
         axes[0].plot(
             DEADLINES_MS,
             simulated,
             "x",
             color=look["color"],
             markersize=6,
-            label=f"{name}: expected of the costs learned",
+            label=f"{name}: expected from the learned costs",
         )
-        axes[1].plot(DEADLINES_MS, seen.steps, marker="o", markersize=4, label=name, **look)
+        axes[1].plot(DEADLINES_MS, results.steps, marker="o", markersize=4, label=name, **look)
     for axis in axes:
         axis.axvline(JUDGED_MS, color="grey", linewidth=0.8)
         axis.set_xscale("log")
@@ -216,22 +216,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def main() -> int:
-    """Go round once."""
+    """Run the cycle once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a tenth of the images")
     parser.add_argument("--slow", help="group that becomes slow; by default the first of the sequence")
-    parser.add_argument("--by", type=float, default=4.0, help="milliseconds that it takes longer")
-    parser.add_argument("--sdk", action="store_true", help="ask by the project's own client instead of a bare pipeline")
+    parser.add_argument("--by", type=float, default=4.0, help="added delay in milliseconds")
+    parser.add_argument("--sdk", action="store_true", help="use the project's client instead of a bare pipeline")
     parser.add_argument("--out", type=Path, default=Path("loop.png"), help="picture to write")
-    given = parser.parse_args()
-    client = sdk if given.sdk else pipeline
+    args = parser.parse_args()
+    client = sdk if args.sdk else pipeline
 
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
     print("computing the features of the digits, and what each group costs ...", flush=True)
     X, groups = feature_table(images)
     learn, test = train_test_split(np.arange(len(images)), test_size=0.3, stratify=labels, random_state=0)
-    asked = test[: 20 if given.quick else 200]
+    images_used = test[: 20 if args.quick else 200]
     with tempfile.TemporaryDirectory(prefix="anytime-loop-") as scratch:
         folder = Path(scratch)
         write_groups(groups, folder / "groups.yaml")
@@ -241,29 +241,36 @@ def main() -> int:
         task = ("--target", "digit", "--task", "multiclass", "--family", "multinomial", "--alpha", 1e-3, "--folds", 0)
         anytime("train", data, "--groups", folder / "groups.yaml", *task, "--out", model)
         trained = load(model)
-        slow = given.slow or trained.manifest.steps[0].group
-        extractors = dict(EXTRACTORS) | {slow: Slowed(EXTRACTORS[slow], given.by / 1e3)}
-        print(f"{slow!r} takes {given.by:g} ms longer from now on", flush=True)
+        slow = args.slow or trained.manifest.steps[0].group
+        extractors = dict(EXTRACTORS) | {slow: Slowed(EXTRACTORS[slow], args.by / 1e3)}
+        print(f"{slow!r} takes {args.by:g} ms longer from now on", flush=True)
         with serving(model) as (url, metrics):
-            with preferred(), client(url, model, extractors) as ask:
-                before = drive(ask, images[asked], labels[asked])
+            with high_priority(), client(url, model, extractors) as predict:
+                before = drive(predict, images[images_used], labels[images_used])
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
             print(anytime("costs", "--from", metrics, *options, "--check", code=3))
-            was = expected(model, folder / "test.npz", folder / "learned.json")
+            expected_before = expected(model, folder / "test.npz", folder / "learned.json")
             anytime("resequence", model, "--costs", learned, "--data", data, "--out", model)
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")
             with urllib.request.urlopen(request, timeout=60) as response:
-                print(f"reloaded: version {json.load(response)['version']}, before it {trained.version}", flush=True)
-            with preferred(), client(url, model, extractors) as ask:
-                after = drive(ask, images[asked], labels[asked])
-            now = expected(model, folder / "test.npz", folder / "learned.json")
-        true = profile(groups, extractors, ModuleInputs(tuple(images[asked[:50]])))
-        told = load_groups(learned)
+                print(f"reloaded: version {json.load(response)['version']}, before {trained.version}", flush=True)
+            with high_priority(), client(url, model, extractors) as predict:
+                after = drive(predict, images[images_used], labels[images_used])
+            expected_after = expected(model, folder / "test.npz", folder / "learned.json")
+        true = profile(groups, extractors, ModuleInputs(tuple(images[images_used[:50]])))
+        learned_groups = load_groups(learned)
         costs = [
             (
                 name,
-                *(f"{value:.3f}" for value in (groups.costs[g], told.costs[told.position(name)], each.per_row.mean())),
+                *(
+                    f"{value:.3f}"
+                    for value in (
+                        groups.costs[g],
+                        learned_groups.costs[learned_groups.position(name)],
+                        each.per_row.mean(),
+                    )
+                ),
             )
             for g, (name, each) in enumerate(true.groups.items())
         ]
@@ -276,21 +283,30 @@ def main() -> int:
                     deadline,
                     *(
                         f"{values[k]:.3f}"
-                        for values in (before.accuracy, was, after.accuracy, now, before.steps, after.steps)
+                        for values in (
+                            before.accuracy,
+                            expected_before,
+                            after.accuracy,
+                            expected_after,
+                            before.steps,
+                            after.steps,
+                        )
                     ),
                 )
                 for k, deadline in enumerate(DEADLINES_MS)
             ],
         )
-        draw(given.out, slow, {"before": (before, was), "after": (after, now)}, trained.steps)
+        draw(args.out, slow, {"before": (before, expected_before), "after": (after, expected_after)}, trained.steps)
     gained = after.at(JUDGED_MS)[0] - before.at(JUDGED_MS)[0]
     until = f"{before.until(JUDGED_MS):.3f}, then {after.until(JUDGED_MS):.3f}"
     print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {until}")
     print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.at(JUDGED_MS)[1] - before.at(JUDGED_MS)[1]:+.2f}")
-    print(f"wrote {given.out}")
-    found, truth = float(told.costs[told.position(slow)]), float(true.groups[slow].per_row.mean())
+    print(f"wrote {args.out}")
+    found, truth = float(learned_groups.costs[learned_groups.position(slow)]), float(true.groups[slow].per_row.mean())
     broken = (
-        [] if abs(found - truth) <= NEAR * truth else [f"{slow!r} was learned as {found:.3g} ms; it takes {truth:.3g}"]
+        []
+        if abs(found - truth) <= TOLERANCE * truth
+        else [f"{slow!r} was learned as {found:.3g} ms; it takes {truth:.3g}"]
     )
     broken += [] if gained > 0 else [f"nothing was gained at {JUDGED_MS:g} ms"]
     for line in broken:

@@ -1,8 +1,8 @@
-"""What a message costs the server beside the least that its framework takes: `python tests/benchmarks/serving.py`.
+"""Cost of a message compared with the minimum of the framework: `python tests/benchmarks/serving.py`.
 
-Servers run in processes of their own on one core, the load on another. Told is the processor time of the server, not
-the time that passed, and its ratio to a floor that is given the same bytes in the same rhythm, in turns: medians of
-many rounds. The floors run under the same uvicorn settings as the service.
+Servers run in their own processes on one core, the load on another. Measured is the processor time of the server, not
+elapsed time, and its ratio to a floor that receives the same bytes at the same intervals, interleaved: medians of many
+rounds. The floors run under the same uvicorn settings as the service.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, Child, server, settle
+from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
+from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, values_of
-from benchmarks.load.peers import mlserver, sums
 
 CONNECTIONS = 16
 SENT = 10
-"""Groups of a prediction that are sent, of twice as many in the model."""
+"""Groups sent per prediction, half of those in the model."""
 
 
 class Measure(NamedTuple):
-    """Median microseconds of processor time a message, of the service and of its floor."""
+    """Median microseconds of processor time per message, of the service and of its floor."""
 
     name: str
     ours: float
@@ -48,14 +48,14 @@ class Measure(NamedTuple):
 Timed = Callable[[], float]
 
 
-def in_turns(ours: Timed, floor: Timed, rounds: int) -> tuple[float, float]:
-    """Medians of two measures taken in turns, so that the machine's moods strike both; the first turn warms up."""
-    taken = [(ours(), floor()) for _ in range(rounds + 1)][1:]
-    return statistics.median(a for a, _ in taken), statistics.median(b for _, b in taken)
+def interleave(ours: Timed, floor: Timed, rounds: int) -> tuple[float, float]:
+    """Interleave two measurements, so that noise affects both, and return medians; the first turn is a warm-up."""
+    pairs = [(ours(), floor()) for _ in range(rounds + 1)][1:]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
 def spread(clients: Sequence[WebSocketClient], frames: Sequence[Sequence[bytes]], gap_s: float) -> None:
-    """Send frames, one to each client in turn, `gap_s` apart; 0 is as fast as they can be written."""
+    """Send one frame to each client in turn, `gap_s` apart; 0 means as fast as possible."""
     due = time.perf_counter()
     for column in zip(*frames, strict=True):
         for client, frame in zip(clients, column, strict=True):
@@ -81,72 +81,71 @@ class Stream:
         self.ids = itertools.count()
 
     def frame(self, kind: str, name: int, **fields: Any) -> bytes:
-        """One message."""
-        told = {"type": kind, "id": name, **fields}
-        return binary(msgspec.msgpack.encode(told)) if self.packed else text(json.dumps(told).encode())
+        """Return one message."""
+        message = {"type": kind, "id": name, **fields}
+        return binary(msgspec.msgpack.encode(message)) if self.packed else text(json.dumps(message).encode())
 
     def group(self, name: int, group: str) -> bytes:
-        """The values of a group: ten numbers, or ten for each of many rows in a packed form."""
+        """Return the values of a group: ten numbers, or ten for each of many rows in packed form."""
         if self.packed:
             content = self.rng.standard_normal((ROWS, WIDTH)).astype("<f8").tobytes()
             return self.frame("group", name, group=group, values=content, dtype="f8")
         return self.frame("group", name, group=group, values=values_of(self.model, group, self.rng))
 
     def begins(self, names: Sequence[int]) -> list[bytes]:
-        """Messages that begin predictions."""
+        """Return messages that begin predictions."""
         return [self.frame("begin", name, rows=ROWS if self.packed else 1) for name in names]
 
     def groups(self, gap_s: float) -> float:
-        """Microseconds a group, for predictions begun before and ended after the measure."""
+        """Return microseconds per group, for predictions begun before and ended after the measurement."""
         names = [next(self.ids) for _ in range(self.at_once)]
         frames = [[self.group(name, group) for name in names for group in self.names] for _ in self.ours]
         for client in self.ours:
             client.sock.sendall(b"".join(self.begins(names)))
-        self._settle()
+        self._await_idle()
         start = self.service.cpu_us
         spread(self.ours, frames, gap_s)
-        self._settle()
-        taken = self.service.cpu_us - start
+        self._await_idle()
+        used = self.service.cpu_us - start
         for client in self.ours:
             client.sock.sendall(b"".join(self.frame("end", name) for name in names))
             self._check(client.wait(len(names)))
-        return taken / sum(map(len, frames))
+        return used / sum(map(len, frames))
 
     def predictions(self, gap_s: float) -> float:
-        """Microseconds a message of whole predictions: begin, groups, and the end with the answer that it brings."""
+        """Return microseconds per message of whole predictions: begin, groups, and end with the answer."""
         names = [next(self.ids) for _ in range(self.at_once)]
-        frames = [self.whole(names) for _ in self.ours]
+        frames = [self.messages(names) for _ in self.ours]
         start = self.service.cpu_us
         spread(self.ours, frames, gap_s)
         for client in self.ours:
             self._check(client.wait(len(names)))
         return (self.service.cpu_us - start) / sum(map(len, frames))
 
-    def whole(self, names: Sequence[int]) -> list[bytes]:
-        """All messages of some predictions."""
+    def messages(self, names: Sequence[int]) -> list[bytes]:
+        """Return all messages of some predictions."""
         every = [
             (begin, *(self.group(name, group) for group in self.names), self.frame("end", name))
             for name, begin in zip(names, self.begins(names), strict=True)
         ]
-        return [frame for messages in every for frame in messages]
+        return [frame for frames in every for frame in frames]
 
     def echo_groups(self, gap_s: float) -> float:
-        """Microseconds that the floor takes for the messages of `groups`."""
+        """Return microseconds of the floor for the messages of `groups`."""
         every = [(name, group) for name in range(self.at_once) for group in self.names]
         return self._echo([[self.group(*each) for each in every] for _ in self.ours], gap_s)
 
     def echo_predictions(self, gap_s: float) -> float:
-        """Microseconds that the floor takes for the messages of `predictions`."""
-        return self._echo([self.whole(range(self.at_once)) for _ in self.ours], gap_s)
+        """Return microseconds of the floor for the messages of `predictions`."""
+        return self._echo([self.messages(range(self.at_once)) for _ in self.ours], gap_s)
 
     def close(self) -> None:
-        """Close every connection."""
         for client in (*self.ours, *self.echoes):
             client.close()
 
     def _echo(self, frames: list[list[bytes]], gap_s: float) -> float:
         start = self.floors.cpu_us
-        if self.packed:  # or the buffers would fill on both sides
+        if self.packed:  # otherwise the buffers would fill on both sides
             for column in zip(*frames, strict=True):
                 spread(self.echoes, [[frame] for frame in column], gap_s)
                 for client in self.echoes:
@@ -157,8 +156,8 @@ class Stream:
                 client.wait(len(sent))
         return (self.floors.cpu_us - start) / sum(map(len, frames))
 
-    def _settle(self) -> None:
-        """Wait until everything sent has been taken, by a prediction that is answered at once."""
+    def _await_idle(self) -> None:
+        """Wait until everything sent has been read, by a prediction that is answered at once."""
         frame = self.frame("begin", next(self.ids), deadline_ms=0)
         for client in self.ours:
             client.sock.sendall(frame)
@@ -180,51 +179,51 @@ class Requests:
         self.child, self.requests, self.count = child, requests, count
 
     def __call__(self) -> float:
-        """Microseconds a request."""
-        clients = [HttpClient(self.child.port) for _ in self.requests]  # anew, as a server closes those that are idle
-        self._ask(clients, 1)
+        """Return microseconds per request."""
+        clients = [HttpClient(self.child.port) for _ in self.requests]  # new ones, since a server closes idle ones
+        self._request(clients, 1)
         start = self.child.cpu_us
-        self._ask(clients, self.count)
-        taken = self.child.cpu_us - start
+        self._request(clients, self.count)
+        used = self.child.cpu_us - start
         for client in clients:
             client.close()
-        return taken / (self.count * len(clients))
+        return used / (self.count * len(clients))
 
-    def _ask(self, clients: Sequence[HttpClient], count: int) -> None:
+    def _request(self, clients: Sequence[HttpClient], count: int) -> None:
         for client, request in zip(clients, self.requests, strict=True):
             client.send(request)
-        for left in range(count)[::-1]:
+        for remaining in range(count)[::-1]:
             for client, request in zip(clients, self.requests, strict=True):
                 status, content = client.response()
                 if status != 200:
                     raise RuntimeError(f"status {status}: {content[:500]!r}")
-                if left:
+                if remaining:
                     client.send(request)
 
 
 def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Messages of one row, in text."""
+    """Measure messages of one row, in text."""
     stream = Stream(model, service, floors)
     found: list[Measure] = []
     for rhythm, gap_s in (("one at a time", 1e-4), ("saturated", 0.0)):
-        ours, echo = in_turns(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
+        ours, echo = interleave(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
         found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", ours, echo, 1.6))
-        ours, echo = in_turns(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
+        ours, echo = interleave(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
         found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", ours, echo))
     stream.close()
     return found
 
 
 def packed(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Messages of many rows, packed."""
+    """Measure messages of many rows, packed."""
     stream = Stream(model, service, floors, packed=True)
-    ours, echo = in_turns(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
+    ours, echo = interleave(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
     stream.close()
     return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", ours, echo, 2.0)]
 
 
 def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Requests of one row, in JSON."""
+    """Measure requests of one row, in JSON."""
     rng = np.random.default_rng(2)
     names = list(model.places)[:SENT]
     one = [json.dumps({name: values_of(model, name, rng)}).encode() for name in list(model.places)[:CONNECTIONS]]
@@ -240,12 +239,12 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
         (f"POST /predict, {SENT} groups / bare route", None, [post("/predict", every)] * CONNECTIONS),
     ):
         ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
-        found.append(Measure(name, *in_turns(ours, bare, rounds), limit))
+        found.append(Measure(name, *interleave(ours, bare, rounds), limit))
     return found
 
 
 def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measure]:
-    """A model server that others use, with a trivial model; the ratio is what it takes beside ours."""
+    """Measure MLServer with a trivial model; the ratio is its cost divided by ours."""
     rng = np.random.default_rng(2)
     groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
     ours = Requests(service, [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS, 100)
@@ -253,14 +252,17 @@ def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measu
         if peer is None:
             return []
         numbers = [number for values in groups.values() for number in values]
-        theirs = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
+        peer_requests = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
         return [
-            Measure("for scale: MLServer, a sum of 100 numbers / our POST /predict", *in_turns(theirs, ours, rounds))
+            Measure(
+                "for scale: MLServer, a sum of 100 numbers / our POST /predict",
+                *interleave(peer_requests, ours, rounds),
+            )
         ]
 
 
 def session(service: Child) -> str:
-    """Begin a session; its id."""
+    """Create a session, and return its id."""
     client = HttpClient(service.port)
     client.send(post("/sessions", b""))
     status, content = client.response()
@@ -271,9 +273,9 @@ def session(service: Child) -> str:
 
 
 def report(measures: Sequence[Measure]) -> bool:
-    """Print measures beside their limits; whether all are kept."""
+    """Print measurements with their limits; return whether all are met."""
     print(f"{'processor time of the server':<64}{'us':>8}{'floor':>8}{'ratio':>8}{'limit':>8}")
-    kept = True
+    passed = True
     for measure in measures:
         line = f"{measure.name:<64}{measure.ours:8.1f}"
         if measure.floor is not None:
@@ -281,30 +283,30 @@ def report(measures: Sequence[Measure]) -> bool:
             line += f"{measure.floor:8.1f}{ratio:8.2f}"
             if measure.limit is not None:
                 over = ratio > measure.limit
-                kept = kept and not over
+                passed = passed and not over
                 line += f"{measure.limit:8.2f}{'  over' if over else ''}"
         print(line)
-    return kept
+    return passed
 
 
 def main() -> None:
-    """Measure and print; exit with 1 when a limit is not kept."""
+    """Measure and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", action="store_true", help="also MLServer, in an environment made for it")
-    given = parser.parse_args()
-    settle(CLIENT_CORE)
+    parser.add_argument("--peers", action="store_true", help="also MLServer, in a temporary environment")
+    args = parser.parse_args()
+    pin_to_core(CLIENT_CORE)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path, groups=2 * SENT, size=WIDTH)
         with server("admitting", path) as service, server("floors", path) as floors:
             measures = [
-                *websocket(model, service, floors, given.rounds),
-                *packed(model, service, floors, given.rounds),
-                *http(model, service, floors, given.rounds),
+                *websocket(model, service, floors, args.rounds),
+                *packed(model, service, floors, args.rounds),
+                *http(model, service, floors, args.rounds),
             ]
-            if given.peers:
-                measures += peers(model, service, Path(folder), given.rounds)
+            if args.peers:
+                measures += peers(model, service, Path(folder), args.rounds)
     sys.exit(0 if report(measures) else 1)
 
 

@@ -1,7 +1,7 @@
-"""Training beside the product that it cannot do without: `python tests/benchmarks/training.py`.
+"""Training compared with the product that it needs: `python tests/benchmarks/training.py`.
 
-Everything is measured in turns in one process, and told as the ratio of medians to numpy's `X.T @ X` on two threads,
-because seconds on a shared machine mean little. Memory is read in a process of its own.
+Everything is interleaved in one process, and printed as the ratio of medians to numpy's `X.T @ X` on two threads,
+because seconds on a shared machine mean little. Memory is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ THREADS = 2
 
 
 def problem(n: int, D: int, size: int) -> tuple[Float, Float, FeatureGroups]:
-    """A regression with n rows and D correlated columns in groups of one size, costs 1 to 10."""
+    """Return a regression with n rows and D correlated columns in groups of one size, costs 1 to 10."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, D))
-    for start in range(0, n, 1024):  # in place and by pieces, so that the data are the peak of memory so far
+    for start in range(0, n, 1024):  # in place and in pieces, so that the data are the peak of memory so far
         X[start : start + 1024, 1:] += 0.5 * X[start : start + 1024, :-1]
     y = X[:, ::7] @ rng.standard_normal(len(range(0, D, 7))) + 5 * rng.standard_normal(n)
     names = [f"x{j}" for j in range(D)]
@@ -44,8 +44,8 @@ def problem(n: int, D: int, size: int) -> tuple[Float, Float, FeatureGroups]:
     return X, y, load_groups({"cost_unit": "ms", "groups": groups})
 
 
-def in_turns(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each candidate, taken in turns so that the machine's moods strike all alike."""
+def interleave(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Return median seconds of each candidate, interleaved so that noise affects all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for run in candidates.values():
         run()
@@ -58,72 +58,71 @@ def in_turns(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def whole(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
-    """Moments, exact sequence, and the coefficients of all prefixes, which are read."""
+def train(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
+    """Compute moments, exact sequence, and the coefficients of all prefixes, which are read."""
     fitted = fit([moments_of(X, y, n_jobs=THREADS)], groups, Options(method=method, alpha=1e-5))
     return float(fitted.prefixes.packed.sum())
 
 
 def path(X: Float, y: Float, groups: FeatureGroups) -> float:
-    """Twenty penalties on five folds, the order learned at each of them."""
+    """Fit twenty penalties on five folds, with the order learned at each of them."""
     folds = FoldStream(5, np.random.default_rng(0)).take(len(y))
     parts = fold_moments_of(X, y, folds=folds, count=5, n_jobs=THREADS)
     return float(fit(parts, groups, Options(alpha="cv")).prefixes.packed.sum())
 
 
 def megabytes() -> float:
-    """Peak resident memory of this process."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def memory(n: int, D: int, size: int) -> None:
-    """Print the peak memory of data alone, and of training beyond it."""
+    """Print the peak memory of the data alone, and of training."""
     X, y, groups = problem(n, D, size)
     data = X.nbytes / 2**20
     before = megabytes()
-    whole(X, y, groups, "fr")
+    train(X, y, groups, "fr")
     fixed = megabytes()
     path(X, y, groups)
     print(f"{data:.0f} {before:.0f} {fixed:.0f} {megabytes():.0f}")
 
 
 def report(rows: list[tuple[str, float, float | None]]) -> None:
-    """Print measured ratios beside their limits."""
+    """Print measured ratios with their limits."""
     print(f"{'measured':<58}{'ratio':>8}{'limit':>8}")
     for name, ratio, limit in rows:
-        told = "" if limit is None else f"{limit:8.2f}{'' if ratio <= limit else '  over'}"
-        print(f"{name:<58}{ratio:8.3f}{told}")
+        limit_cell = "" if limit is None else f"{limit:8.2f}{'' if ratio <= limit else '  over'}"
+        print(f"{name:<58}{ratio:8.3f}{limit_cell}")
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--columns", type=int, default=500)
     parser.add_argument("--size", type=int, default=10, help="columns in a group")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.memory:
-        memory(given.rows, given.columns, given.size)
+    args = parser.parse_args()
+    if args.memory:
+        memory(args.rows, args.columns, args.size)
         return
-    X, y, groups = problem(given.rows, given.columns, given.size)
+    X, y, groups = problem(args.rows, args.columns, args.size)
     moments = moments_of(X, y, n_jobs=THREADS)
     gram = Gram.of(moments)
-    seconds = in_turns(
+    seconds = interleave(
         {
             "product": lambda: X.T @ X,
             "moments": lambda: moments_of(X, y, n_jobs=THREADS),
-            "fr": lambda: whole(X, y, groups, "fr"),
-            "omp": lambda: whole(X, y, groups, "omp"),
+            "fr": lambda: train(X, y, groups, "fr"),
+            "omp": lambda: train(X, y, groups, "omp"),
             "fr path": lambda: sequence(gram, groups, "fr"),
             "omp path": lambda: sequence(gram, groups, "omp"),
         },
-        given.repeats,
+        args.repeats,
     )
     product = seconds["product"]
-    cv = in_turns({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, given.repeats // 3))
-    print(f"n={given.rows} D={given.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
+    cv = interleave({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, args.repeats // 3))
+    print(f"n={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
     report(
         [
             ("moments / X.T @ X", seconds["moments"] / product, None),
@@ -136,7 +135,7 @@ def main() -> None:
         ]
     )
     command = [sys.executable, os.path.abspath(__file__), "--memory"]
-    command += ["--rows", str(given.rows), "--columns", str(given.columns), "--size", str(given.size)]
+    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     data, before, fixed, crossed = map(float, printed.split())
     print(f"\npeak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")

@@ -1,4 +1,4 @@
-"""The Dockerfile, read without an engine."""
+"""Parses the Dockerfile without an engine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import re
 from dataclasses import dataclass
 
-from deploy.named import ROOT
+from deploy.project import ROOT
 
-__all__ = ["Instruction", "environment", "instructions", "only", "rests", "stages"]
+__all__ = ["Instruction", "arguments", "environment", "instructions", "only", "stages"]
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Instruction:
     """One instruction of a Dockerfile, its continued lines joined."""
 
     word: str
-    rest: str
+    argument: str
 
     def argv(self) -> list[str]:
-        """Words of an instruction written as JSON, so that no shell stands before the program."""
-        words: list[str] = json.loads(self.rest[self.rest.index("[") :])
+        """Return the words of an instruction in JSON form, which runs without a shell."""
+        words: list[str] = json.loads(self.argument[self.argument.index("[") :])
         return words
 
 
@@ -31,7 +31,7 @@ def instructions() -> list[Instruction]:
 
 
 def stages() -> list[list[Instruction]]:
-    """Instructions of each stage, from its FROM on; what stands before the first belongs to none."""
+    """Return the instructions of each stage, from its FROM on."""
     found: list[list[Instruction]] = []
     for each in instructions():
         if each.word == "FROM":
@@ -41,8 +41,8 @@ def stages() -> list[list[Instruction]]:
     return found
 
 
-def rests(stage: list[Instruction], word: str) -> list[str]:
-    return [each.rest for each in stage if each.word == word]
+def arguments(stage: list[Instruction], word: str) -> list[str]:
+    return [each.argument for each in stage if each.word == word]
 
 
 def only(stage: list[Instruction], word: str) -> Instruction:
@@ -51,4 +51,4 @@ def only(stage: list[Instruction], word: str) -> Instruction:
 
 
 def environment(stage: list[Instruction]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for rest in rests(stage, "ENV") for pair in rest.split())
+    return dict(pair.split("=", 1) for argument in arguments(stage, "ENV") for pair in argument.split())

@@ -1,4 +1,4 @@
-"""The audit of pins: when it finds something, when it finds nothing, and when nobody is there to be asked."""
+"""The audit of pins, with a vulnerability, without one, and when its service is not reachable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.named import DEPLOY
+from deploy.project import DEPLOY
 from system import free_port
 
 HASH = f"--hash=sha256:{'0' * 64}"
@@ -22,7 +22,7 @@ VULNERABLE = {
     "vulns": [
         {
             "id": "PYSEC-0000-1",
-            "summary": "told for a test",
+            "summary": "made for a test",
             "affected": [
                 {
                     "package": {"name": "leaky", "ecosystem": "PyPI"},
@@ -35,25 +35,25 @@ VULNERABLE = {
 
 
 class Service(BaseHTTPRequestHandler):
-    """A service that knows of one package."""
+    """A service that knows one package."""
 
     status = 200
 
     def do_POST(self) -> None:
         query = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        told = json.dumps(VULNERABLE if query["package"]["name"] == "leaky" else {}).encode()
+        reply = json.dumps(VULNERABLE if query["package"]["name"] == "leaky" else {}).encode()
         self.send_response(self.status)
-        self.send_header("content-length", str(len(told)))
+        self.send_header("content-length", str(len(reply)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(reply)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def service(status: int = 200) -> Iterator[str]:
-    """Run the service; its address."""
+    """Run the service, and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Service,), {"status": status}))
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -65,7 +65,7 @@ def service(status: int = 200) -> Iterator[str]:
         server.server_close()
 
 
-def audited(lock: Path, url: str) -> subprocess.CompletedProcess[str]:
+def run_audit(lock: Path, url: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(DEPLOY / "audit.py"), str(lock), "--url", url]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -76,28 +76,28 @@ def lock_of(folder: Path, *pins: str) -> Path:
     return lock
 
 
-def test_a_vulnerability_fails_and_is_named_with_what_mends_it(tmp_path: Path) -> None:
+def test_a_vulnerability_fails_and_is_reported_with_the_fixed_version(tmp_path: Path) -> None:
     with service() as url:
-        done = audited(lock_of(tmp_path, "sound==2.0", "leaky==1.1.0"), url)
+        done = run_audit(lock_of(tmp_path, "sound==2.0", "leaky==1.1.0"), url)
     assert done.returncode == 1
     assert done.stderr == "leaky 1.1.0: PYSEC-0000-1, fixed in 1.2.0\n"
 
 
 def test_pins_without_vulnerabilities_pass_and_are_counted(tmp_path: Path) -> None:
     with service() as url:
-        done = audited(lock_of(tmp_path, "sound==2.0", "whole==3.1"), url)
+        done = run_audit(lock_of(tmp_path, "sound==2.0", "whole==3.1"), url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("no known vulnerability in 2 pins\n")
 
 
-@pytest.mark.parametrize("why", ["nobody listens", "it answers 503"])
-def test_a_service_that_cannot_be_reached_is_told_in_one_line_and_fails_nothing(tmp_path: Path, why: str) -> None:
+@pytest.mark.parametrize("why", ["connection refused", "it answers 503"])
+def test_an_unreachable_service_is_reported_in_one_line_and_is_not_a_failure(tmp_path: Path, why: str) -> None:
     lock = lock_of(tmp_path, "leaky==1.1.0")
-    if why == "nobody listens":
-        done = audited(lock, f"http://127.0.0.1:{free_port()}/v1/query")
+    if why == "connection refused":
+        done = run_audit(lock, f"http://127.0.0.1:{free_port()}/v1/query")
     else:
         with service(503) as url:
-            done = audited(lock, url)
+            done = run_audit(lock, url)
         assert why in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
@@ -108,7 +108,7 @@ def test_a_lock_that_cannot_be_read_fails(tmp_path: Path) -> None:
     lock = tmp_path / "some.lock"
     lock.write_text("leaky>=1.0\n", encoding="utf-8")
     with service() as url:
-        done = audited(lock, url)
+        done = run_audit(lock, url)
     assert done.returncode == 1
     assert "was not audited" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The examples in Python, run as they are, for a short time."""
+"""The Python examples run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.named import DEPLOY, ROOT
+from deploy.project import DEPLOY, ROOT
 from service.commands import ENVIRONMENT, command
 
 EXAMPLES = DEPLOY / "examples"
 
 
 def run(name: str, *arguments: object) -> str:
-    """What an example prints."""
+    """Return the output of an example."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
         env=ENVIRONMENT,
@@ -37,16 +37,16 @@ def test_the_vehicle_trains_serves_drives_and_counts_every_picture() -> None:
     parts = [[float(n) for n in re.search(line.format(each), printed).groups()] for each in ("second 1", "second 2")]  # type: ignore[union-attr]
     (whole,) = ([float(n) for n in numbers] for numbers in re.findall(line.format("in all"), printed))
     assert [part[1] for part in parts] == [30, 6]
-    for at in (0, 1, 6, 7):  # in time, of so many, braked, missed
+    for at in (0, 1, 6, 7):  # in time, total, braked, missed
         assert sum(part[at] for part in parts) == whole[at]
 
 
-def test_the_ranking_is_better_the_more_it_may_cost_and_is_asked_of_a_server_that_runs(
+def test_the_ranking_improves_with_its_budget_on_a_running_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "argv", ["ranking.py", "--save", str(tmp_path / "ranking.safetensors")])
-    import_module("ranking").main()  # here, where scikit-learn has been imported already
+    import_module("ranking").main()  # in this process, which has imported scikit-learn
     with command(tmp_path / "ranking.safetensors", ANYTIME_MAX_LATENESS_MS="1e6") as (_, service):
         printed = run("ranking.py", "--url", service.url, "--seconds", 0)
     rows = re.findall(r"^(no deadline|\d+ ms|budget \S+ ms) +(\d\.\d) +(\d\.\d+) +(\S+)%", printed, flags=re.MULTILINE)
@@ -60,8 +60,8 @@ def test_the_ranking_is_better_the_more_it_may_cost_and_is_asked_of_a_server_tha
     assert all(0 <= groups[kind] <= 6 for kind in groups)
 
 
-def test_every_example_is_mentioned_where_a_reader_looks() -> None:
-    told = (ROOT / "README.md").read_text(encoding="utf-8") + (DEPLOY / "README.md").read_text(encoding="utf-8")
+def test_every_example_is_documented() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8") + (DEPLOY / "README.md").read_text(encoding="utf-8")
     helper = {"own_server.py", "stand_ins.mjs"}
     shown = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".mjs", ".sh")} - helper
-    assert {name for name in shown if name not in told} == set()
+    assert {name for name in shown if name not in text} == set()

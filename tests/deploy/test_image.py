@@ -1,4 +1,4 @@
-"""What the image promises, read from its Dockerfile and its pins: no engine is needed."""
+"""Properties of the image that its Dockerfile and its pins show, without an engine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from anytime_service.settings import PREFIX
-from deploy.dockerfile import environment, instructions, only, rests, stages
-from deploy.named import ROOT, settings
+from deploy.dockerfile import arguments, environment, instructions, only, stages
+from deploy.project import ROOT, settings
 
 TRAINING = {"pyarrow", "scikit-learn"}
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One requirement of a lock: a version, where it holds, and its hashes."""
+    """One requirement of a lock file."""
 
     name: str
     version: str
@@ -34,7 +34,7 @@ class Pin:
 
 
 def pins(lock: str) -> Iterator[Pin]:
-    """Yield the requirements of a lock, one a paragraph that is not indented."""
+    """Yield the requirements of a lock file."""
     text = (ROOT / lock).read_text(encoding="utf-8")
     text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
     for line in re.sub(r"\\\n", " ", text).splitlines():
@@ -43,37 +43,41 @@ def pins(lock: str) -> Iterator[Pin]:
         yield Pin(name, version, marker, tuple(each.strip() for each in hashes))
 
 
-def test_the_base_is_an_argument_and_both_stages_stand_on_it() -> None:
-    assert (instructions()[0].word, instructions()[0].rest) == ("ARG", "BASE=python:3.12-slim")
-    assert [stage[0].rest.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
+def test_both_stages_use_the_base_image_argument() -> None:
+    assert (instructions()[0].word, instructions()[0].argument) == ("ARG", "BASE=python:3.12-slim")
+    assert [stage[0].argument.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
 
 
-def test_nothing_comes_from_the_network_but_hashed_pins() -> None:
+def test_only_hashed_pins_are_downloaded() -> None:
     builder, final = stages()
-    assert not [each for each in instructions() if each.word == "ADD" or "://" in each.rest]
-    installs = [command for rest in rests(builder, "RUN") for command in rest.split("&&") if " install " in command]
+    assert not [each for each in instructions() if each.word == "ADD" or "://" in each.argument]
+    installs = [
+        command for argument in arguments(builder, "RUN") for command in argument.split("&&") if " install " in command
+    ]
     assert installs
     assert all("--require-hashes" in command or "--no-index" in command for command in installs)
-    assert "--no-build-isolation" in " ".join(rests(builder, "RUN"))  # isolation would fetch without hashes
-    assert not [rest for rest in rests(final, "RUN") if "pip" in rest]
+    assert "--no-build-isolation" in " ".join(arguments(builder, "RUN"))  # isolation would fetch without hashes
+    assert not [argument for argument in arguments(final, "RUN") if "pip" in argument]
 
 
 def test_the_environment_is_installed_from_the_pins_of_the_server() -> None:
     builder, _ = stages()
-    copied = [name for rest in rests(builder, "COPY") for name in rest.split()[:-1]]
+    copied = [name for argument in arguments(builder, "COPY") for name in argument.split()[:-1]]
     assert {"requirements-serve.lock", "pyproject.toml", "models", "service"} <= set(copied)
-    assert re.search(r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", rests(builder, "RUN")[0])
+    assert re.search(
+        r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", arguments(builder, "RUN")[0]
+    )
     assert environment(builder)["PIP_NO_CACHE_DIR"] == "1"
 
 
 def tools() -> set[str]:
-    """Pins of the development tools that the build takes."""
-    (names,) = re.findall(r'^TOOLS="(.*)"$', only(stages()[0], "ARG").rest)
+    """Return the development tools that the build uses."""
+    (names,) = re.findall(r'^TOOLS="(.*)"$', only(stages()[0], "ARG").argument)
     return set(names.split())
 
 
 def needed(name: str, extras: frozenset[str] = frozenset()) -> Iterator[str]:
-    """What a package needs on the image's Python, itself included."""
+    """Yield what a package needs on the image's Python, itself included."""
     yield canonicalize_name(name)
     for text in requires(name) or []:
         requirement = Requirement(text)
@@ -84,43 +88,43 @@ def needed(name: str, extras: frozenset[str] = frozenset()) -> Iterator[str]:
             yield from needed(requirement.name, frozenset(requirement.extras))
 
 
-def test_the_tools_of_the_build_are_in_the_lock_for_development_with_all_that_they_need() -> None:
+def test_the_build_tools_and_their_dependencies_are_in_the_development_lock() -> None:
     assert tools() <= {pin.name for pin in pins("requirements.lock")}
     assert tools() == {*needed("hatchling"), *needed("cyclonedx-bom")}
 
 
-def test_the_pins_of_the_tools_are_cut_out_of_the_lock(tmp_path: Path) -> None:
-    (command,) = (rest for rest in rests(stages()[0], "RUN") if rest.startswith("awk"))
+def test_the_pins_of_the_tools_are_selected_from_the_lock(tmp_path: Path) -> None:
+    (command,) = (argument for argument in arguments(stages()[0], "RUN") if argument.startswith("awk"))
     script = command[: command.index(" > tools.lock")]
     names = " ".join(sorted(tools()))
-    cut = subprocess.run(
+    selected = subprocess.run(
         ["sh", "-c", script], cwd=ROOT, env=os.environ | {"TOOLS": names}, capture_output=True, text=True, check=True
     ).stdout
-    (tmp_path / "tools.lock").write_text(cut, encoding="utf-8")
+    (tmp_path / "tools.lock").write_text(selected, encoding="utf-8")
     found = {(pin.name, pin.version): pin.hashes for pin in pins(str(tmp_path / "tools.lock"))}
     assert found == {(pin.name, pin.version): pin.hashes for pin in pins("requirements.lock") if pin.name in tools()}
 
 
-def test_the_final_stage_copies_the_environment_and_what_is_told_of_it_and_nothing_else() -> None:
-    assert rests(stages()[1], "COPY") == [
+def test_the_final_stage_copies_only_the_environment_and_its_licences() -> None:
+    assert arguments(stages()[1], "COPY") == [
         "--from=builder /opt/licences /usr/share/anytime-linear",
         "--from=builder /opt/venv /opt/venv",
     ]
 
 
-def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it() -> None:
+def test_the_sbom_and_licences_are_written_after_the_last_removal() -> None:
     builder, final = stages()
-    runs = rests(builder, "RUN")
-    (trimmed,) = (i for i, rest in enumerate(runs) if "-delete" in rest)
-    (position,) = (i for i, rest in enumerate(runs) if "sbom.cdx.json" in rest)
+    runs = arguments(builder, "RUN")
+    (trimmed,) = (i for i, argument in enumerate(runs) if "-delete" in argument)
+    (position,) = (i for i, argument in enumerate(runs) if "sbom.cdx.json" in argument)
     assert trimmed < position
-    assert not [rest for rest in runs[position:] if " rm " in rest or "pip" in rest.split()]
-    assert "/narwhals* " in runs[trimmed]  # with its metadata, by which it would be listed
+    assert not [argument for argument in runs[position:] if " rm " in argument or "pip" in argument.split()]
+    assert "/narwhals* " in runs[trimmed]  # with its metadata, or the SBOM would list it
     assert re.search(
         r"/opt/tools/bin/cyclonedx-py environment .*/opt/licences/sbom\.cdx\.json /opt/venv/", runs[position]
     )
     assert "/opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt" in runs[position]
-    labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").rest))
+    labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").argument))
     assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
     assert labels["anytime-linear.licences"] == "/usr/share/anytime-linear/THIRD_PARTY.txt"
 
@@ -128,7 +132,7 @@ def test_what_is_told_of_the_image_is_told_when_nothing_more_is_taken_out_of_it(
 def test_the_user_is_a_number_and_not_root() -> None:
     final = stages()[1]
     user = only(final, "USER")
-    assert all(int(number) > 0 for number in user.rest.split(":"))  # a number: an orchestrator can check it
+    assert all(int(number) > 0 for number in user.argument.split(":"))  # a number, which an orchestrator can check
     assert not [each for each in final[final.index(user) :] if each.word in {"RUN", "COPY"}]
 
 
@@ -136,20 +140,20 @@ def test_the_image_starts_the_server_itself_on_every_address() -> None:
     final = stages()[1]
     assert only(final, "ENTRYPOINT").argv() == ["anytime", "serve"]
     assert only(final, "CMD").argv() == ["/models"]
-    assert only(final, "STOPSIGNAL").rest == "SIGTERM"
+    assert only(final, "STOPSIGNAL").argument == "SIGTERM"
     values = environment(final)
     assert values["ANYTIME_HOST"] == "0.0.0.0"
-    assert only(final, "EXPOSE").rest == values["ANYTIME_PORT"]
+    assert only(final, "EXPOSE").argument == values["ANYTIME_PORT"]
     assert {name for name in values if name.startswith(PREFIX)} <= settings()
 
 
 def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:
     builder, final = stages()
-    assert "compileall" in rests(builder, "RUN")[-1]
+    assert "compileall" in arguments(builder, "RUN")[-1]
     assert environment(final)["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
-def test_the_health_check_needs_no_shell_and_asks_whether_the_server_is_ready() -> None:
+def test_the_health_check_requests_readiness_without_a_shell() -> None:
     program, option, code = only(stages()[1], "HEALTHCHECK").argv()
     assert (program, option) == ("python", "-c")
     ast.parse(code)
@@ -157,11 +161,11 @@ def test_the_health_check_needs_no_shell_and_asks_whether_the_server_is_ready() 
     assert "ANYTIME_PORT" in code
 
 
-def test_the_context_holds_what_is_copied_and_no_more() -> None:
+def test_the_build_context_is_exactly_what_is_copied() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*"
-    copied = {name for rest in rests(stages()[0], "COPY") for name in rest.split()[:-1]}
+    copied = {name for argument in arguments(stages()[0], "COPY") for name in argument.split()[:-1]}
     assert {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")} == copied
     assert any(fnmatch("models/anytime/__pycache__", pattern) for pattern in patterns[1:])
 

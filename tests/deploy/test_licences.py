@@ -1,4 +1,4 @@
-"""The licences of what is installed, collected into one text."""
+"""The licences of the installed packages, collected into one text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.named import DEPLOY
+from deploy.project import DEPLOY
 
 SCRIPT = DEPLOY / "licences.py"
 
@@ -19,18 +19,18 @@ def collect(out: Path, *folders: Path) -> subprocess.CompletedProcess[str]:
 
 
 def install(folder: Path, name: str, metadata: str = "", **files: str) -> None:
-    """Install a package that is nothing but its metadata and some files; `__` in their names is a slash."""
+    """Install a package that has only metadata and some files; `__` in their names is a slash."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
-    told = {f"{info.name}/METADATA": f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n{metadata}"}
-    told |= {path.replace("__", "/").replace("INFO", info.name): text for path, text in files.items()}
-    for path, text in told.items():
+    contents = {f"{info.name}/METADATA": f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n{metadata}"}
+    contents |= {path.replace("__", "/").replace("INFO", info.name): text for path, text in files.items()}
+    for path, text in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    (info / "RECORD").write_text("".join(f"{path},,\n" for path in [*told, "gone/LICENSE"]), encoding="utf-8")
+    (info / "RECORD").write_text("".join(f"{path},,\n" for path in [*contents, "gone/LICENSE"]), encoding="utf-8")
 
 
-def test_every_package_is_told_with_its_licence_and_the_texts_that_it_brings(tmp_path: Path) -> None:
+def test_every_package_is_listed_with_its_licence_and_its_texts(tmp_path: Path) -> None:
     folder, out = tmp_path / "packages", tmp_path / "out.txt"
     install(folder, "Zebra", "License-Expression: MIT\n", INFO__licenses__LICENSE="the words of zebra")
     install(folder, "apple", "Classifier: License :: OSI Approved :: BSD License\n")
@@ -46,7 +46,7 @@ def test_every_package_is_told_with_its_licence_and_the_texts_that_it_brings(tmp
 
 
 @pytest.mark.parametrize("metadata", ["", "License: UNKNOWN\n", "Classifier: Topic :: Software Development\n"])
-def test_a_package_that_says_nothing_of_a_licence_stops_it(tmp_path: Path, metadata: str) -> None:
+def test_a_package_without_a_licence_is_an_error(tmp_path: Path, metadata: str) -> None:
     folder, out = tmp_path / "packages", tmp_path / "out.txt"
     install(folder, "apple", "License-Expression: MIT\n")
     install(folder, "dark", metadata, dark__LICENSE="a file of its code, which may be about anything")
@@ -56,11 +56,11 @@ def test_a_package_that_says_nothing_of_a_licence_stops_it(tmp_path: Path, metad
     assert not out.exists()
 
 
-def test_everything_that_is_installed_here_tells_its_licence(tmp_path: Path) -> None:
+def test_every_installed_package_has_a_licence(tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     done = collect(out)
     assert (done.returncode, done.stderr) == (0, "")
     text = out.read_text(encoding="utf-8")
     assert "\nnumpy " in text
-    assert "OpenBLAS" in text  # which numpy brings along
-    assert "plotly.min.js\n\n/**" in text  # of which the console's page is drawn
+    assert "OpenBLAS" in text  # bundled with numpy
+    assert "plotly.min.js\n\n/**" in text  # used by the console page

@@ -1,4 +1,4 @@
-"""Behind a proxy as it is shipped: the same answers by every binding, at the deadline. The bounds are wide."""
+"""Behind a proxy as shipped: every binding gives the same answers at the deadline. The bounds are wide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
-from deploy.proxied import CONFIGURATIONS, PROXIES, proxied
+from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
 from service.serving import VALUES, Running, expected, packed, running, small_model, timeless
 from system import free_port
@@ -36,17 +36,17 @@ KIND = "application/x-ndjson"
 MODEL = small_model()
 SETTINGS = Settings(port=0, max_body_bytes=100_000, max_lateness_ms=1e6)  # busy machines are late
 SENT = {name: VALUES[name] for name in ("speed", "hog")}
-"""Groups that are sent while the clock runs; those that would complete the prediction never are."""
+"""Groups that are sent before the deadline; the remaining one never is."""
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
     app = create_app(ModelRegistry.of([MODEL]), SETTINGS)
 
-    async def heard(request: Request) -> dict[str, str]:
+    async def echo_headers(request: Request) -> dict[str, str]:
         return dict(request.headers)
 
-    app.add_api_route("/heard", heard, include_in_schema=False)
+    app.add_api_route("/headers", echo_headers, include_in_schema=False)
     with running(app, SETTINGS) as service:
         yield service
 
@@ -55,26 +55,26 @@ def service() -> Iterator[Running]:
 def way(
     request: pytest.FixtureRequest, service: Running, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """The way to the service: none but its own, for comparison, and by each proxy."""
+    """The way to the service: direct, for comparison, and through each proxy."""
     if request.param == "direct":
         yield service
         return
-    with proxied(request.param, [service.port], tmp_path_factory.mktemp(request.param)) as found:
+    with run_proxy(request.param, [service.port], tmp_path_factory.mktemp(request.param)) as found:
         yield found
 
 
 class Clock:
-    """How long a prediction took, as its client sees it."""
+    """Measures a prediction at its client."""
 
     def __init__(self) -> None:
-        self.begun = perf_counter()
+        self.started = perf_counter()
 
-    def assert_struck(self, answer: dict[str, Any]) -> None:
-        """The answer came at the deadline, and uses what had been sent: it is the library's."""
-        taken_ms = (perf_counter() - self.begun) * 1000
+    def assert_at_deadline(self, answer: dict[str, Any]) -> None:
+        """Assert that the answer was received at the deadline, and is the library's for the groups sent."""
+        elapsed_ms = (perf_counter() - self.started) * 1000
         assert (answer["reason"], answer["groups"]) == ("deadline", list(SENT))
         assert timeless(answer) == expected(MODEL, SENT)
-        assert DEADLINE_MS - 5 < taken_ms < DEADLINE_MS + 3_000
+        assert DEADLINE_MS - 5 < elapsed_ms < DEADLINE_MS + 3_000
 
 
 def chunk(content: bytes) -> bytes:
@@ -87,43 +87,43 @@ def line(group: str) -> bytes:
 
 def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> None:
     longest = build_server(create_app(ModelRegistry.of([MODEL]), Settings()), Settings()).config.timeout_keep_alive
-    told = {path.name: path.read_text(encoding="utf-8") for path in CONFIGURATIONS.iterdir()}
+    configurations = {path.name: path.read_text(encoding="utf-8") for path in CONFIGURATIONS.iterdir()}
     patterns = {
         "nginx.conf": r"keepalive 64;\n +keepalive_timeout (\d+)s;",
         "haproxy.cfg": r" pool-purge-delay (\d+)s\n",
         "envoy.yaml": r" idle_timeout: (\d+)s\n +health_checks:",
     }
     for name, pattern in patterns.items():
-        assert [int(seconds) < longest for seconds in re.findall(pattern, told[name])] == [True], name
+        assert [int(seconds) < longest for seconds in re.findall(pattern, configurations[name])] == [True], name
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "packed"])
-def test_groups_over_a_websocket_are_used_as_they_come_and_the_answer_comes_at_the_deadline(
-    way: Running, form: Form
-) -> None:
+def test_websocket_groups_are_forwarded_at_once_and_answered_at_the_deadline(way: Running, form: Form) -> None:
     with way.stream(form, close_timeout=0.1, subprotocols=["anytime.v1"]) as stream:
         assert stream.wire.subprotocol == "anytime.v1"
         clock = Clock()
         stream.say("begin", 1, deadline_ms=DEADLINE_MS, updates=True)
         for group, values in SENT.items():
             stream.groups(1, {group: values if form is JSON else packed(values)})
-            assert stream.hear()["type"] == "update"  # it has gone to the service and come back
-        clock.assert_struck(stream.answer(1))
+            assert stream.hear()["type"] == "update"  # the service has read the group
+        clock.assert_at_deadline(stream.answer(1))
 
 
-def test_chunks_of_a_post_are_passed_on_as_they_come_and_the_answer_does_not_wait_for_the_last(way: Running) -> None:
+def test_chunks_of_a_post_are_forwarded_at_once_and_answered_before_the_last(way: Running) -> None:
     with way.connect() as connection:
         clock = Clock()
-        connection.head(content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}")  # a header, which has to be passed on
+        connection.head(
+            content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}"
+        )  # a header, which the proxy must forward
         for group in SENT:
             sleep(0.03)
             connection.send(chunk(line(group)))
         status, _, answer = connection.response()
-        clock.assert_struck(answer)
+        clock.assert_at_deadline(answer)
         assert status == 200
 
 
-def test_a_client_that_goes_on_uploading_sees_the_answer_at_the_deadline(way: Running) -> None:
+def test_a_client_that_is_still_uploading_receives_the_answer_at_the_deadline(way: Running) -> None:
     async def lines(answered: asyncio.Event) -> AsyncIterator[bytes]:
         for group in SENT:
             yield line(group)
@@ -139,12 +139,12 @@ def test_a_client_that_goes_on_uploading_sees_the_answer_at_the_deadline(way: Ru
             async with client.post(url, data=lines(answered)) as response:
                 answer = await response.json()
                 answered.set()
-            clock.assert_struck(answer)
+            clock.assert_at_deadline(answer)
 
     asyncio.run(main())
 
 
-def test_a_get_that_waits_hears_of_groups_that_are_posted_meanwhile(way: Running) -> None:
+def test_a_waiting_get_uses_groups_that_are_posted_meanwhile(way: Running) -> None:
     with httpx.Client(base_url=way.url) as client, way.connect() as waiting:
         session = client.post("/sessions").json()["id"]
         clock = Clock()
@@ -153,17 +153,17 @@ def test_a_get_that_waits_hears_of_groups_that_are_posted_meanwhile(way: Running
         )
         for name, values in SENT.items():
             assert client.post(f"/sessions/{session}/groups", json={name: values}).status_code == 200
-        clock.assert_struck(waiting.response()[2])
+        clock.assert_at_deadline(waiting.response()[2])
         assert client.delete(f"/sessions/{session}").status_code == 204
 
 
-def test_binary_tensors_count_as_they_come(way: Running) -> None:
+def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
     rows = {name: [values] for name, values in VALUES.items()}
-    content, headers = binary(rows)
-    at = int(headers[JSON_BYTES])
-    told = {JSON_BYTES: headers[JSON_BYTES], "grpc_timeout": f"{DEADLINE_MS}m"}
-    with half_sent(way, content, at, **told) as connection:
-        for piece in (content[at : at + 8], content[at + 8 : at + 24]):  # speed, hog; lab never comes
+    content, tensor_headers = binary(rows)
+    at = int(tensor_headers[JSON_BYTES])
+    headers = {JSON_BYTES: tensor_headers[JSON_BYTES], "grpc_timeout": f"{DEADLINE_MS}m"}
+    with half_sent(way, content, at, **headers) as connection:
+        for piece in (content[at : at + 8], content[at + 8 : at + 24]):  # speed, hog; lab is never sent
             sleep(0.03)
             connection.send(piece)
         reply = connection.response()[2]
@@ -171,15 +171,15 @@ def test_binary_tensors_count_as_they_come(way: Running) -> None:
     assert reply["parameters"]["reason"] == "deadline"
 
 
-def test_a_body_that_is_whole_is_answered_at_once(way: Running) -> None:
-    begun = perf_counter()
+def test_a_complete_body_is_answered_at_once(way: Running) -> None:
+    started = perf_counter()
     answer = way.post({"groups": VALUES}, deadline_ms=8_000).json()
-    assert perf_counter() - begun < 4
+    assert perf_counter() - started < 4
     assert timeless(answer) == expected(MODEL, VALUES)
     assert answer["reason"] == "complete"
 
 
-def test_a_body_that_is_too_large_is_refused_by_the_service_which_says_why(way: Running) -> None:
+def test_a_body_that_is_too_large_is_refused_by_the_service_with_the_reason(way: Running) -> None:
     refused = way.post({"groups": {"speed": [2.0]}, "rest": "x" * 100_000})
     assert (refused.status_code, refused.headers["content-type"]) == (413, MEDIA_TYPE)
     assert "100000" in refused.json()["detail"]
@@ -191,29 +191,29 @@ def name(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def test_a_proxy_tells_who_asks_and_by_which_id_and_keeps_the_measures_to_itself(
+def test_a_proxy_forwards_client_address_and_request_id_and_hides_the_metrics(
     name: str, service: Running, tmp_path: Path
 ) -> None:
-    with proxied(name, [service.port], tmp_path) as way, httpx.Client(base_url=way.url) as client:
+    with run_proxy(name, [service.port], tmp_path) as way, httpx.Client(base_url=way.url) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        told = {"x-request-id": str(uuid4()), "traceparent": trace, "authorization": "Bearer key"}
+        headers = {"x-request-id": str(uuid4()), "traceparent": trace, "authorization": "Bearer key"}
         forged = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https", "host": "localhost:8443"}
-        heard = client.get("/heard", headers=told | forged).json()
-        assert {header: heard[header] for header in told} == told
-        assert heard["x-forwarded-for"] == "127.0.0.1"
-        assert (heard["x-forwarded-proto"], heard["x-forwarded-host"]) == ("http", "localhost:8443")
-        made = [client.get("/heard").json()["x-request-id"] for _ in range(2)]
+        received = client.get("/headers", headers=headers | forged).json()
+        assert {header: received[header] for header in headers} == headers
+        assert received["x-forwarded-for"] == "127.0.0.1"
+        assert (received["x-forwarded-proto"], received["x-forwarded-host"]) == ("http", "localhost:8443")
+        made = [client.get("/headers").json()["x-request-id"] for _ in range(2)]
         assert len(set(made)) == 2
         assert all(len(each) >= 32 for each in made)
         assert client.get("/metrics").status_code == 404
-        # The service compares the origin of a page with the host that was asked for.
+        # The service compares the origin of a page with the requested host.
         origins = (way.url, "https://elsewhere.example")
         assert [client.get("/models", headers={"origin": each}).status_code for each in origins] == [200, 403]
     assert service.get("/metrics").status_code == 200
 
 
-def test_a_proxy_without_replicas_says_so_as_a_problem(name: str, tmp_path: Path) -> None:
-    with proxied(name, [free_port()], tmp_path) as way:
+def test_a_proxy_without_replicas_returns_problem_details(name: str, tmp_path: Path) -> None:
+    with run_proxy(name, [free_port()], tmp_path) as way:
         for refused in (way.get("/models"), way.post({"groups": VALUES})):
             assert (refused.status_code, refused.headers["content-type"]) == (503, MEDIA_TYPE)
             assert refused.headers["retry-after"] == "1"
@@ -223,7 +223,7 @@ def test_a_proxy_without_replicas_says_so_as_a_problem(name: str, tmp_path: Path
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """A replica that is ready, and has no room."""
+    """A replica that is ready and refuses all requests."""
 
     protocol_version = "HTTP/1.1"
     refused: list[str]
@@ -236,7 +236,7 @@ class Refusing(BaseHTTPRequestHandler):
         self._reply(503)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _reply(self, status: int) -> None:
         if status == 503:
@@ -248,7 +248,7 @@ class Refusing(BaseHTTPRequestHandler):
 
 @contextmanager
 def refusing() -> Iterator[tuple[int, list[str]]]:
-    """Run a replica that refuses; its port, and the methods that it refused."""
+    """Run a replica that refuses; yield its port, and the methods that it refused."""
     refused: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"refused": refused}))
     thread = Thread(target=server.serve_forever, args=(0.05,))
@@ -262,8 +262,8 @@ def refusing() -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def deaf() -> Iterator[int]:
-    """A port where connections are neither taken nor refused, as at an address that has gone."""
+def unreachable() -> Iterator[int]:
+    """Yield a port where connections are neither accepted nor refused, as at an address without a host."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as stack:
         port: int = listening.getsockname()[1]
         for _ in range(4):
@@ -273,27 +273,27 @@ def deaf() -> Iterator[int]:
         yield port
 
 
-def test_another_replica_is_asked_where_one_cannot_be_reached(name: str, service: Running, tmp_path: Path) -> None:
+def test_requests_go_to_another_replica_if_one_is_unreachable(name: str, service: Running, tmp_path: Path) -> None:
     with (
-        deaf() as port,
-        proxied(name, [port, service.port], tmp_path) as way,
+        unreachable() as port,
+        run_proxy(name, [port, service.port], tmp_path) as way,
         httpx.Client(base_url=way.url, timeout=20) as client,
     ):
         assert {client.get("/models").status_code for _ in range(4)} == {200}
         assert {client.post("/predict", json={"groups": VALUES}).status_code for _ in range(4)} == {200}
 
 
-def test_what_one_replica_refuses_is_asked_of_another_where_that_is_safe(
+def test_refused_requests_are_retried_at_another_replica_if_that_is_safe(
     name: str, service: Running, tmp_path: Path
 ) -> None:
     with (
         refusing() as (port, refused),
-        proxied(name, [port, service.port], tmp_path) as way,
+        run_proxy(name, [port, service.port], tmp_path) as way,
         httpx.Client(base_url=way.url) as client,
     ):
         assert {client.get("/models").status_code for _ in range(20)} == {200}
-        told = [client.post("/predict", json={"groups": VALUES}).status_code for _ in range(20)]
+        statuses = [client.post("/predict", json={"groups": VALUES}).status_code for _ in range(20)]
     assert refused.count("GET") > 0
     assert 0 < refused.count("POST") < 20
-    assert told.count(503) == refused.count("POST")  # each was sent once, as its body is not kept
-    assert told.count(200) == 20 - refused.count("POST")
+    assert statuses.count(503) == refused.count("POST")  # each was sent once, as proxies do not store its body
+    assert statuses.count(200) == 20 - refused.count("POST")

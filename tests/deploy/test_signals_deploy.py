@@ -1,4 +1,4 @@
-"""Prometheus' configuration, the alerts and the dashboard, against the real Prometheus and a service that runs."""
+"""Prometheus' configuration, the alerts and the dashboard, with the real Prometheus and a running service."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ RULES: list[dict[str, Any]] = [
 ]
 EXAMPLES = (DEPLOY / "prometheus/alerts.test.yml").read_text(encoding="utf-8")
 
-MAY_BE_EMPTY = {"Shed": "nothing is refused here, and series of refusals begin with the first"}
-"""Panels that need not have data, and why."""
+MAY_BE_EMPTY = {"Shed": "nothing is refused here, and the series begins with the first refusal"}
+"""Panels that may be without data, and why."""
 
 VARIABLES = {"$__rate_interval": "5s", "$__range": "30s", "$job": "anytime", "$model": ".*"}
 
 
 def expressions() -> list[tuple[str, str]]:
-    """What each panel asks Prometheus, by its title."""
+    """Return the queries of each panel, by its title."""
     return [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 
-def measured() -> dict[str, str]:
-    """Names of what the service measures, as Prometheus is told, and their types."""
+def metric_types() -> dict[str, str]:
+    """Return the names and types of the service's metrics, as Prometheus reads them."""
     text, _ = asyncio.run(Metrics().exposition.write(""))
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
 
 
 def series() -> set[str]:
-    """Names that expressions may have."""
+    """Return the names that expressions may use."""
     ends = {"histogram": ("_bucket", "_count", "_sum")}
-    return {"up"} | {name + end for name, kind in measured().items() for end in ends.get(kind, ("",))}
+    return {"up"} | {name + end for name, kind in metric_types().items() for end in ends.get(kind, ("",))}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def series() -> set[str]:
     [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]],
     ids=" ".join,
 )
-def test_prometheus_takes_its_configuration_and_the_alerts_do_what_their_examples_say(arguments: list[str]) -> None:
+def test_prometheus_accepts_its_configuration_and_the_alerts_pass_their_tests(arguments: list[str]) -> None:
     command = [program("promtool"), *arguments]
     done = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_has_examples_of_when_it_fires_and_when_it_does_not() -> None:
+def test_every_alert_has_examples_that_fire_and_that_do_not() -> None:
     tried = [
         (each["alertname"], bool(each.get("exp_alerts")))
         for test in yaml.safe_load(EXAMPLES)["tests"]
@@ -81,13 +81,13 @@ def test_every_alert_has_examples_of_when_it_fires_and_when_it_does_not() -> Non
         assert {fires for name, fires in tried if name == rule["alert"]} == {True, False}, rule["alert"]
 
 
-def test_every_alert_says_what_to_do_and_where_it_is_written() -> None:
+def test_every_alert_has_a_description_and_a_runbook() -> None:
     headings = re.findall(r"^#### (\w+)$", README, re.MULTILINE)
     assert headings == [rule["alert"] for rule in RULES]
     for rule in RULES:
-        told = rule["annotations"]
-        assert {"summary", "description", "runbook"} == set(told)
-        assert told["runbook"] == f"deploy/README.md#{rule['alert'].lower()}"
+        annotations = rule["annotations"]
+        assert {"summary", "description", "runbook"} == set(annotations)
+        assert annotations["runbook"] == f"deploy/README.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
@@ -96,10 +96,10 @@ def test_every_reason_of_an_answer_is_documented() -> None:
     assert set(get_args(Reason)) <= set(re.findall(r"`(\w+)`", row))
 
 
-def test_every_measure_is_documented_with_its_type() -> None:
+def test_every_metric_is_documented_with_its_type() -> None:
     rows = re.findall(r"^\| `(anytime_\w+)`[^|]*\| (\w+) \| (.*?) \|$", README, re.MULTILINE)
     assert {name: kind for name, kind, _ in rows} == {
-        name: kind for name, kind in measured().items() if name.startswith("anytime_")
+        name: kind for name, kind in metric_types().items() if name.startswith("anytime_")
     }
     assert all(len(meaning) > 10 for *_, meaning in rows)
 
@@ -108,13 +108,13 @@ def test_every_measure_is_documented_with_its_type() -> None:
     ("where", "expression"),
     [*expressions(), *((rule["alert"], rule["expr"]) for rule in RULES)],
 )
-def test_only_what_the_service_measures_is_asked_for(where: str, expression: str) -> None:
+def test_expressions_use_only_metrics_of_the_service(where: str, expression: str) -> None:
     named = set(re.findall(r"\b(?:anytime|process|python)_\w+|\bup\b", expression))
     assert named
     assert named <= series()
 
 
-def test_panels_are_apart_described_and_of_the_source_that_is_chosen() -> None:
+def test_panels_do_not_overlap_and_have_descriptions_and_the_selected_source() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
@@ -148,22 +148,22 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
 
 
-def test_every_replica_is_read_by_its_port_for_metrics() -> None:
+def test_every_replica_is_scraped_at_its_metrics_port() -> None:
     (job,) = CONFIGURATION["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     assert (job["job_name"], found["names"], found["type"], found["port"]) == ("anytime", ["anytime"], "A", 9090)
 
 
 @contextmanager
-def asked_all_the_time(service: Running) -> Iterator[None]:
-    """Have the service asked by every binding, in ways that it can answer and in others."""
+def continuous_requests(service: Running) -> Iterator[None]:
+    """Send requests over every binding, valid ones and others, until the end of the block."""
     done = Event()
 
-    def ask() -> None:
+    def send() -> None:
         while not done.wait(0.05):
-            some_of_everything(service)
+            send_mixed_requests(service)
 
-    thread = Thread(target=ask)
+    thread = Thread(target=send)
     thread.start()
     try:
         yield
@@ -172,7 +172,7 @@ def asked_all_the_time(service: Running) -> Iterator[None]:
         thread.join(30)
 
 
-def some_of_everything(service: Running) -> None:
+def send_mixed_requests(service: Running) -> None:
     with service.stream() as stream:
         for name, deadline_ms in enumerate((1, 5_000)):
             stream.say("begin", name, deadline_ms=deadline_ms)
@@ -194,7 +194,7 @@ def some_of_everything(service: Running) -> None:
 
 @contextmanager
 def prometheus(folder: Path, target: int) -> Iterator[str]:
-    """Run Prometheus with our configuration, on a service of this machine, each second."""
+    """Run Prometheus with our configuration, on a local service, every second."""
     configuration = CONFIGURATION | {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(DEPLOY / "prometheus/alerts.yml")],
@@ -213,7 +213,7 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
 
 
 def found(prometheus: str, expression: str) -> list[float]:
-    """Numbers that Prometheus tells for an expression."""
+    """Return the values of an expression in Prometheus."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
     response = httpx.get(f"{prometheus}/query", params={"query": expression}, timeout=30).json()
@@ -226,11 +226,11 @@ def test_every_panel_has_data_and_every_alert_is_evaluated_by_the_real_prometheu
     app = create_app(ModelRegistry.of([small_model()]), settings)
 
     async def fail() -> None:
-        raise RuntimeError("as the test wants it")
+        raise RuntimeError("raised by the test")
 
     app.add_api_route("/fail", fail, include_in_schema=False)
     pending = dict.fromkeys(each for each in expressions() if each[0] not in MAY_BE_EMPTY)
-    with running(app, settings) as service, asked_all_the_time(service):
+    with running(app, settings) as service, continuous_requests(service):
         assert service.metrics_port is not None
         with prometheus(tmp_path, service.metrics_port) as api:
 
@@ -247,7 +247,7 @@ def test_every_panel_has_data_and_every_alert_is_evaluated_by_the_real_prometheu
             try:
                 until(all_found, within_s=20)
             except AssertionError as error:
-                raise AssertionError(f"nothing is found for {list(pending)}") from error
+                raise AssertionError(f"no data for {list(pending)}") from error
             for title in MAY_BE_EMPTY:
                 for expression in (expression for name, expression in expressions() if name == title):
                     found(api, expression)

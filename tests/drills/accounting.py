@@ -28,31 +28,31 @@ import numpy as np
 from anytime.model.model import Model
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
-from drills.attacks.sequences import Played, player
-from drills.beside import Memory, Predictor, Prober
-from drills.drilling import ENVIRONMENT
+from drills.attacks.sequences import SequencePlayer, sequence_player
+from drills.drill import ENVIRONMENT
+from drills.monitors import MemoryMonitor, Predictor, Prober
 from service.commands import Command, command
 from service.serving import Running
 
 __all__ = ["KEY", "PROBE_S", "Account", "Target", "faults_of", "target"]
 
 KEY = "a-key-of-the-accounting-drill"
-HELD_MIB = 32
+VALUES_MIB = 32
 SLACK_MIB = 64
-"""What allocators keep, and bytes on their way: bodies and messages of 20 connections, twice for a moment."""
+"""Allowance for the allocator and for bodies and messages of 20 connections in transit, which exist twice briefly."""
 
 GROWTH_MIB = 16
-"""By how much the memory may grow in each round after the first."""
+"""Memory growth allowed in each round after the first."""
 
 PROBE_S = 2.0
-"""How long a probe or a prediction of another client may take."""
+"""Timeout of a probe or of another client's prediction."""
 
 WARM_S = 3.0
 QUIET_S = 10.0
 SETTINGS = {
     "ANYTIME_METRICS_PORT": "0",
     "ANYTIME_MAX_BODY_BYTES": str(1 << 20),
-    "ANYTIME_MAX_HELD_BYTES": str(HELD_MIB << 20),
+    "ANYTIME_MAX_HELD_BYTES": str(VALUES_MIB << 20),
     "ANYTIME_MAX_CONNECTIONS": "50",
     "ANYTIME_MAX_SESSIONS": "2000",
     "ANYTIME_SESSION_TTL_S": "4",
@@ -65,14 +65,14 @@ SETTINGS = {
 
 @dataclass
 class Account:
-    """What was seen of a server during one round.
+    """Observations of a server during one round.
 
     Attributes
     ----------
-    worst_mib, bound_mib : resident memory, its largest value and its bound.
-    probes_s, predictions_s : seconds until each was answered; infinite where it was not.
-    wrong : answers to others that were not right.
-    shed : predictions of others that were refused for want of capacity.
+    worst_mib, bound_mib : resident memory: maximum and bound.
+    probes_s, predictions_s : latency of each in seconds; infinite if it failed.
+    wrong : wrong answers to other clients.
+    shed : predictions of other clients that were refused as overload.
     sent_mib, ends : what the attacker sent, and how its connections ended.
     log : tracebacks and errors in the server's log.
     """
@@ -97,16 +97,16 @@ class Target:
     running: Running
     model: Model
     headers: Mapping[str, str]
-    attacker: Played
+    attacker: SequencePlayer
     bound_mib: float = float("inf")
 
     @property
     def resident_mib(self) -> float:
-        """Memory that it holds."""
+        """Resident memory of the server."""
         return Child(self.command.process.pid, 0).resident_mib
 
     def account(self, seed: int | None, length_s: float) -> Account:
-        """Play a round, or look on for as long if there is no seed; what was seen."""
+        """Play a round, or only observe if `seed` is None."""
         port, side = self.running.port, self.running.metrics_port
         assert side is not None
         group = self.model.manifest.groups.groups[0]
@@ -115,18 +115,18 @@ class Target:
         prediction.add(group.name, values)
         expected = json.loads(json.dumps(prediction.answer().prediction))
         body = json.dumps({"groups": {group.name: values}}).encode()
-        memory, probes = Memory(self.command.process.pid), [Prober(port), Prober(side)]
+        memory, probes = MemoryMonitor(self.command.process.pid), [Prober(port), Prober(side)]
         predictor = Predictor(port, body, expected, self.headers)
         account = Account(0, self.bound_mib, [], [], [], 0, alive=True)
         with memory, probes[0], probes[1], predictor:
             if seed is None:
                 time.sleep(length_s)
             else:
-                played = self.attacker.round(seed, length_s)
-                account.sent_mib, account.ends = played.sent / 2**20, played.ends
+                outcome = self.attacker.round(seed, length_s)
+                account.sent_mib, account.ends = outcome.sent / 2**20, outcome.ends
         account.worst_mib = memory.worst_mib
-        account.probes_s = [*probes[0].taken_s, *probes[1].taken_s]
-        account.predictions_s, account.wrong, account.shed = predictor.taken_s, predictor.wrong, predictor.shed
+        account.probes_s = [*probes[0].latencies_s, *probes[1].latencies_s]
+        account.predictions_s, account.wrong, account.shed = predictor.latencies_s, predictor.wrong, predictor.shed
         account.alive = self.command.process.poll() is None
         account.log = [line for line in self.command.lines if "Traceback" in line or line.startswith("ERROR")][:3]
         return account
@@ -134,59 +134,58 @@ class Target:
 
 @contextmanager
 def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
-    """Run a server with a port for metrics, and an attacker of both ports; the bound of its memory is set."""
+    """Run a server with a metrics port, an attacker of both ports, and a memory bound."""
     path = folder / "model.safetensors"
     model = saved_model(path, groups=10, rows=2000)
     settings = {**SETTINGS, **({"ANYTIME_API_KEYS": KEY} if keyed else {})}
     with command(path, **settings) as (served, running):
         side = int(served.said(r"metrics on http://\S+:(\d+)")[1])
-        with player(KEY, [running.port, side], ENVIRONMENT) as attacker:
+        with sequence_player(KEY, [running.port, side], ENVIRONMENT) as attacker:
             headers = {"Authorization": f"Bearer {KEY}"} if keyed else {}
             found = Target(served, Running(running.port, side), model, headers, attacker)
             found.account(None, WARM_S)
-            found.bound_mib = found.resident_mib + HELD_MIB + SLACK_MIB
+            found.bound_mib = found.resident_mib + VALUES_MIB + SLACK_MIB
             yield found
 
 
 def faults_of(account: Account, probe_s: float) -> list[str]:
-    """List the broken promises of a round; a probe may take `probe_s`."""
+    """Return the broken promises of a round; a probe may take `probe_s`."""
     faults = list(account.wrong[:3])
     if not account.alive:
         faults.append("the server has ended")
     if account.worst_mib > account.bound_mib:
         faults.append(f"{account.worst_mib:.0f} MiB resident; expected at most {account.bound_mib:.0f}")
-    for what, taken_s in (("probe", account.probes_s), ("prediction", account.predictions_s)):
-        if not taken_s or max(taken_s) > probe_s:
-            faults.append(f"a {what} took {max(taken_s, default=float('inf')):.2f} s; expected at most {probe_s:g}")
+    for kind, latencies_s in (("probe", account.probes_s), ("prediction", account.predictions_s)):
+        if not latencies_s or max(latencies_s) > probe_s:
+            faults.append(f"a {kind} took {max(latencies_s, default=float('inf')):.2f} s; expected at most {probe_s:g}")
     return faults + account.log
 
 
 def main() -> None:
-    """Play rounds, print them, and exit with 1 where a promise is broken."""
+    """Play and print rounds; exit with 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="play 20 seconds instead of ten minutes")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9, help="seed of the first round")
-    given = parser.parse_args()
+    args = parser.parse_args()
     broken = []
     for keyed in (False, True):
         with tempfile.TemporaryDirectory() as folder, target(Path(folder), keyed=keyed) as found:
             print(f"{'with a key' if keyed else 'without a key'}: {found.resident_mib:.0f} MiB at rest")
-            tell("quiet", found.account(None, QUIET_S))
-            rounds, length_s = (1, 10.0) if given.quick else (5, 60.0)
-            for seed in range(given.seed, given.seed + rounds):
+            print_round("quiet", found.account(None, QUIET_S))
+            rounds, length_s = (1, 10.0) if args.quick else (5, 60.0)
+            for seed in range(args.seed, args.seed + rounds):
                 account = found.account(seed, length_s)
-                tell(f"seed {seed}", account)
+                print_round(f"seed {seed}", account)
                 broken += [f"seed {seed}: {fault}" for fault in faults_of(account, PROBE_S)]
                 found.bound_mib = min(found.bound_mib, account.worst_mib + GROWTH_MIB)
     print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
     sys.exit(1 if broken else 0)
 
 
-def tell(name: str, account: Account) -> None:
-    """Print a round."""
+def print_round(name: str, account: Account) -> None:
     probes, predictions = (
-        "{:.1f} / {:.0f}".format(*np.percentile(taken_s, [50, 100]) * 1000)
-        for taken_s in (account.probes_s, account.predictions_s)
+        "{:.1f} / {:.0f}".format(*np.percentile(latencies_s, [50, 100]) * 1000)
+        for latencies_s in (account.probes_s, account.predictions_s)
     )
     ends = ", ".join(f"{count} {end}" for end, count in account.ends.items())
     print(

@@ -1,4 +1,4 @@
-"""Calls as the clients of a drill made them, on known inputs, and how they are handed to the judge."""
+"""Records of the calls of a drill's clients, and the known inputs of each call."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from anytime.model.model import Model
 from benchmarks.load.models import values_of
 
-__all__ = ["OVERLOADED", "Call", "Told", "inputs", "read_calls"]
+__all__ = ["OVERLOADED", "AnswerRecord", "Call", "inputs", "read_calls"]
 
 
 OVERLOADED = "urn:anytime:problem:overloaded"
 
 
-class Told(msgspec.Struct, frozen=True):
-    """An answer, as far as it is judged; fields as in `anytime.Answer`."""
+class AnswerRecord(msgspec.Struct, frozen=True):
+    """The judged fields of an answer; named as in `anytime.Answer`."""
 
     version: str
     prediction: Any
@@ -33,61 +33,60 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of one client, from its beginning to what came of it. Times are of `time.perf_counter`, in seconds.
+    """One call of a client and its result. Times are of `time.perf_counter`, in seconds.
 
     Attributes
     ----------
-    kind : the way it was asked: run, predict, websocket, post, session.
-    number : tells its inputs, see `inputs`.
-    begun, came : at the caller.
-    deadline_ms : from `begun`; None where it has none.
-    sent : groups that were at hand, in the order in which they were sent.
-    taken : whether the server had said that it took them all.
-    opened : when the model's version was settled, at the earliest; None is at `begun`.
-    replica : which one it went to; None where a balancer chose.
-    answer : what came.
-    status : HTTP status of a refusal.  type, why : of its problem details; None if it came without.
-    broke : what happened to the connection instead.
+    kind : run, predict, websocket, post or session.
+    number : identifies the inputs, see `inputs`.
+    started, received : at the caller.
+    deadline_ms : from `started`; None if there is none.
+    sent : available groups, in the order in which they were sent.
+    accepted : whether the server confirmed all of them.
+    opened : earliest time at which the model version was fixed; None means `started`.
+    replica : number of the replica; None if a balancer chose it.
+    status : HTTP status of a refusal.  type, detail : of its problem details; None without them.
+    error : connection error, if there was no response.
     """
 
     client: str
     kind: str
     number: int
-    begun: float
-    came: float
+    started: float
+    received: float
     deadline_ms: float | None
     sent: list[str]
-    taken: bool = False
+    accepted: bool = False
     opened: float | None = None
     replica: int | None = None
-    answer: Told | None = None
+    answer: AnswerRecord | None = None
     status: int | None = None
     type: str | None = None
-    why: str | None = None
-    broke: str | None = None
+    detail: str | None = None
+    error: str | None = None
 
     @property
     def shed(self) -> bool:
-        """Whether a server that was too busy, or full, refused it in order."""
-        return self.status == 503 and self.type == OVERLOADED and bool(self.why)
+        """Whether the server refused the call as overload, with a reason."""
+        return self.status == 503 and self.type == OVERLOADED and bool(self.detail)
 
     @property
     def late_ms(self) -> float:
-        """How long after its deadline it came; negative is before."""
-        return (self.came - self.begun) * 1000.0 - (self.deadline_ms or 0.0)
+        """Lateness; negative before the deadline."""
+        return (self.received - self.started) * 1000.0 - (self.deadline_ms or 0.0)
 
 
 def inputs(model: Model, number: int) -> dict[str, list[float]]:
-    """Values of every group for one call; other calls have others, so that no answer passes for another's.
+    """Return the values of every group for one call. Each call has its own, so that answers differ.
 
-    Models of the same groups have the same, in whatever order they compute them.
+    Models with the same groups have the same inputs, whatever order they compute them in.
     """
     rng = np.random.default_rng(number)
     return {group: values_of(model, group, rng) for group in sorted(model.places)}
 
 
 def read_calls(path: Path) -> Iterator[Call]:
-    """Read what a client process has written, a call a line."""
+    """Read the calls that a client process has written, one per line."""
     decoder = msgspec.json.Decoder(Call)
     with path.open("rb") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""How much a server can do: by as many predictions under way as it takes, and by what one of a mix costs it."""
+"""Capacity of a server: predictions per second in a closed loop, and processor time per prediction."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["Capacity", "saturate"]
 
 CONNECTIONS = 16
 WINDOW = 8
-"""Predictions under way on each connection."""
+"""Open predictions per connection."""
 
 WARM_S = 1.0
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Predictions a second, and how busy that keeps the server's core, 0 to 1."""
+    """Predictions per second, and the share of the server's core that they use, 0 to 1."""
 
     rate: float
     busy: float
 
     @property
     def cost_us(self) -> float:
-        """Processor time of the server a prediction."""
+        """Processor time of the server per prediction."""
         return self.busy / self.rate * 1e6
 
 
-class _Closed:
-    """Clients that begin a prediction for every answer: all groups at once and the end, in text."""
+class _ClosedLoop:
+    """Clients in a closed loop: each answer starts the next prediction: all groups and the end at once, in text."""
 
     def __init__(self, model: Model, load: Load, port: int) -> None:
         rng = np.random.default_rng(5)
@@ -53,37 +53,36 @@ class _Closed:
     def begin(self) -> None:
         """Fill the windows."""
         for client in self._clients:
-            client.sock.send(b"".join(self._whole() for _ in range(WINDOW)))
+            client.sock.send(b"".join(self._messages() for _ in range(WINDOW)))
 
     def close(self, load: Load) -> None:
-        """Close every connection."""
         for client in self._clients:
             load.forget(client.sock)
             client.close()
 
-    def _whole(self) -> bytes:
-        """All messages of a prediction."""
+    def _messages(self) -> bytes:
+        """Return all messages of a prediction."""
         name = next(self._ids)
         groups = (f'{{"type": "group", "id": {name}, {group}'.encode() for group in self._groups)
         begin, end = (f'{{"type": "{kind}", "id": {name}}}'.encode() for kind in ("begin", "end"))
         return b"".join(map(text, (begin, *groups, end)))
 
     def _read(self, _load: Load, client: WebSocketClient) -> None:
-        came = sum(1 for _ in client.frames())
-        self.answered += came
-        if came:
-            client.sock.send(b"".join(self._whole() for _ in range(came)))
+        received = sum(1 for _ in client.frames())
+        self.answered += received
+        if received:
+            client.sock.send(b"".join(self._messages() for _ in range(received)))
 
 
 def saturate(model: Model, child: Child, length_s: float) -> Capacity:
-    """Find out how many predictions a second a server answers when there are always more; bounded by the windows."""
+    """Measure the answer rate when clients never wait; the windows bound the load."""
     load = Load()
-    closed = _Closed(model, load, child.port)
+    closed = _ClosedLoop(model, load, child.port)
     closed.begin()
     _run(load, WARM_S)
-    answered, cpu, begun = closed.answered, child.cpu_us, time.perf_counter()
+    answered, cpu, started = closed.answered, child.cpu_us, time.perf_counter()
     _run(load, length_s)
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - started
     found = Capacity((closed.answered - answered) / took, (child.cpu_us - cpu) / took / 1e6)
     closed.close(load)
     return found

@@ -1,7 +1,7 @@
 """All clients of a drill in one process: `python -m drills.clients PLAN`.
 
-Says "ready" when every client has been answered once, begins when it reads a line, and ends at the end of its input. It
-writes its calls a line each, and at last what it still holds.
+The process prints "ready" after each client has its first answer, starts when it reads a line, and stops at the end of
+its input. It writes one call per line, and prints a final report.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.inference.prediction import load
-from benchmarks.load.child import CLIENT_CORE, settle
-from drills.asking import Asker, Post, Predict, Run, Session, ThreadedRun, WebSocket
+from benchmarks.load.child import CLIENT_CORE, pin_to_core
 from drills.calls import Call, read_calls
-from drills.machine import Watch, footprint
+from drills.client_kinds import DrillClient, Post, Predict, Run, Session, ThreadedRun, WebSocket
+from drills.machine import StallMonitor, footprint
 
-__all__ = ["Clients", "Left", "Plan", "clients"]
+__all__ = ["ClientReport", "Clients", "Plan", "clients"]
 
-APART = 1_000_000
-"""Numbers of a client's calls, of which every client has its own."""
+NUMBERS_PER_CLIENT = 1_000_000
+"""Distance between the first call numbers of two clients."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which clients there are, and what they do.
+    """The clients of a drill and their load.
 
     Attributes
     ----------
     model : file of the model whose groups are sent.
-    port : a balancer, or a single replica, for clients of the project's own.
-    ports : replicas, for the others.
+    port : of a balancer or a single replica, for this project's clients.
+    ports : of the replicas, for the other clients.
     counts : clients of each kind.
-    period_s : mean time between the beginnings of one client's calls.
+    period_s : mean time between the starts of a client's calls.
     shared : whether replicas share sessions.
     """
 
@@ -58,8 +58,8 @@ class Plan(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class Left(msgspec.Struct, frozen=True):
-    """What the clients saw and held: stalls of a bare timer, threads and descriptors before and after, tasks after."""
+class ClientReport(msgspec.Struct, frozen=True):
+    """Final report of the clients: stalls, threads and descriptors before and after, and tasks after."""
 
     stalls: list[tuple[float, float]]
     threads: tuple[int, int]
@@ -68,49 +68,49 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Clients:
-    """The process, from the side of the drill."""
+    """Handle of the client process."""
 
     def __init__(self, process: subprocess.Popen[str], out: Path) -> None:
         self._process, self._out = process, out
 
     def await_ready(self) -> None:
-        """Wait until all have been answered once.
+        """Wait until each client has been answered once.
 
         Raises
         ------
         RuntimeError
-            The process has ended instead.
+            The process ended.
         """
         self._line("ready")
 
-    def go(self) -> None:
-        """Begin."""
+    def start(self) -> None:
+        """Start the load."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
-    def stop(self) -> tuple[list[Call], Left]:
-        """End; the calls that were made, and what is left."""
+    def stop(self) -> tuple[list[Call], ClientReport]:
+        """Stop, and return the calls and the final report."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        left = msgspec.json.decode(self._line("{"), type=Left)
+        report = msgspec.json.decode(self._line("{"), type=ClientReport)
         self._process.wait(30)
-        return list(read_calls(self._out)), left
+        return list(read_calls(self._out)), report
 
-    def _line(self, begins: str) -> str:
+    def _line(self, prefix: str) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line.startswith(begins):
-            raise RuntimeError(f"the clients did not go on: {line!r}")
+        if not line.startswith(prefix):
+            raise RuntimeError(f"the clients stopped: {line!r}")
         return line
 
 
 @contextmanager
 def clients(plan: Plan, environment: Mapping[str, str]) -> Iterator[Clients]:
-    """Run clients in a process of their own."""
-    where = Path(plan.out).with_suffix(".plan")
-    where.write_bytes(msgspec.json.encode(plan))
-    command = [sys.executable, "-m", "drills.clients", str(where)]
+    """Run the clients in their own process."""
+    plan_file = Path(plan.out).with_suffix(".plan")
+    plan_file.write_bytes(msgspec.json.encode(plan))
+    command = [sys.executable, "-m", "drills.clients", str(plan_file)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
         try:
@@ -119,26 +119,26 @@ def clients(plan: Plan, environment: Mapping[str, str]) -> Iterator[Clients]:
             process.kill()
 
 
-def made(plan: Plan) -> list[Asker]:
-    """Make the clients."""
-    model, found = load(plan.model), list[Asker]()
+def create_clients(plan: Plan) -> list[DrillClient]:
+    """Create the clients."""
+    model, found = load(plan.model), list[DrillClient]()
     sdk: dict[str, type[Run | Predict | ThreadedRun]] = {"run": Run, "predict": Predict, "threaded": ThreadedRun}
     for kind, count in plan.counts.items():
         for number in range(count):
-            told = (f"{kind} {number}", model, plan.deadlines_ms)
+            args = (f"{kind} {number}", model, plan.deadlines_ms)
             if kind in sdk:
-                found.append(sdk[kind](*told, plan.port))
+                found.append(sdk[kind](*args, plan.port))
             elif kind == "websocket":
-                found.append(WebSocket(*told, plan.ports, number))
+                found.append(WebSocket(*args, plan.ports, number))
             elif kind == "post":
-                found.append(Post(*told, plan.ports, number))
+                found.append(Post(*args, plan.ports, number))
             else:
-                found.append(Session(*told, plan.ports, number, balanced=plan.port if plan.shared else None))
+                found.append(Session(*args, plan.ports, number, balanced=plan.port if plan.shared else None))
     return found
 
 
-class _Asking:
-    """Clients that go on asking until they are told to stop."""
+class _ClientLoad:
+    """The load: clients that make calls until they are stopped."""
 
     def __init__(self, plan: Plan, out: IO[bytes]) -> None:
         self._plan, self._out = plan, out
@@ -146,61 +146,60 @@ class _Asking:
         self._encode = msgspec.json.Encoder().encode
 
     async def run(self) -> None:
-        """Ask once, then until the input ends."""
-        askers = made(self._plan)
-        numbers = [itertools.count(APART * index) for index in range(len(askers))]
-        for asker, each in zip(askers, numbers, strict=True):
+        """Make one call each, then calls until the input ends."""
+        drill_clients = create_clients(self._plan)
+        numbers = [itertools.count(NUMBERS_PER_CLIENT * index) for index in range(len(drill_clients))]
+        for client, each in zip(drill_clients, numbers, strict=True):
             with suppress(ValueError):
-                await asker.ask(next(each))
+                await client.call(next(each))
         gc.collect()
         gc.freeze()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         rng = np.random.default_rng(self._plan.seed)
-        asking = [
-            asyncio.create_task(self._keep_asking(asker, each, np.random.default_rng(rng.integers(1 << 32))))
-            for asker, each in zip(askers, numbers, strict=True)
+        tasks = [
+            asyncio.create_task(self._make_calls(client, each, np.random.default_rng(rng.integers(1 << 32))))
+            for client, each in zip(drill_clients, numbers, strict=True)
         ]
         await asyncio.to_thread(sys.stdin.read)
         self._over.set()
-        await asyncio.gather(*asking)
-        await asyncio.gather(*(asker.close() for asker in askers))
+        await asyncio.gather(*tasks)
+        await asyncio.gather(*(client.close() for client in drill_clients))
 
-    async def _keep_asking(self, asker: Asker, numbers: Iterator[int], rng: np.random.Generator) -> None:
+    async def _make_calls(self, client: DrillClient, numbers: Iterator[int], rng: np.random.Generator) -> None:
         at = time.perf_counter() + float(rng.uniform(0.0, self._plan.period_s))
         while not self._over.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), max(at - time.perf_counter(), 0.0))
                 return
-            self._out.write(self._encode(await asker.ask(next(numbers))) + b"\n")
-            # A client that was held up does not ask again and again to make up for it.
+            self._out.write(self._encode(await client.call(next(numbers))) + b"\n")
+            # A delayed client does not catch up with a burst of calls.
             at = max(at + float(rng.exponential(self._plan.period_s)), time.perf_counter())
 
 
-def held() -> tuple[int, int]:
-    """Threads and descriptors of this process."""
+def resources() -> tuple[int, int]:
+    """Return the threads and descriptors of this process."""
     here = footprint(os.getpid())
     return here.threads, here.descriptors
 
 
 def main() -> None:
-    """Be the clients."""
-    settle(CLIENT_CORE)
+    pin_to_core(CLIENT_CORE)
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
-    with single_blas_thread(), Path(plan.out).open("wb") as out, Watch() as watch:
-        before = held()
+    with single_blas_thread(), Path(plan.out).open("wb") as out, StallMonitor() as watch:
+        before = resources()
 
         async def run() -> int:
-            await _Asking(plan, out).run()
+            await _ClientLoad(plan, out).run()
             return len(asyncio.all_tasks()) - 1
 
         with asyncio.Runner() as runner:
             tasks = runner.run(run())
         gc.unfreeze()
         gc.collect()
-        after = held()
-    left = Left(watch.stalls, (before[0], after[0]), (before[1], after[1]), tasks)
-    print(msgspec.json.encode(left).decode(), flush=True)
+        after = resources()
+    report = ClientReport(watch.stalls, (before[0], after[0]), (before[1], after[1]), tasks)
+    print(msgspec.json.encode(report).decode(), flush=True)
 
 
 if __name__ == "__main__":

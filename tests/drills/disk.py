@@ -1,4 +1,4 @@
-"""A disk that can be full: a small file system of its own, or, where none may be mounted, files that may not grow."""
+"""A disk that can be filled: a small mounted file system, or a file size limit where mounting is not permitted."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import Path
 
 __all__ = ["Disk", "small_disk"]
 
-MIB = 4
+SIZE_MIB = 4
 
 
 class Disk:
-    """A folder to work in, and what is done to it.
+    """A folder whose free space the drill controls.
 
     Attributes
     ----------
-    mounted : whether it is a file system of its own; if not, `fill` forbids processes to write.
+    mounted : whether it is a separate file system; otherwise `fill` limits the file size of processes.
     """
 
     def __init__(self, folder: Path, *, mounted: bool) -> None:
         self.folder, self.mounted = folder, mounted
         self._filler = folder / "filler"
-        self._held: list[int] = []
+        self._limited: list[int] = []
 
     def fill(self, pids: Iterable[int]) -> None:
-        """Leave not a byte to processes."""
-        self._held = list(pids)
-        for pid in self._held:
-            self.hold(pid)
+        """Use up all space."""
+        self._limited = list(pids)
+        for pid in self._limited:
+            self.limit(pid)
         if not self.mounted:
             return
         piece = 1 << 16
@@ -46,22 +46,22 @@ class Disk:
                     piece //= 2
 
     def free(self) -> None:
-        """Let there be room again."""
+        """Release the space."""
         if not self.mounted:
-            for pid in self._held:
+            for pid in self._limited:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self._filler.unlink(missing_ok=True)
 
-    def hold(self, pid: int) -> None:
-        """Leave not a byte to another process, that has come since."""
+    def limit(self, pid: int) -> None:
+        """Apply the limit to a process that started after `fill`."""
         if not self.mounted:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Disk]:
-    """A disk of a few megabytes, in a folder that is there."""
-    options = f"size={MIB}m"
+    """Mount a disk of a few megabytes at an existing folder."""
+    options = f"size={SIZE_MIB}m"
     command = ["mount", "-t", "tmpfs", "-o", options, "drill", os.fspath(folder)]
     mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     try:

@@ -1,7 +1,6 @@
-"""What is made of the calls of a drill: which were answered, by whom, wrongly or late, and which promises that breaks.
+"""Judge the calls of a drill: who answered, wrong or late answers, and broken promises.
 
-Pure: calls, stalls and times come in, figures and broken promises go out. Tests feed it answers that are wrong, late,
-or by nobody, and expect it to say so.
+Pure functions of calls, stalls and times, which the tests call with wrong, late and missing answers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from drills.calls import Call, Told, inputs
+from drills.calls import AnswerRecord, Call, inputs
 
 __all__ = [
     "EXCUSED",
@@ -36,29 +35,29 @@ __all__ = [
 ]
 
 TOLERANCE_MS = 5.0
-"""How much later than its deadline an answer may be in its caller's hands."""
+"""Lateness that is tolerated at the caller."""
 
 LATE = 0.001
-"""Share of answers that may be later than that: the 99.9th percentile is promised."""
+"""Share of answers that may be later: the 99.9th percentile is promised."""
 
 EXCUSED, EXCUSED_FEW = 0.02, 5
-"""Share of answers that a machine which stood still may excuse, of few this many; with more nothing is shown."""
+"""Share and number of answers that stalls of the machine may excuse; above both the result is inconclusive."""
 
-STOOD_MS = 5.0
-"""A machine that stood still for longer while a call was under way may be why it was not answered."""
+STALL_MS = 5.0
+"""A stall longer than this during a call may be why it failed."""
 
 DETECTED_S = 1.0
-"""Until so long after a replica was struck a balancer may have given requests to it."""
+"""Time in which a balancer may still route requests to a failed replica."""
 
 BUCKET_S = 0.25
 RECOVERED = 0.9
-"""Of the share answered by the server before, in each bucket from then on."""
+"""Share of the calls answered before the fault that each later bucket must reach."""
 
 _FALLBACK = re.compile(r"; this is the (base rate|last update)")
 
 
 class Outcome(StrEnum):
-    """What came of a call."""
+    """Result of a call."""
 
     SERVER = "server"
     FALLBACK = "fallback"
@@ -67,7 +66,7 @@ class Outcome(StrEnum):
 
 
 def outcome(call: Call) -> Outcome:
-    """Tell what came of a call; a fallback is one that says so in its note."""
+    """Return the outcome of a call; a fallback is recognised by its note."""
     if call.answer is not None:
         return Outcome.FALLBACK if _FALLBACK.search(call.answer.note or "") else Outcome.SERVER
     return Outcome.REFUSED if call.status is not None else Outcome.BROKEN
@@ -75,20 +74,20 @@ def outcome(call: Call) -> Outcome:
 
 @dataclass(frozen=True)
 class Served:
-    """A version of a model, and when it may answer: calls that came after `since` and began before `until`."""
+    """A model version and when it may answer: calls received after `since` and started before `until`."""
 
     model: Model
     since: float = -math.inf
     until: float = math.inf
 
-    def at(self, call: Call) -> bool:
-        """Whether it may answer a call."""
-        opened = call.begun if call.opened is None else call.opened
-        return call.came >= self.since and opened <= self.until
+    def may_answer(self, call: Call) -> bool:
+        """Return whether this version may answer a call."""
+        opened = call.started if call.opened is None else call.opened
+        return call.received >= self.since and opened <= self.until
 
 
 class Oracle:
-    """Knows what every answer has to be: the library's own, for exactly the groups that it says it used.
+    """Checks answers against the library, for exactly the groups that the answer names.
 
     Parameters
     ----------
@@ -99,65 +98,70 @@ class Oracle:
         self._served = {each.model.version: each for each in served}
 
     def fault(self, call: Call) -> str | None:
-        """What is wrong with the answer of a call; None if nothing is, or if there is none."""
-        told = call.answer
-        if told is None:
+        """Return what is wrong with the answer of a call, None if nothing is or there is no answer."""
+        answer = call.answer
+        if answer is None:
             return None
-        served = self._served.get(told.version)
+        served = self._served.get(answer.version)
         if served is None:
-            return f"version {told.version!r}, which was never served"
-        if outcome(call) is Outcome.SERVER and not served.at(call):
-            return f"version {told.version!r} when it was not served"
-        if not set(told.groups) <= set(call.sent):
-            return f"groups {sorted(set(told.groups) - set(call.sent))} that were never sent"
-        return self._unlike(served.model, call, told)
+            return f"version {answer.version!r}, which was never served"
+        if outcome(call) is Outcome.SERVER and not served.may_answer(call):
+            return f"version {answer.version!r} when it was not served"
+        if not set(answer.groups) <= set(call.sent):
+            return f"groups {sorted(set(answer.groups) - set(call.sent))} that were never sent"
+        return self._difference(served.model, call, answer)
 
-    def _unlike(self, model: Model, call: Call, told: Told) -> str | None:
+    def _difference(self, model: Model, call: Call, answer: AnswerRecord) -> str | None:
         values = inputs(model, call.number)
-        owed = told.groups
-        if outcome(call) is Outcome.SERVER and (call.taken or told.reason == "end"):
-            owed = call.sent  # nothing of it can have been late
+        used = answer.groups
+        if outcome(call) is Outcome.SERVER and (call.accepted or answer.reason == "end"):
+            used = call.sent  # none of them can have been late
         prediction = Prediction(model, 1)
-        for group in owed:
+        for group in used:
             prediction.add(group, values[group])
-        expected = prediction.answer(policy="arrived" if told.policy == "arrived" else "prefix")
-        if not math.isclose(told.prediction, expected.prediction, rel_tol=1e-9, abs_tol=1e-9):
-            return f"prediction {told.prediction}, the library's is {expected.prediction}"
-        if (told.groups, told.prefix) != (list(expected.groups), expected.prefix):
-            return f"prefix {told.prefix} of {told.groups}, the library's is {expected.prefix} of {expected.groups}"
-        if not math.isclose(told.cost, expected.cost, rel_tol=1e-9, abs_tol=1e-9) or told.complete != expected.complete:
-            return f"cost {told.cost}, complete {told.complete}; the library's {expected.cost}, {expected.complete}"
+        expected = prediction.answer(policy="arrived" if answer.policy == "arrived" else "prefix")
+        if not math.isclose(answer.prediction, expected.prediction, rel_tol=1e-9, abs_tol=1e-9):
+            return f"prediction {answer.prediction}, the library returns {expected.prediction}"
+        if (answer.groups, answer.prefix) != (list(expected.groups), expected.prefix):
+            return (
+                f"prefix {answer.prefix} of {answer.groups}, the library returns {expected.prefix} of {expected.groups}"
+            )
+        if (
+            not math.isclose(answer.cost, expected.cost, rel_tol=1e-9, abs_tol=1e-9)
+            or answer.complete != expected.complete
+        ):
+            return f"cost {answer.cost}, complete {answer.complete}; expected {expected.cost}, {expected.complete}"
         return None
 
 
 class Stalls:
-    """When the machine stood still, by a bare timer: from when it should have struck to when it did, in seconds."""
+    """Stalls of the machine: due time and actual time of a bare timer, in seconds."""
 
     def __init__(self, intervals: Iterable[tuple[float, float]] = ()) -> None:
         self.intervals = sorted(intervals)
 
-    def within_ms(self, begun: float, came: float) -> float:
-        """How much of a time the machine stood still."""
-        covered, last = 0.0, begun
-        for stood, went_on in self.intervals:
-            begin, end = max(stood, last), min(went_on, came)
+    def within_ms(self, started: float, received: float) -> float:
+        """Return the stalled time between two times."""
+        covered, last = 0.0, started
+        for stall_begin, end_stall in self.intervals:
+            begin, end = max(stall_begin, last), min(end_stall, received)
             if end > begin:
                 covered += end - begin
                 last = end
         return covered * 1000.0
 
-    def stood(self, call: Call) -> bool:
-        """Whether a call may have met a machine that stood still."""
-        return self.within_ms(call.begun, call.came) > STOOD_MS
+    def overlaps(self, call: Call) -> bool:
+        """Return whether a stall may have affected a call."""
+        return self.within_ms(call.started, call.received) > STALL_MS
 
     def excuse(self, call: Call, tolerance_ms: float) -> bool:
-        """Whether a call would have been in time on a machine that did not stand still."""
-        return call.late_ms - self.within_ms(call.begun, call.came) <= tolerance_ms
+        """Return whether a call was in time apart from stalls."""
+        return call.late_ms - self.within_ms(call.started, call.received) <= tolerance_ms
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a drill: calls that began in it. Times are of `time.perf_counter`, in seconds."""
+    """A phase of a drill: the calls started in it. Times are of `time.perf_counter`, in seconds."""
 
     name: str
     begin: float
@@ -166,17 +170,17 @@ class Phase:
 
 @dataclass
 class Figures:
-    """What the calls of one phase came to.
+    """Results of the calls of one phase.
 
     Attributes
     ----------
-    lost : of calls that a fault took with it, those that were refused, broken or late: no promise holds for them.
-    excused : late, and the machine stood still.
-    p999_ms : lateness at the caller, 99.9th percentile of the answers with a deadline, lost and excused ones aside.
-    examples : what was wrong, in words.
+    lost : failed or late calls that went to a failed replica, for which nothing is promised.
+    excused : late because of a stall.
+    p999_ms : lateness at the caller, 99.9th percentile of answers with a deadline, without lost and excused ones.
+    examples : descriptions of wrong or late answers.
     """
 
-    asked: int = 0
+    requests: int = 0
     by: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     lost: int = 0
     wrong: int = 0
@@ -187,8 +191,8 @@ class Figures:
 
     @property
     def share(self) -> float:
-        """Share answered by the server."""
-        return self.by[Outcome.SERVER] / self.asked if self.asked else math.nan
+        """Share of calls answered by the server."""
+        return self.by[Outcome.SERVER] / self.requests if self.requests else math.nan
 
 
 def figures(
@@ -202,14 +206,13 @@ def figures(
 
     Parameters
     ----------
-    lost : replicas that were struck, and from when to when; their own clients, who asked nobody else, are lost with
-        them. Their answers must be right all the same.
+    lost : start and end of the outage of each failed replica. Calls to it are lost; their answers must still be right.
     """
     found, late_ms = Figures(), []
     for call in calls:
-        what = outcome(call)
-        found.asked += 1
-        found.by[what] += 1
+        result = outcome(call)
+        found.requests += 1
+        found.by[result] += 1
         fault = oracle.fault(call)
         if fault is not None:
             found.wrong += 1
@@ -217,7 +220,7 @@ def figures(
         late = call.deadline_ms is not None and call.late_ms > tolerance_ms
         if is_lost(call, lost) and (late or call.answer is None):
             found.lost += 1
-            found.by[what] -= 1
+            found.by[result] -= 1
         elif late and stalls.excuse(call, tolerance_ms):
             found.excused += 1
         elif call.deadline_ms is not None:
@@ -231,38 +234,38 @@ def figures(
 
 
 def recovery_s(
-    calls: Iterable[Call], struck: float, before: float, until: float, stalls: Stalls | None = None
+    calls: Iterable[Call], injected: float, before: float, until: float, stalls: Stalls | None = None
 ) -> float | None:
-    """Seconds from when a fault struck until the server answers as before; None if it does not before `until`.
+    """Return the seconds from a fault until the server answers as before, None if it does not before `until`.
 
     Parameters
     ----------
-    before : share that it answered before.
-    stalls : when the machine stood still; calls that are not answered then count for nothing.
+    before : share of calls answered before the fault.
+    stalls : failed calls during stalls are ignored.
     """
-    asked: dict[int, int] = {}
+    requests: dict[int, int] = {}
     answered: dict[int, int] = {}
     for call in calls:
-        ours = stalls is None or outcome(call) is Outcome.SERVER or not stalls.stood(call)
-        if ours and struck <= call.begun < until:
-            bucket = int((call.begun - struck) / BUCKET_S)
-            asked[bucket] = asked.get(bucket, 0) + 1
+        counted = stalls is None or outcome(call) is Outcome.SERVER or not stalls.overlaps(call)
+        if counted and injected <= call.started < until:
+            bucket = int((call.started - injected) / BUCKET_S)
+            requests[bucket] = requests.get(bucket, 0) + 1
             answered[bucket] = answered.get(bucket, 0) + (outcome(call) is Outcome.SERVER)
-    bad = [bucket for bucket, count in asked.items() if answered[bucket] < RECOVERED * before * count]
-    if not asked or max(asked) in bad:
+    bad = [bucket for bucket, count in requests.items() if answered[bucket] < RECOVERED * before * count]
+    if not requests or max(requests) in bad:
         return None
     return (max(bad) + 1) * BUCKET_S if bad else 0.0
 
 
 def is_lost(call: Call, lost: Mapping[int, tuple[float, float]]) -> bool:
-    """Whether a fault has taken a call with it: it was under way to a replica that was struck.
+    """Return whether a call was in progress at a failed replica.
 
-    Sessions are asked for by way of a balancer; until it knows better it may give them to that replica.
+    Sessions are requested through a balancer, which may route to that replica until it detects the failure.
     """
     if call.replica is None and call.kind == "session":
-        opened = call.begun if call.opened is None else call.opened
-        return any(opened < begin + DETECTED_S and call.came > begin for begin, _ in lost.values())
+        opened = call.started if call.opened is None else call.opened
+        return any(opened < begin + DETECTED_S and call.received > begin for begin, _ in lost.values())
     if call.replica is None or call.replica not in lost:
         return False
     begin, end = lost[call.replica]
-    return call.begun < end and call.came > begin
+    return call.started < end and call.received > begin

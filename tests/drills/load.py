@@ -1,10 +1,10 @@
 """A steady load for half an hour: `python tests/drills/load.py [--minutes 30] [--quick] [--out load.csv]`.
 
-The service on one core, the load on another. First it is found out what the service can do, and what a prediction of
-the mix costs it; then 70% of that are asked for at a constant rate, by WebSocket, streamed POST and sessions, each with
-a deadline. Lateness is told beside that of bare timers in the server's own event loop, so that a machine which stands
-still is not taken for a slow service. Exits with 1 where an answer was wrong or missing, where answers are later than
-bare timers by more than a millisecond, or where memory or descriptors grow.
+The service runs on one core, the load on another. First the capacity of the service and the cost of a prediction of the
+mix are measured; then 70% of that rate is requested over WebSocket, streamed POST and sessions, each with a deadline.
+Lateness is compared with bare timers in the server's event loop, which separates stalls of the machine from a slow
+service. Exits with 1 if an answer is wrong or missing, if answers are more than a millisecond later than bare timers,
+or if memory or descriptors grow.
 """
 
 from __future__ import annotations
@@ -17,139 +17,166 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, Child, server, settle
+from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.models import saved_model
 from drills.capacity import saturate
-from drills.flatness import FLAT, trend
-from drills.steady import Sample, Steady, percentiles
+from drills.steady_load import Sample, SteadyLoad, percentiles
 
 SHARE = 0.7
 LATER_MS = 1.0
-"""How much later than a bare timer an answer may be, at the 99th percentile."""
+"""Lateness allowed beyond that of a bare timer, at the 99th percentile."""
 
 STALLED = 0.005
-"""Share of answers that a machine which stood still may excuse."""
+"""Share of answers that stalls of the machine may excuse."""
 
 WARM_S = 180.0
 STEPS = 3
 LOAD_LATE_MS = 2.0
-"""How late the load itself may act, at the 99th percentile of a typical sample: above that it measures itself."""
+"""Allowed lateness of the load generator, 99th percentile of a typical sample; above it the result is inconclusive."""
 
 UNMATCHED = 2
-"""Descriptors of the server that may come to have no counterpart in the load."""
+"""Growth allowed of server descriptors without a counterpart in the load."""
+
+FLAT = 0.05
+"""Growth of a level, by the line and by the maximum, that still counts as flat."""
+
+MIN_SAMPLES = 5
 
 
 def main() -> None:
-    """Load, print, and exit with 1 when a promise was broken."""
+    """Run the load and print; exit with 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--quick", action="store_true", help="one minute")
     parser.add_argument("--out", type=Path, default=Path("load.csv"), help="a line every five seconds")
-    given = parser.parse_args()
-    length_s = 60.0 if given.quick else given.minutes * 60.0
-    settle(CLIENT_CORE)
+    args = parser.parse_args()
+    length_s = 60.0 if args.quick else args.minutes * 60.0
+    pin_to_core(CLIENT_CORE)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path, groups=10)
         with server("service", path) as child:
-            rate = found_rate(model, child, min(length_s / 6.0, 10.0))
-            steady = Steady(model, child, rate)
+            rate = find_rate(model, child, min(length_s / 6.0, 10.0))
+            steady = SteadyLoad(model, child, rate)
             gc.collect()
             gc.freeze()
-            print("\nminute  asked/s  left p99   bare  came p99   bare   busy     MiB")
-            steady.run(length_s, tell)
-    write(given.out, steady.samples)
-    broken = judged(steady, min(WARM_S, length_s / 3.0))
+            print("\nminute requests/s  sent p99   bare  received p99   bare   busy     MiB")
+            steady.run(length_s, print_sample)
+    write(args.out, steady.samples)
+    broken = judge(steady, min(WARM_S, length_s / 3.0))
     summary(steady)
     print("broken: " + "; ".join(broken) if broken else f"every promise was kept, for {length_s / 60:g} minutes")
     sys.exit(1 if broken else 0)
 
 
-def found_rate(model: Model, child: Child, length_s: float) -> float:
-    """Find out at which rate the mix keeps the server's core 70% busy, and say how.
+def find_rate(model: Model, child: Child, length_s: float) -> float:
+    """Find and print the rate at which the mix uses 70% of the server's core.
 
-    What a prediction costs depends on the rate: a server that is asked rarely wakes for every message.
+    The cost of a prediction depends on the rate: at a low rate the server wakes for every message.
     """
-    most = saturate(model, child, length_s)
-    each = f"{most.cost_us:.0f} us of processor time each, its core {most.busy:.0%} busy"
-    print(f"WebSocket, JSON, 10 groups from begin to answer, 128 under way: {most.rate:.0f} predictions/s, {each}")
-    rate = 0.05 * most.rate
+    capacity = saturate(model, child, length_s)
+    cost = f"{capacity.cost_us:.0f} us of processor time each, its core {capacity.busy:.0%} busy"
+    print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity.rate:.0f} predictions/s, {cost}")
+    rate = 0.05 * capacity.rate
     for _ in range(STEPS):
-        steady, cpu, begun = Steady(model, child, rate), child.cpu_us, time.perf_counter()
+        steady, cpu, started = SteadyLoad(model, child, rate), child.cpu_us, time.perf_counter()
         steady.run(length_s, lambda _: None)
-        busy = (child.cpu_us - cpu) / (time.perf_counter() - begun) / 1e6
+        busy = (child.cpu_us - cpu) / (time.perf_counter() - started) / 1e6
         rate *= min(max(SHARE / busy, 0.5), 3.0)
     print(f"the mix: {rate:.0f} predictions/s keep its core {SHARE:.0%} busy")
     return rate
 
 
-def tell(sample: Sample) -> None:
-    """Print a sample."""
+def print_sample(sample: Sample) -> None:
     print(
-        f"{sample.at_s / 60:>6.2f}{sample.asked / 5:>9.0f}{sample.left_p99:>10.2f}{sample.left_bare_p99:>7.2f}"
-        f"{sample.came_p99:>10.2f}{sample.came_bare_p99:>7.2f}{sample.busy:>7.0%}{sample.mib:>8.1f}",
+        f"{sample.at_s / 60:>6.2f}{sample.requests / 5:>11.0f}{sample.sent_p99:>10.2f}{sample.sent_bare_p99:>7.2f}"
+        f"{sample.received_p99:>14.2f}{sample.received_bare_p99:>7.2f}{sample.busy:>7.0%}{sample.mib:>8.1f}",
         flush=True,
     )
 
 
 def write(path: Path, samples: Sequence[Sample]) -> None:
-    """Write samples as CSV."""
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(Sample._fields)
         out.writerows([f"{value:.4g}" if isinstance(value, float) else value for value in sample] for sample in samples)
 
 
-def judged(steady: Steady, warm_s: float) -> list[str]:
-    """Promises that are broken, in words."""
+def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
+    """Return the broken promises."""
     broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != "stalled"]
     if not steady.answered or not steady.samples:
         return [*broken, "nothing was answered" if not steady.answered else "nothing was sampled"]
     if steady.found["stalled"] > STALLED * steady.answered:
-        broken.append(f"the machine stood still for {steady.found['stalled']} answers, so nothing is shown")
+        broken.append(f"stalls of the machine delayed {steady.found['stalled']} answers, inconclusive")
     for what, late, bare in (
-        ("left", steady.left_ms, steady.left_bare_ms),
-        ("came", [ms for each in steady.came_ms.values() for ms in each], steady.came_bare_ms),
+        ("sent", steady.sent_ms, steady.sent_bare_ms),
+        ("received", [ms for values in steady.received_ms.values() for ms in values], steady.received_bare_ms),
     ):
-        later = percentiles(late)[1] - percentiles(bare)[1]
-        if not later <= LATER_MS:
-            broken.append(f"answers {what} {later:.2f} ms later than bare timers")
+        excess = percentiles(late)[1] - percentiles(bare)[1]
+        if not excess <= LATER_MS:
+            broken.append(f"answers {what} {excess:.2f} ms later than bare timers")
     own = float(np.median([sample.load_p99 for sample in steady.samples]))
     if not own <= LOAD_LATE_MS:
-        broken.append(f"the load itself acts {own:.2f} ms late, so nothing is shown")
-    return [*broken, *grown([sample for sample in steady.samples if sample.at_s >= warm_s])]
+        broken.append(f"the load generator is {own:.2f} ms late, inconclusive")
+    return [*broken, *growing([sample for sample in steady.samples if sample.at_s >= warm_s])]
 
 
-def grown(samples: Sequence[Sample]) -> Iterator[str]:
-    """What has grown that has to stay, in words."""
-    found = trend([sample.at_s for sample in samples], [sample.mib for sample in samples])
-    if not found.flat:
+def growing(samples: Sequence[Sample]) -> Iterator[str]:
+    """Return which resources grow that must not."""
+    memory = trend([sample.at_s for sample in samples], [sample.mib for sample in samples])
+    if not memory.flat:
         yield (
-            f"memory is not flat within {FLAT:.0%}: {found.level:.1f} MiB, grows by {found.growth:.1f}, at most "
-            f"{found.largest:.1f}, by {found.samples} samples"
+            f"memory is not flat within {FLAT:.0%}: {memory.level:.1f} MiB, grows by {memory.growth:.1f} to at most "
+            f"{memory.largest:.1f}, from {memory.samples} samples"
         )
     unmatched = [sample.descriptors - sample.own_descriptors for sample in samples]
     if unmatched and np.median(unmatched[-3:]) > np.median(unmatched[:3]) + UNMATCHED:
-        yield f"descriptors that nobody uses grow from {unmatched[0]} to {unmatched[-1]} more than the load has"
+        yield f"unused descriptors grow from {unmatched[0]} to {unmatched[-1]} more than the load has"
 
 
-def summary(steady: Steady) -> None:
-    """Print lateness of everything."""
+class Trend(NamedTuple):
+    """Summary of samples: level at the start and growth to the end, both of a fitted line, and the maximum."""
+
+    samples: int
+    level: float
+    growth: float
+    largest: float
+
+    @property
+    def flat(self) -> bool:
+        """Whether the level is constant; False with too few samples."""
+        bound = FLAT * self.level
+        return self.samples >= MIN_SAMPLES and self.growth <= bound and self.largest <= self.level + bound
+
+
+def trend(times: Sequence[float], values: Sequence[float]) -> Trend:
+    """Fit a line by least squares."""
+    if len(times) < 2:
+        return Trend(len(times), 0.0, 0.0, 0.0)
+    at = np.asarray(times, dtype=float) - times[0]
+    slope, level = np.polyfit(at, np.asarray(values, dtype=float), 1)
+    return Trend(len(times), float(level), float(slope * at[-1]), float(max(values)))
+
+
+def summary(steady: SteadyLoad) -> None:
+    """Print the lateness of all answers and timers."""
     print(f"\n{'ms after the deadline':<24}{'count':>9}{'p50':>8}{'p99':>8}{'p99.9':>8}")
     for name, values in (
-        ("left the server", steady.left_ms),
-        ("  bare timers", steady.left_bare_ms),
-        *((f"came by {name}", each) for name, each in steady.came_ms.items()),
-        ("  bare timers", steady.came_bare_ms),
+        ("sent by the server", steady.sent_ms),
+        ("  bare timers", steady.sent_bare_ms),
+        *((f"received, {name}", values) for name, values in steady.received_ms.items()),
+        ("  bare timers", steady.received_bare_ms),
     ):
         print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in percentiles(values)))
-    print(f"{steady.asked} asked, {steady.answered} answered; {dict(steady.found) or 'nothing wrong'}")
+    print(f"{steady.requests} requests, {steady.answered} answered; {dict(steady.found) or 'nothing wrong'}")
 
 
 if __name__ == "__main__":

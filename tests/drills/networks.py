@@ -1,4 +1,4 @@
-"""The drill of a bad network: far away, standing still at times, breaking at times."""
+"""The drill of a bad network: high latency, stalls and resets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from drills.calls import Call
-from drills.clients import Left, Plan, clients
-from drills.drilling import ENVIRONMENT, Lengths, Report, broken_by, client_leaks, settled, unforeseen, unshown_by
+from drills.clients import ClientReport, Plan, clients
+from drills.drill import (
+    ENVIRONMENT,
+    Lengths,
+    Report,
+    broken_promises,
+    client_leaks,
+    inconclusive,
+    unexpected,
+    unreleased,
+)
 from drills.judging import Figures, Oracle, Outcome, Phase, Stalls, figures
-from drills.machine import Watch
+from drills.machine import StallMonitor
 from drills.relay import Relay
-from drills.stage import Stage
+from drills.testbed import Testbed
 
 __all__ = ["NAME", "bad_network", "too_few"]
 
@@ -24,12 +33,12 @@ COUNTS = {"run": 4, "threaded": 2, "predict": 6}
 
 
 @dataclass(frozen=True)
-class Weather:
-    """How bad it is.
+class Conditions:
+    """Conditions of one phase.
 
     Attributes
     ----------
-    at_least : for a deadline, the share that the server has to answer all the same.
+    at_least : by deadline, the share of calls that the server must still answer.
     """
 
     name: str
@@ -38,65 +47,71 @@ class Weather:
     at_least: Mapping[float, float]
 
 
-WEATHER = (
-    Weather("50 ms each way", 0.0, 0.0, {150.0: 0.8, 500.0: 0.95}),
-    Weather("and stalls of 200 ms", 2.0, 0.0, {150.0: 0.5, 500.0: 0.9}),
-    Weather("and resets", 2.0, 1.0, {500.0: 0.5}),
+CONDITIONS = (
+    Conditions("50 ms each way", 0.0, 0.0, {150.0: 0.8, 500.0: 0.95}),
+    Conditions("and stalls of 200 ms", 2.0, 0.0, {150.0: 0.5, 500.0: 0.9}),
+    Conditions("and resets", 2.0, 1.0, {500.0: 0.5}),
 )
 
 
-def bad_network(stage: Stage, lengths: Lengths) -> Report:
-    """Ask through it, under deadlines that cannot be kept by the server, that just can, and that can."""
-    before = stage.house.footprints
-    with Relay(stage.house.ports) as relay:
+def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
+    """Call the service through the network with deadlines that it never, barely and easily allows."""
+    before = testbed.cluster.footprints
+    with Relay(testbed.cluster.ports) as relay:
         plan = Plan(
-            model=str(stage.scratch / "good.safetensors"),
-            out=str(stage.scratch / "calls.jsonl"),
+            model=str(testbed.scratch / "good.safetensors"),
+            out=str(testbed.scratch / "calls.jsonl"),
             port=relay.port,
-            ports=stage.house.ports,
+            ports=testbed.cluster.ports,
             counts=COUNTS,
             deadlines_ms=list(DEADLINES_MS),
             period_s=0.2,
         )
-        with clients(plan, ENVIRONMENT) as asking, Watch(1) as watch:
-            asking.await_ready()
+        with clients(plan, ENVIRONMENT) as load, StallMonitor(1) as watch:
+            load.await_ready()
             relay.delay_s = DELAY_S
-            asking.go()
-            time.sleep(1.0)  # in which clients learn how far away it is
-            phases = [_phase(relay, weather, lengths.during) for weather in WEATHER]
+            load.start()
+            time.sleep(1.0)  # clients measure the round trip meanwhile
+            phases = [_phase(relay, conditions, lengths.during) for conditions in CONDITIONS]
             relay.stalls_per_s = relay.resets_per_s = 0.0
-            calls, left = asking.stop()
-    report = judged(stage, calls, left, Stalls([*left.stalls, *watch.stalls]), phases)
-    report.broken += [*settled(stage, before), *client_leaks(left), *stage.tracebacks()]
+            calls, client_report = load.stop()
+    report = judge(testbed, calls, client_report, Stalls([*client_report.stalls, *watch.stalls]), phases)
+    report.broken += [*unreleased(testbed, before), *client_leaks(client_report), *testbed.tracebacks()]
     return report
 
 
-def _phase(relay: Relay, weather: Weather, length_s: float) -> Phase:
-    relay.stall_s, relay.stalls_per_s, relay.resets_per_s = STALL_S, weather.stalls_per_s, weather.resets_per_s
-    begun = time.perf_counter()
+def _phase(relay: Relay, conditions: Conditions, length_s: float) -> Phase:
+    relay.stall_s, relay.stalls_per_s, relay.resets_per_s = STALL_S, conditions.stalls_per_s, conditions.resets_per_s
+    started = time.perf_counter()
     time.sleep(length_s)
-    return Phase(weather.name, begun, time.perf_counter())
+    return Phase(conditions.name, started, time.perf_counter())
 
 
-def judged(stage: Stage, calls: Sequence[Call], left: Left, stalls: Stalls, phases: Sequence[Phase]) -> Report:
-    """Judge what was seen, by weather and by deadline."""
-    report, oracle = Report(NAME), Oracle(stage.served)
-    for phase, weather in zip(phases, WEATHER, strict=True):
+def judge(
+    testbed: Testbed, calls: Sequence[Call], client_report: ClientReport, stalls: Stalls, phases: Sequence[Phase]
+) -> Report:
+    """Judge the calls by condition and deadline."""
+    report, oracle = Report(NAME), Oracle(testbed.served)
+    for phase, conditions in zip(phases, CONDITIONS, strict=True):
         for deadline_ms in DEADLINES_MS:
-            some = [call for call in calls if phase.begin <= call.begun < phase.end and call.deadline_ms == deadline_ms]
-            name = f"{weather.name}, {deadline_ms:g} ms"
-            found = report.rows[name] = figures(some, oracle, stalls, {})
-            report.broken += [*broken_by(found, name), *unforeseen(some, {}, {}, name, stalls)]
-            report.unshown += unshown_by(found, name)
-            report.broken += too_few(found, weather.at_least.get(deadline_ms, 0.0), deadline_ms, name)
+            phase_calls = [
+                call for call in calls if phase.begin <= call.started < phase.end and call.deadline_ms == deadline_ms
+            ]
+            name = f"{conditions.name}, {deadline_ms:g} ms"
+            found = report.rows[name] = figures(phase_calls, oracle, stalls, {})
+            report.broken += [*broken_promises(found, name), *unexpected(phase_calls, {}, {}, name, stalls)]
+            report.inconclusive += inconclusive(found, name)
+            report.broken += too_few(found, conditions.at_least.get(deadline_ms, 0.0), deadline_ms, name)
     return report
 
 
 def too_few(found: Figures, at_least: float, deadline_ms: float, name: str) -> list[str]:
-    """What is wrong with who answered: too few by the server, or some that no network could have brought in time."""
+    """Return whether the server answered too few calls, or some faster than the network allows."""
     broken = []
-    if found.asked and found.share < at_least:
-        broken.append(f"{name}: the server answered {found.share:.0%}, expected {at_least:.0%} at least")
+    if found.requests and found.share < at_least:
+        broken.append(f"{name}: the server answered {found.share:.0%}, expected at least {at_least:.0%}")
     if deadline_ms < 2000.0 * DELAY_S and found.by[Outcome.SERVER]:
-        broken.append(f"{name}: {found.by[Outcome.SERVER]} answers came faster than the network, or are not marked")
+        broken.append(
+            f"{name}: {found.by[Outcome.SERVER]} answers were faster than the network, or fallbacks without a note"
+        )
     return broken

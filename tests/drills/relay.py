@@ -1,4 +1,4 @@
-"""A way between clients and replicas: a balancer, and a network that is slow, stands still and breaks."""
+"""A relay between clients and replicas: a balancer, and a network with latency, stalls and resets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import uvloop
 __all__ = ["Relay"]
 
 PROBE_S = 0.25
-"""How often replicas are asked whether they are ready, and how long they have to say so."""
+"""Interval and timeout of the readiness probes."""
 
 
 class Relay:
-    """Hands every connection on to one of several ports, in turns, in a thread of its own; a context manager.
+    """Forwards each connection to one of several ports, round-robin, in a thread; a context manager.
 
-    A port that refuses is passed over, and so is one whose `/readyz` does not answer; connections to it are cut then.
+    Ports that refuse connections or fail `/readyz` are skipped, and their connections are reset.
 
     Attributes
     ----------
-    delay_s : how long bytes take, each way.
-    stall_s, stalls_per_s : how long everything on one connection stands still, and how often.
-    resets_per_s : how often one connection or the other is cut off without a word.
+    delay_s : latency, each way.
+    stall_s, stalls_per_s : length and rate of stalls of single connections.
+    resets_per_s : rate of resets of single connections.
     """
 
     def __init__(self, targets: Sequence[int], *, probe: bool = True, seed: int = 0) -> None:
@@ -48,7 +48,6 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where clients connect."""
         return int(self._listening.getsockname()[1])
 
     def __enter__(self) -> Relay:
@@ -66,7 +65,7 @@ class Relay:
 
     async def _serve(self) -> None:
         server = await self._loop.create_server(lambda: _Pair(self), sock=self._listening)
-        tasks = [self._loop.create_task(self._torment())]
+        tasks = [self._loop.create_task(self._disturb())]
         if self._probe:
             tasks += [self._loop.create_task(self._watch(port)) for port in self._targets]
         await self._over.wait()
@@ -78,12 +77,12 @@ class Relay:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def connect(self, make: Callable[[], asyncio.Protocol]) -> int:
-        """Connect to the next port that answers, and tell it.
+        """Connect to the next available port, and return it.
 
         Raises
         ------
         ConnectionRefusedError
-            None does.
+            No replica answers.
         """
         for _ in range(len(self._targets)):
             port = self._targets[0]
@@ -101,7 +100,7 @@ class Relay:
         while True:
             try:
                 async with asyncio.timeout(PROBE_S):
-                    ready = await _says_ready(port)
+                    ready = await _is_ready(port)
             except (OSError, TimeoutError):
                 ready = False
             (self._ready.add if ready else self._ready.discard)(port)
@@ -110,22 +109,22 @@ class Relay:
                     pair.reset()
             await asyncio.sleep(PROBE_S)
 
-    async def _torment(self) -> None:
-        """Stall and reset connections at random, as often as is asked for."""
+    async def _disturb(self) -> None:
+        """Stall and reset random connections at the set rates."""
         step_s = 0.02
         while True:
             await asyncio.sleep(step_s)
             if not self.pairs:
                 continue
-            for rate, act in ((self.stalls_per_s, self._stall), (self.resets_per_s, _Pair.reset)):
+            for rate, disturb in ((self.stalls_per_s, self._stall), (self.resets_per_s, _Pair.reset)):
                 if rate and self._rng.random() < rate * step_s:
-                    act(tuple(self.pairs)[int(self._rng.integers(len(self.pairs)))])
+                    disturb(tuple(self.pairs)[int(self._rng.integers(len(self.pairs)))])
 
     def _stall(self, pair: _Pair) -> None:
         pair.stall(self.stall_s)
 
 
-async def _says_ready(port: int) -> bool:
+async def _is_ready(port: int) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
@@ -135,18 +134,18 @@ async def _says_ready(port: int) -> bool:
 
 
 class _Pair(asyncio.Protocol):
-    """A client's connection, and the one to the replica that it was given.
+    """A client's connection and the one to its replica.
 
     Attributes
     ----------
-    port : of that replica, once there is a connection.
+    port : of the replica, once connected.
     """
 
     def __init__(self, relay: Relay) -> None:
         self.port: int | None = None
         self._relay = relay
-        self._up = _Way()
-        self._down = _Way()
+        self._up = _Direction()
+        self._down = _Direction()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._relay.pairs.add(self)
@@ -161,31 +160,30 @@ class _Pair(asyncio.Protocol):
         self.cut()
 
     def stall(self, length_s: float) -> None:
-        """Stand still, both ways."""
-        for way in (self._up, self._down):
-            way.stall(length_s)
+        """Delay both directions."""
+        for direction in (self._up, self._down):
+            direction.stall(length_s)
 
     def cut(self) -> None:
-        """Close both connections."""
-        for way in (self._up, self._down):
-            way.cut()
+        for direction in (self._up, self._down):
+            direction.cut()
 
     def reset(self) -> None:
-        """Close both connections at once, so that both ends are told of a reset."""
-        for way in (self._up, self._down):
-            way.reset()
+        """Reset both connections."""
+        for direction in (self._up, self._down):
+            direction.reset()
 
     async def _connect(self) -> None:
         try:
-            self.port = await self._relay.connect(lambda: _There(self._relay, self._up, self._down))
+            self.port = await self._relay.connect(lambda: _ReplicaConnection(self._relay, self._up, self._down))
         except OSError:
             self.cut()
 
 
-class _There(asyncio.Protocol):
+class _ReplicaConnection(asyncio.Protocol):
     """The connection to a replica."""
 
-    def __init__(self, relay: Relay, up: _Way, down: _Way) -> None:
+    def __init__(self, relay: Relay, up: _Direction, down: _Direction) -> None:
         self._relay, self._up, self._down = relay, up, down
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -199,18 +197,18 @@ class _There(asyncio.Protocol):
         self._down.end()
 
 
-class _Way:
-    """Bytes on their way in one direction; they keep their order."""
+class _Direction:
+    """Bytes in transit in one direction; their order is preserved."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[tuple[float, bytes]] = deque()
-        self._clear_at = 0.0
+        self._in_transit: deque[tuple[float, bytes]] = deque()
+        self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = self._ended = False
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Lead to a connection."""
+        """Set the receiving connection."""
         self._transport = transport
         sock: Any = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -219,32 +217,32 @@ class _Way:
         self._deliver()
 
     def send(self, data: bytes, delay_s: float) -> None:
-        """Send bytes, that take so long."""
+        """Send bytes after a delay."""
         now = time.perf_counter()
-        self._clear_at = max(self._clear_at, now + delay_s)
-        self._waiting.append((self._clear_at, data))
+        self._next_at = max(self._next_at, now + delay_s)
+        self._in_transit.append((self._next_at, data))
         if self._timer is None:
             self._deliver()
 
     def stall(self, length_s: float) -> None:
-        """Deliver nothing for so long; what waits already has left."""
-        self._clear_at = max(self._clear_at, time.perf_counter() + length_s)
+        """Delay all further bytes."""
+        self._next_at = max(self._next_at, time.perf_counter() + length_s)
 
     def end(self) -> None:
-        """Close when everything has been delivered."""
+        """Close after all bytes are delivered."""
         self._ended = True
         if self._timer is None:
             self._deliver()
 
     def cut(self) -> None:
-        """Close, whatever is on its way."""
+        """Abort, and drop bytes in transit."""
         self._closed = True
-        self._waiting.clear()
+        self._in_transit.clear()
         if self._transport is not None:
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close so that the other end is told of a reset."""
+        """Close with a reset."""
         if self._transport is not None:
             sock: Any = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
@@ -255,10 +253,10 @@ class _Way:
         if self._transport is None:
             return
         now = time.perf_counter()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._transport.write(self._waiting.popleft()[1])
-        if self._waiting:
-            left_s = self._waiting[0][0] - now
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._deliver)
+        while self._in_transit and self._in_transit[0][0] <= now:
+            self._transport.write(self._in_transit.popleft()[1])
+        if self._in_transit:
+            wait_s = self._in_transit[0][0] - now
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._deliver)
         elif self._ended:
             self._transport.close()

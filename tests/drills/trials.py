@@ -1,7 +1,4 @@
-"""What is made of an attack: what came back, what it cost in memory, and how others fared meanwhile.
-
-Pure, so that tests can feed it what no server should do.
-"""
+"""Judge an attack: replies, memory, and the effect on other clients. Pure functions, which tests call with failures."""
 
 from __future__ import annotations
 
@@ -10,115 +7,119 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["ANSWERED_S", "Bounds", "Trial", "faults_of", "unseemly"]
+__all__ = ["MAX_PROBE_S", "Bounds", "Trial", "faults_of", "unexpected_replies"]
 
-ANSWERED_S = 1.0
-"""How long a probe may wait for `/livez`."""
+MAX_PROBE_S = 1.0
+"""Maximum latency of `/livez`."""
 
-SHED = 0.1
-"""Share of others' calls that may be refused in order while a server is attacked."""
+MAX_SHED = 0.1
+"""Share of other clients' calls that may be shed during an attack."""
 
-CLOSES = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013)
-"""Codes with which a WebSocket may be closed: all but that of a fault of the server, and those that are never sent."""
+CLOSE_CODES = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013)
+"""Codes that may close a WebSocket: all but internal errors and reserved codes."""
 
-_SEEMLY = re.compile(
+_EXPECTED = re.compile(
     r"101|2\d\d|3\d\d|problem (4\d\d|503)|error (4\d\d|503)|answer|update|packed|pong|close|FIN|closed by us|gone"
-    rf"|close ({'|'.join(map(str, CLOSES))})|cut off|as documented"
+    rf"|close ({'|'.join(map(str, CLOSE_CODES))})|cut off|as documented"
 )
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much memory a server may hold, by its settings.
+    """Memory limits of a server that follow from its settings.
 
     Attributes
     ----------
-    held_mib : values of groups, of all predictions.
-    connection_mib : a connection that is idle.
-    sending_mib : a connection that sends or does not read: a body or message as large as it may be, twice for a moment,
-        and what waits to be read.
-    slack_mib : what allocators keep.
+    value_mib : values of groups, of all predictions.
+    connection_mib : an idle connection.
+    sending_mib : a connection that sends or does not read: a body or message of maximum size, which exists twice
+        briefly, and unread bytes.
+    slack_mib : allocator overhead.
     """
 
-    held_mib: float
+    value_mib: float
     connection_mib: float
     sending_mib: float
     slack_mib: float
 
-    def most_mib(self, before_mib: float, connections: int) -> float:
-        """Most that it may hold under an attack by so many connections."""
+    def max_mib(self, before_mib: float, connections: int) -> float:
+        """Maximum memory during an attack with this many connections."""
         few = min(connections, 100)
-        return before_mib + self.held_mib + self.slack_mib + self.sending_mib * few + self.connection_mib * connections
+        return before_mib + self.value_mib + self.slack_mib + self.sending_mib * few + self.connection_mib * connections
 
 
 @dataclass
 class Trial:
-    """An attack and what was seen of it.
+    """An attack and its observations.
 
     Attributes
     ----------
-    times : how often it was tried.
-    came : what came back.
-    before_mib, worst_mib, most_mib : memory of the server before, at the worst moment, and what it may be.
-    others_ms : lateness of the answers of others, 99th percentile; `others_most_ms` is what it may be.
-    asked, others : calls of others, and what was wrong with them.
-    shed : how many of them were refused in order, as the server was too busy or full.
-    probes_s : how long each probe waited; infinite where it was never answered.
-    log : lines that the server's log should not have.
-    lives : whether the server still runs.
-    open : predictions that are open when the attack is over.
+    times : number of repetitions.
+    received : replies and their counts.
+    before_mib, worst_mib, max_mib : memory of the server before, at its maximum, and its bound.
+    others_ms : lateness of other clients' answers, 99th percentile; `max_others_ms` is its bound.
+    requests, others : calls of other clients, and their faults.
+    shed : how many of these calls were shed.
+    probes_s : latency of each probe; infinite without an answer.
+    log : error lines in the server's log.
+    alive : whether the server still runs.
+    open : open predictions after the attack.
     """
 
     name: str
     times: int
-    came: Counter[str]
+    received: Counter[str]
     before_mib: float
     worst_mib: float
-    most_mib: float
+    max_mib: float
     others_ms: float
-    others_most_ms: float
-    asked: int
+    max_others_ms: float
+    requests: int
     probes_s: Sequence[float]
     shed: int = 0
-    lives: bool = True
+    alive: bool = True
     open: float = 0.0
-    resets: bool = False
-    stays: bool = False
+    may_reset: bool = False
+    may_stay_open: bool = False
     failed: str | None = None
     others: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
 
-def unseemly(came: Counter[str], *, resets: bool, stays: bool) -> list[str]:
-    """What came back that should not have: plain errors, faults of the server, connections torn or left open."""
+def unexpected_replies(received: Counter[str], *, may_reset: bool, may_stay_open: bool) -> list[str]:
+    """Return unexpected replies: plain errors, server errors, and connections that were reset or stayed open."""
     found = []
-    for what in came:
-        allowed = (what == "RST" and resets) or (what == "open" and stays) or _SEEMLY.fullmatch(what) is not None
+    for reply in received:
+        allowed = (
+            (reply == "RST" and may_reset)
+            or (reply == "open" and may_stay_open)
+            or _EXPECTED.fullmatch(reply) is not None
+        )
         if not allowed:
-            found.append(f"{came[what]} x {what}")
+            found.append(f"{received[reply]} x {reply}")
     return found
 
 
 def faults_of(trial: Trial) -> list[str]:
-    """Promises that an attack has broken, in words."""
+    """Return the promises that an attack has broken."""
     found = []
-    if not trial.lives:
+    if not trial.alive:
         found.append("the server has ended")
     if trial.failed is not None or not trial.times:
-        found.append(f"the attack could not be made: {trial.failed}")
-    bad = unseemly(trial.came, resets=trial.resets, stays=trial.stays)
+        found.append(f"the attack failed: {trial.failed}")
+    bad = unexpected_replies(trial.received, may_reset=trial.may_reset, may_stay_open=trial.may_stay_open)
     if bad:
-        found.append("came back: " + ", ".join(bad))
-    if trial.worst_mib > trial.most_mib:
-        found.append(f"memory {trial.worst_mib:.0f} MiB, at most {trial.most_mib:.0f} by the settings")
-    if not trial.asked:
-        found.append("nobody else asked, so nothing is shown of others")
-    elif not trial.others_ms <= trial.others_most_ms:
-        found.append(f"others' answers {trial.others_ms:.1f} ms late, at most {trial.others_most_ms:g}")
-    if trial.shed > SHED * trial.asked:
-        found.append(f"{trial.shed} of {trial.asked} calls of others were refused, at most {SHED:.0%}")
-    if not trial.probes_s or max(trial.probes_s) > ANSWERED_S:
-        found.append(f"/livez took {max(trial.probes_s, default=float('inf')):.2f} s, at most {ANSWERED_S:g}")
+        found.append("replies: " + ", ".join(bad))
+    if trial.worst_mib > trial.max_mib:
+        found.append(f"memory {trial.worst_mib:.0f} MiB, at most {trial.max_mib:.0f} by the settings")
+    if not trial.requests:
+        found.append("no calls of others, inconclusive")
+    elif not trial.others_ms <= trial.max_others_ms:
+        found.append(f"others' answers {trial.others_ms:.1f} ms late, at most {trial.max_others_ms:g}")
+    if trial.shed > MAX_SHED * trial.requests:
+        found.append(f"{trial.shed} of {trial.requests} calls of others were refused, at most {MAX_SHED:.0%}")
+    if not trial.probes_s or max(trial.probes_s) > MAX_PROBE_S:
+        found.append(f"/livez took {max(trial.probes_s, default=float('inf')):.2f} s, at most {MAX_PROBE_S:g}")
     if trial.open:
-        found.append(f"{trial.open:g} predictions are left open")
+        found.append(f"{trial.open:g} predictions are still open")
     return found + trial.others + [f"log: {line}" for line in trial.log]

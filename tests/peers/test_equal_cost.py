@@ -1,4 +1,4 @@
-"""Paths of coefficients as curves of what they explain for what they cost."""
+"""Paths of coefficients as curves of explained variance against cost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anytime.selection import sequence
+from benchmarks.peers.adapters.with_ours import ALPHA, coefficients, gram_of
 from benchmarks.peers.equal_cost import Line, active_groups, area, entry_order, explained, line_of, refitted
-from benchmarks.peers.problems import Made, made
-from benchmarks.peers.rivals.with_ours import ALPHA, coefficients, gram_of
+from benchmarks.peers.problems import SyntheticProblem, make_problem
 
 SIZES, COSTS = np.array([2, 1, 2]), np.array([3.0, 1.0, 5.0])
 PATH = np.array([[0.0, 0, 0, 0, 0], [0, 0.5, 0, 0, 0], [0, 0.5, 1, 0, -1], [0, 0, 1, 1, -1]])
@@ -30,7 +30,7 @@ def test_groups_enter_in_the_order_of_the_path_and_the_cheaper_first() -> None:
     assert entry_order(PATH[:2], SIZES, COSTS) == [0]
 
 
-def test_a_path_offers_its_best_for_no_more_cost() -> None:
+def test_a_curve_has_the_best_point_within_each_cost() -> None:
     S, q = np.eye(5), np.array([0.0, 0.5, 1.0, 1.0, -1.0])
     assert explained(PATH, S, q).tolist() == [0.0, 0.125, 1.125, 1.5]
     line = line_of(PATH, SIZES, COSTS, S, q)
@@ -38,18 +38,18 @@ def test_a_path_offers_its_best_for_no_more_cost() -> None:
     assert line.explained.tolist() == [0.0, 0.0, 0.125, 1.5, 1.5]
 
 
-def test_the_area_is_what_an_interrupted_client_has() -> None:
+def test_the_area_is_the_mean_of_an_interrupted_client() -> None:
     line = Line(np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.25, 0.5]))
     assert area(line, 0.5, 4.0) == pytest.approx((0.25 * 2 + 0.5 * 1) / 4 / 0.5)
     assert area(line, 0.5, 1.0) == 0.0
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Made:
-    return made(400, 30, 4, tmp_path)
+def small(tmp_path: Path) -> SyntheticProblem:
+    return make_problem(400, 30, 4, tmp_path)
 
 
-def test_a_made_problem_is_standardised_and_its_groups_are_all_columns(small: Made) -> None:
+def test_a_synthetic_problem_is_standardised_and_its_groups_cover_all_columns(small: SyntheticProblem) -> None:
     np.testing.assert_allclose(np.diagonal(small.S), 1.0)
     np.testing.assert_allclose(small.S, np.load(small.folder / "S.npy"))
     assert small.sizes.sum() == 30
@@ -57,7 +57,7 @@ def test_a_made_problem_is_standardised_and_its_groups_are_all_columns(small: Ma
     assert small.name == "n=400 D=30, 8 groups of 3"
 
 
-def test_from_its_largest_penalty_on_no_group_is_worth_it(small: Made) -> None:
+def test_no_group_is_active_from_the_largest_penalty_on(small: SyntheticProblem) -> None:
     ends = np.cumsum(small.sizes)
     norms = [np.linalg.norm(small.q[end - size : end]) for end, size in zip(ends, small.sizes, strict=True)]
     assert max(
@@ -66,7 +66,7 @@ def test_from_its_largest_penalty_on_no_group_is_worth_it(small: Made) -> None:
     assert small.penalty(0.1) == pytest.approx(small.penalty(1.0) / 10)
 
 
-def test_what_is_timed_as_ours_explains_what_the_library_says(small: Made) -> None:
+def test_our_timed_path_explains_what_the_library_reports(small: SyntheticProblem) -> None:
     problem = {"S": small.S, "q": small.q, "rows": len(small.y), "sizes": small.sizes, "costs": small.costs}
     gram = gram_of(problem)
     found = sequence(gram, small.groups, "fr", ALPHA)

@@ -1,4 +1,4 @@
-"""Rivals in processes of their own: arrays and numbers come back, and what goes wrong is told."""
+"""Peers in their own processes return arrays and numbers, and report errors."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import pytest
 
 from benchmarks.peers import environments
 from benchmarks.peers.environments import Absent, ours, prepared, reason, wanted
-from benchmarks.peers.problems import Made, made
-from benchmarks.peers.turns import FailedError
+from benchmarks.peers.measurements import FailedError
+from benchmarks.peers.problems import SyntheticProblem, make_problem
 from benchmarks.peers.workers import Process
 
 ARRAYS = ("X", "y", "S", "q", "sizes", "costs", "rows")
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Made:
-    return made(300, 12, 3, tmp_path / "arrays")
+def small(tmp_path: Path) -> SyntheticProblem:
+    return make_problem(300, 12, 3, tmp_path / "arrays")
 
 
 @pytest.fixture
-def process(small: Made, tmp_path: Path) -> Iterator[Process]:
-    with Process(ours(), "with_ours", 1, tmp_path / "log") as begun:
-        begun.load(small.folder, ARRAYS)
-        yield begun
+def process(small: SyntheticProblem, tmp_path: Path) -> Iterator[Process]:
+    with Process(ours(), "with_ours", 1, tmp_path / "log") as started:
+        started.load(small.folder, ARRAYS)
+        yield started
 
 
-def test_a_process_tells_seconds_memory_and_arrays(process: Process, small: Made) -> None:
-    told, arrays = process.arrays("gram")
-    assert told["seconds"] > 0
-    assert told["peak_mib"] >= told["before_mib"] > 0
+def test_a_process_returns_seconds_memory_and_arrays(process: Process, small: SyntheticProblem) -> None:
+    numbers, arrays = process.arrays("gram")
+    assert numbers["seconds"] > 0
+    assert numbers["peak_mib"] >= numbers["before_mib"] > 0
     assert sorted(arrays["order"].tolist()) == [0, 1, 2, 3]
     from_rows = process.arrays("rows", {"threads": 1})[1]
     np.testing.assert_array_equal(arrays["order"], from_rows["order"])
@@ -41,30 +41,30 @@ def test_a_process_tells_seconds_memory_and_arrays(process: Process, small: Made
     assert process.run("product")["seconds"] > 0
 
 
-def test_what_a_rival_raises_is_told_and_it_can_be_asked_again(process: Process) -> None:
+def test_an_error_of_a_peer_is_reported_and_its_process_continues(process: Process) -> None:
     with pytest.raises(FailedError, match="KeyError: 'nothing'"):
         process.run("nothing")
     assert process.run("gram")["seconds"] > 0
 
 
-def test_a_rival_that_is_not_installed_is_told(tmp_path: Path, small: Made) -> None:
+def test_a_peer_that_is_not_installed_is_reported(tmp_path: Path, small: SyntheticProblem) -> None:
     if prepared_here("abess"):
         pytest.skip("abess is installed here")
-    with Process(ours(), "with_abess", 1, tmp_path / "log") as begun, pytest.raises(FailedError, match="abess"):
-        begun.load(small.folder, ARRAYS)
+    with Process(ours(), "with_abess", 1, tmp_path / "log") as started, pytest.raises(FailedError, match="abess"):
+        started.load(small.folder, ARRAYS)
 
 
 def prepared_here(name: str) -> bool:
-    """Whether the environment of the tests has a rival."""
+    """Return whether the environment of the tests has a peer."""
     return (
         subprocess.run([str(ours().python), "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
     )
 
 
-def test_a_pursuit_of_every_column_explains_what_all_columns_do(tmp_path: Path, small: Made) -> None:
-    with Process(ours(), "with_sklearn", 1, tmp_path / "log") as begun:
-        begun.load(small.folder, ARRAYS)
-        coef = begun.arrays("gram", {"path": True})[1]["coef"]
+def test_a_pursuit_of_all_columns_equals_the_direct_solution(tmp_path: Path, small: SyntheticProblem) -> None:
+    with Process(ours(), "with_sklearn", 1, tmp_path / "log") as started:
+        started.load(small.folder, ARRAYS)
+        coef = started.arrays("gram", {"path": True})[1]["coef"]
     assert coef.shape == (12, 12)
     np.testing.assert_allclose(coef[-1], np.linalg.solve(small.S + 1e-5 * np.eye(12), small.q), atol=1e-8)
 
@@ -79,7 +79,9 @@ def test_every_requirement_is_pinned() -> None:
         assert wanted(file.stem) == [line.split("==")[0] for line in lines]
 
 
-def test_what_cannot_be_installed_is_absent_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_cannot_be_installed_is_absent_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuses(command: list[str], **_: object) -> None:
         raise subprocess.CalledProcessError(
             1, command, stderr="Looking\nERROR: No matching distribution found for peer\n"
@@ -94,4 +96,4 @@ def test_what_cannot_be_installed_is_absent_with_the_reason(tmp_path: Path, monk
 
 def test_a_reason_is_one_line() -> None:
     assert reason(subprocess.TimeoutExpired("pip", 10.0)) == "not ready after 10 s"
-    assert reason(OSError("no room")) == "no room"
+    assert reason(OSError("disk full")) == "disk full"

@@ -1,4 +1,4 @@
-"""The report of the benchmarks beside peers stands alone, and keeps parts that were measured before."""
+"""The report of the comparison with peers is self-contained, and retains parts that were measured before."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Absent, Environment
-from benchmarks.peers.quality import said
-from benchmarks.peers.report import kept, lines, page, shown, write
-from benchmarks.peers.section import Finding, Section, Sheet, absence, cell, mebibytes, picture, within
-from benchmarks.peers.sizing import MOST, exponents, grid
-from benchmarks.peers.turns import Spread
+from benchmarks.peers.measurements import Spread
+from benchmarks.peers.quality import compare_curves
+from benchmarks.peers.report import format_cell, lines, page, read_sections, write
+from benchmarks.peers.section import Finding, Section, Sheet, cell, mebibytes, missing_peers, picture, within
+from benchmarks.peers.sizing import MAX_NUMBERS, exponents, grid
 
 
 def section(name: str = "training") -> Section:
@@ -30,7 +30,7 @@ def section(name: str = "training") -> Section:
     )
 
 
-def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
+def test_the_page_is_self_contained_and_escapes_text() -> None:
     text = "\n".join(page([section()]))
     assert "Training &amp; more" in text
     assert "a &lt; b" in text
@@ -40,21 +40,21 @@ def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
     assert "src='http" not in text
 
 
-def test_parts_are_kept_for_the_next_report(tmp_path: Path) -> None:
+def test_parts_are_stored_for_the_next_report(tmp_path: Path) -> None:
     path = write([section("training"), section("size")], tmp_path)
     assert path.read_text(encoding="utf-8").count("<h2") == 2
-    assert kept(tmp_path / "peers-report.json") == [section("training"), section("size")]
-    assert kept(tmp_path / "none.json") == []
+    assert read_sections(tmp_path / "peers-report.json") == [section("training"), section("size")]
+    assert read_sections(tmp_path / "none.json") == []
 
 
-def test_the_terminal_is_told_the_same() -> None:
-    told = "\n".join(lines(section()))
-    assert "missed  c > d" in told
-    assert "    ours        0.1235" in told
+def test_the_terminal_shows_the_same() -> None:
+    found = "\n".join(lines(section()))
+    assert "missed  c > d" in found
+    assert "    ours        0.1235" in found
 
 
-def test_cells_in_words() -> None:
-    assert [shown(value) for value in (None, 1234, 0.000123456, "x")] == ["", "1,234", "0.0001235", "x"]
+def test_cells_are_formatted() -> None:
+    assert [format_cell(value) for value in (None, 1234, 0.000123456, "x")] == ["", "1,234", "0.0001235", "x"]
     assert cell(None) is None
     assert cell(Spread(0.5, 0.25, 0.75, 9)) == "0.50 (0.25 to 0.75)"
     assert mebibytes(-3.0) == "0.0 MiB"
@@ -66,30 +66,30 @@ def test_a_limit_holds_is_missed_or_was_not_measured() -> None:
     assert found[1].text == "x: 0.60 (0.40 to 0.70) times, limit 0.5"
 
 
-def test_a_rival_that_cannot_be_installed_is_told_with_the_reason() -> None:
-    told = absence([Absent("peer", "no wheel"), Environment("other", Path("python"), {"other": "1"})])
-    assert told == [Finding("absent", "peer cannot be installed here: no wheel")]
+def test_a_peer_that_cannot_be_installed_is_reported_with_the_reason() -> None:
+    found = missing_peers([Absent("peer", "no wheel"), Environment("other", Path("python"), {"other": "1"})])
+    assert found == [Finding("absent", "peer cannot be installed here: no wheel")]
 
 
-def test_losses_are_told_as_losses() -> None:
+def test_losses_are_reported_as_losses() -> None:
     means = {"ours, a": [0.5, 0.6, 0.7], "ours, b": [0.4, 0.5, 0.6], "trees": [0.3, 0.6, 0.8]}
-    told = said("set", means, {"ours, a": 0.7, "ours, b": 0.6, "trees": 0.9})
-    assert [each.verdict for each in told] == ["ahead", "noted", "behind", "behind"]
-    assert told[0].text == "set, over the first 5% of the cost: ours, a 0.5000, trees 0.3000"
+    found = compare_curves("set", means, {"ours, a": 0.7, "ours, b": 0.6, "trees": 0.9})
+    assert [each.verdict for each in found] == ["ahead", "noted", "behind", "behind"]
+    assert found[0].text == "set, over the first 5% of the cost: ours, a 0.5000, trees 0.3000"
 
 
-def test_without_rivals_nothing_is_said() -> None:
-    assert said("set", {"ours, a": [0.5, 0.6, 0.7]}, {"ours, a": 0.7}) == []
+def test_without_peers_there_are_no_findings() -> None:
+    assert compare_curves("set", {"ours, a": [0.5, 0.6, 0.7]}, {"ours, a": 0.7}) == []
 
 
-def test_exponents_are_found_again() -> None:
+def test_exponents_are_recovered() -> None:
     sizes = [(n, D) for n in (100, 1000, 10_000) for D in (10, 20, 50)]
     np.testing.assert_allclose(exponents(sizes, [3e-9 * n * D**1.5 for n, D in sizes]), [1.0, 1.5])
 
 
-def test_the_grid_holds_no_table_that_is_too_large() -> None:
+def test_the_grid_limits_the_size_of_tables() -> None:
     sizes = grid(quick=False)
-    assert max(n * D for n, D in sizes) == MOST
+    assert max(n * D for n, D in sizes) == MAX_NUMBERS
     assert (10_000_000, 100) in sizes
     assert (500_000, 2000) not in sizes
     assert set(grid(quick=True)) < set(sizes)

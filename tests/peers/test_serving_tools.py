@@ -1,4 +1,4 @@
-"""The client of the serving benchmark: it counts right answers alone, and keeps its rate."""
+"""The client of the serving benchmark counts only right answers, and sends at a fixed rate."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import numpy as np
 import pytest
 
 from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.peers import free_ports
-from benchmarks.peers.asking import on_core, percentile, saturated, timed
+from benchmarks.load.mlserver import free_ports
+from benchmarks.peers.load_client import measure_latency, on_core, percentile, saturate
+from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.serving import check_answer
-from benchmarks.peers.turns import FailedError
 
 REQUEST = post("/", b'{"x": [1, 2]}')
-right = partial(check_answer, lambda told: float(told["prediction"]), 8.5)
+check = partial(check_answer, lambda body: float(body["prediction"]), 8.5)
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The bare server with 1.5 x_0 + 3 x_1 + 1."""
+    """The port of the bare server with 1.5 x_0 + 3 x_1 + 1."""
     path = tmp_path_factory.mktemp("bare") / "model.npz"
     np.savez(path, coef=np.array([1.5, 3.0]), intercept=1.0)
     port = free_ports(1)[0]
     tests = str(Path(__file__).parents[1])
-    told = os.environ | {"PEERS_MODEL": str(path), "PYTHONPATH": tests}
-    command = [sys.executable, "-m", "benchmarks.peers.rivals.serve_bare", str(port)]
-    with subprocess.Popen(command, env=told) as process:
-        give_up = time.monotonic() + 30
-        while time.monotonic() < give_up:
+    variables = os.environ | {"PEERS_MODEL": str(path), "PYTHONPATH": tests}
+    command = [sys.executable, "-m", "benchmarks.peers.adapters.serve_bare", str(port)]
+    with subprocess.Popen(command, env=variables) as process:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
             with suppress(OSError):
                 HttpClient(port).close()
                 break
@@ -45,24 +45,24 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def test_right_answers_are_counted(port: int) -> None:
-    count, seconds = saturated(port, REQUEST, right, 0.3)
+    count, seconds = saturate(port, REQUEST, check, 0.3)
     assert count > 16
     assert seconds >= 0.3
 
 
-def test_a_wrong_answer_is_told(port: int) -> None:
+def test_a_wrong_answer_is_reported(port: int) -> None:
     with pytest.raises(FailedError, match=r"answered 8\.5, expected 9"):
-        saturated(port, REQUEST, partial(check_answer, lambda told: float(told["prediction"]), 9.0), 0.3)
+        saturate(port, REQUEST, partial(check_answer, lambda body: float(body["prediction"]), 9.0), 0.3)
 
 
-def test_an_answer_that_is_none_is_told() -> None:
+def test_a_response_without_a_prediction_is_reported() -> None:
     with pytest.raises(FailedError, match="no prediction"):
-        right(b'{"detail": "busy"}')
+        check(b'{"detail": "busy"}')
 
 
 def test_requests_are_sent_at_their_rate(port: int) -> None:
     start = time.perf_counter()
-    took = timed(port, REQUEST, right, 100.0, 0.5)
+    took = measure_latency(port, REQUEST, check, 100.0, 0.5)
     assert len(took) == 50
     assert time.perf_counter() - start >= 0.49
     assert all(ms > 0 for ms in took)
@@ -73,7 +73,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile([3.0, 1.0], 0.99) == 3.0
 
 
-def test_the_cores_are_given_back() -> None:
+def test_the_cores_are_restored() -> None:
     before = os.sched_getaffinity(0)
     with on_core(min(before)):
         assert os.sched_getaffinity(0) == {min(before)}

@@ -1,4 +1,4 @@
-"""Streamed POST by aiohttp: what a program in Python would use."""
+"""Streamed POST by aiohttp, as a Python program would send it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import aiohttp
 import numpy as np
 import uvloop
 
-from benchmarks.load.asked import DEADLINES_MS, Asked
+from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
 
 __all__ = ["stream_by_aiohttp"]
 
 
 def stream_by_aiohttp(
-    port: int, predictions: Iterable[Asked], rng: np.random.Generator, rate: float
+    port: int, predictions: Iterable[LoadPrediction], rng: np.random.Generator, rate: float
 ) -> tuple[list[float], list[float]]:
-    """Stream predictions, with bare timers beside them; how late the timers came, and how late the load itself was."""
-    return uvloop.run(_streamed(f"http://127.0.0.1:{port}", predictions, rng, rate))
+    """Stream predictions next to bare timers; return the lateness of the timers and of the load generator."""
+    return uvloop.run(_stream(f"http://127.0.0.1:{port}", predictions, rng, rate))
 
 
-async def _streamed(
-    url: str, predictions: Iterable[Asked], rng: np.random.Generator, rate: float
+async def _stream(
+    url: str, predictions: Iterable[LoadPrediction], rng: np.random.Generator, rate: float
 ) -> tuple[list[float], list[float]]:
     late: list[float] = []
     bare: list[float] = []
@@ -36,14 +36,14 @@ async def _streamed(
         reading = asyncio.create_task(_timers(websocket, due, bare))
         running = []
         at = time.perf_counter()
-        for asked in predictions:
+        for prediction in predictions:
             at += float(rng.exponential(1.0 / rate))
             await _until(at, late)
-            running.append(asyncio.create_task(_ask(client, url, asked, late)))
-            if asked.name % 2 == 0:
+            running.append(asyncio.create_task(_request(client, url, prediction, late)))
+            if prediction.name % 2 == 0:
                 delay = float(rng.choice(DEADLINES_MS))
-                due[str(asked.name)] = time.perf_counter() + delay / 1000.0
-                await websocket.send_str(f"{asked.name} {delay}")
+                due[str(prediction.name)] = time.perf_counter() + delay / 1000.0
+                await websocket.send_str(f"{prediction.name} {delay}")
         await asyncio.wait(running, timeout=30)
         reading.cancel()
     return bare, late
@@ -55,31 +55,31 @@ async def _timers(websocket: aiohttp.ClientWebSocketResponse, due: dict[str, flo
         bare.append(late_ms)
 
 
-async def _ask(client: aiohttp.ClientSession, url: str, asked: Asked, late: list[float]) -> None:
-    query = {"deadline_ms": str(asked.deadline_ms), "policy": asked.policy}
+async def _request(client: aiohttp.ClientSession, url: str, prediction: LoadPrediction, late: list[float]) -> None:
+    query = {"deadline_ms": str(prediction.deadline_ms), "policy": prediction.policy}
     headers = {"Content-Type": "application/x-ndjson"}
-    asked.begun = time.perf_counter()
-    async with client.post(f"{url}/predict", params=query, data=_lines(asked, late), headers=headers) as response:
+    prediction.started = time.perf_counter()
+    async with client.post(f"{url}/predict", params=query, data=_lines(prediction, late), headers=headers) as response:
         content = await response.read()
-        asked.answers.append((time.perf_counter(), json.loads(content)))
+        prediction.answers.append((time.perf_counter(), json.loads(content)))
 
 
-async def _lines(asked: Asked, late: list[float]) -> AsyncIterator[bytes]:
-    yield b"\n"  # or the head waits for the first group, and the deadline with it
-    for offset, group, values in asked.groups:
-        await _until(asked.begun + offset, late)
-        if asked.answers:
+async def _lines(prediction: LoadPrediction, late: list[float]) -> AsyncIterator[bytes]:
+    yield b"\n"  # otherwise the headers, and with them the deadline, wait for the first group
+    for offset, group, values in prediction.groups:
+        await _until(prediction.started + offset, late)
+        if prediction.answers:
             return
         yield json.dumps({"group": group, "values": values}).encode() + b"\n"
-        asked.sent[group] = time.perf_counter()
-    while not asked.answers:
-        if asked.end_s is not None and time.perf_counter() > asked.begun + asked.end_s:
+        prediction.sent[group] = time.perf_counter()
+    while not prediction.answers:
+        if prediction.end_s is not None and time.perf_counter() > prediction.started + prediction.end_s:
             return
         await asyncio.sleep(0.002)
 
 
 async def _until(at: float, late: list[float]) -> None:
-    left = at - time.perf_counter()
-    if left > 0:
-        await asyncio.sleep(left)
+    wait_s = at - time.perf_counter()
+    if wait_s > 0:
+        await asyncio.sleep(wait_s)
     late.append((time.perf_counter() - at) * 1000.0)

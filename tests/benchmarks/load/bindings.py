@@ -1,4 +1,4 @@
-"""The bindings of the service under load, each a few connections that many predictions share."""
+"""The bindings of the service under load, each with a few connections that many predictions share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.load.asked import DEADLINES_MS, Asked
 from benchmarks.load.engine import Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
+from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
 
 __all__ = ["BareTimers", "Binding", "Sessions", "Stream", "StreamedPost", "begin_all"]
 
@@ -21,27 +21,27 @@ CONNECTIONS = 16
 
 
 class Binding(Protocol):
-    """A way to the service."""
+    """A transport of the service."""
 
-    def begin(self, asked: Asked) -> None:
-        """Begin a prediction, and see to its groups."""
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin a prediction, and schedule its groups."""
 
     def close(self) -> None:
         """Close every connection."""
 
 
-def begin_all(load: Load, binding: Binding, predictions: Iterable[Asked], gap_s: Callable[[], float]) -> None:
-    """Begin predictions one after the other, `gap_s` of them apart."""
+def begin_all(load: Load, binding: Binding, predictions: Iterable[LoadPrediction], gap_s: Callable[[], float]) -> None:
+    """Begin predictions one after the other, at intervals of `gap_s()`."""
     at = time.perf_counter() + 0.05
     remaining = iter(predictions)
 
     def next_one() -> None:
         nonlocal at
-        asked = next(remaining, None)
-        if asked is not None:
+        prediction = next(remaining, None)
+        if prediction is not None:
             at += gap_s()
             load.at(at, next_one)
-            binding.begin(asked)
+            binding.begin(prediction)
 
     load.at(at, next_one)
 
@@ -51,58 +51,64 @@ class Stream:
 
     Attributes
     ----------
-    open : predictions by name; those that have been answered may be taken out.
-    strays : answers to others.
+    open : predictions by name; answered ones may be removed.
+    strays : number of answers to others.
     """
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
-        self.open: dict[int, Asked] = {}
+        self.open: dict[int, LoadPrediction] = {}
         self.strays = 0
         self.clients = [WebSocketClient(port, "/stream") for _ in range(CONNECTIONS)]
         for client in self.clients:
             load.watch(client.sock, partial(self._read, client))
 
-    def begin(self, asked: Asked) -> None:
-        """Begin, and send each group in a message of its own."""
-        client = self.clients[asked.name % len(self.clients)]
-        told = {"type": "begin", "id": asked.name, "deadline_ms": asked.deadline_ms, "policy": asked.policy}
-        frame = text(json.dumps(told).encode())
-        self.open[asked.name] = asked
-        asked.begun = time.perf_counter()
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin, and send each group in its own message."""
+        client = self.clients[prediction.name % len(self.clients)]
+        message = {
+            "type": "begin",
+            "id": prediction.name,
+            "deadline_ms": prediction.deadline_ms,
+            "policy": prediction.policy,
+        }
+        frame = text(json.dumps(message).encode())
+        self.open[prediction.name] = prediction
+        prediction.started = time.perf_counter()
         client.sock.send(frame)
-        for offset, group, values in asked.groups:
-            told = {"type": "group", "id": asked.name, "group": group, "values": values}
-            self.load.at(asked.begun + offset, partial(self._group, client, asked, group, told))
-        if asked.end_s is not None:
-            self.load.at(asked.begun + asked.end_s, partial(self._end, client, asked.name))
+        for offset, group, values in prediction.groups:
+            message = {"type": "group", "id": prediction.name, "group": group, "values": values}
+            self.load.at(prediction.started + offset, partial(self._group, client, prediction, group, message))
+        if prediction.end_s is not None:
+            self.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction.name))
 
     def close(self) -> None:
-        """Close every connection."""
         for client in self.clients:
             self.load.forget(client.sock)
             client.close()
 
-    def _group(self, client: WebSocketClient, asked: Asked, group: str, told: dict[str, object]) -> None:
-        client.sock.send(text(json.dumps(told).encode()))
-        asked.sent[group] = time.perf_counter()
+    def _group(
+        self, client: WebSocketClient, prediction: LoadPrediction, group: str, message: dict[str, object]
+    ) -> None:
+        client.sock.send(text(json.dumps(message).encode()))
+        prediction.sent[group] = time.perf_counter()
 
     def _end(self, client: WebSocketClient, name: int) -> None:
         client.sock.send(text(json.dumps({"type": "end", "id": name}).encode()))
 
     def _read(self, client: WebSocketClient) -> None:
-        came = time.perf_counter()
+        received = time.perf_counter()
         for content in client.frames():
-            told = json.loads(content)
-            asked = self.open.get(told["id"])
-            if asked is None:
+            message = json.loads(content)
+            prediction = self.open.get(message["id"])
+            if prediction is None:
                 self.strays += 1
             else:
-                asked.answer(came, told)
+                prediction.answer(received, message)
 
 
 class BareTimers:
-    """Timers of the server's own loop, asked for by WebSocket: what the answers are compared with."""
+    """Timers of the server's event loop, requested by WebSocket: the baseline of the answers."""
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
@@ -113,177 +119,174 @@ class BareTimers:
         for client in self._clients:
             load.watch(client.sock, partial(self._read, client))
 
-    def keep_asking(self, rng: np.random.Generator, gap_s: float, until: Callable[[], bool]) -> None:
-        """Ask at random times."""
+    def request_timers(self, rng: np.random.Generator, gap_s: float, until: Callable[[], bool]) -> None:
+        """Request timers at random times."""
         name, delay = next(self._names), float(rng.choice(DEADLINES_MS))
         client = self._clients[name % len(self._clients)]
         self._due[str(name)] = time.perf_counter() + delay / 1000.0
         client.sock.send(text(f"{name} {delay}".encode()))
         if not until():
             at = time.perf_counter() + float(rng.exponential(gap_s))
-            self.load.at(at, partial(self.keep_asking, rng, gap_s, until))
+            self.load.at(at, partial(self.request_timers, rng, gap_s, until))
 
     def close(self) -> None:
-        """Close every connection."""
         for client in self._clients:
             self.load.forget(client.sock)
             client.close()
 
     def _read(self, client: WebSocketClient) -> None:
-        came = time.perf_counter()
-        self.late_ms += [(came - self._due.pop(name.decode())) * 1000.0 for name in client.frames()]
+        received = time.perf_counter()
+        self.late_ms += [(received - self._due.pop(name.decode())) * 1000.0 for name in client.frames()]
 
 
 class _Pool:
-    """Connections that are kept for the next request."""
+    """A pool of idle connections."""
 
     def __init__(self, load: Load, port: int) -> None:
         self.load, self.port = load, port
         self.opened = 0
         self._idle: list[HttpClient] = []
-        self._on: dict[HttpClient, Callable[[float, int, bytes], None]] = {}
+        self._callbacks: dict[HttpClient, Callable[[float, int, bytes], None]] = {}
 
-    def take(self, told: Callable[[float, int, bytes], None]) -> HttpClient:
-        """A connection; `told` is called with the time, status and body of its next response."""
-        client = self._idle.pop() if self._idle else self._connected()
-        self._on[client] = told
+    def acquire(self, on_response: Callable[[float, int, bytes], None]) -> HttpClient:
+        """Return a connection; `on_response` is called with the time, status and body of its next response."""
+        client = self._idle.pop() if self._idle else self._connect()
+        self._callbacks[client] = on_response
         return client
 
-    def give(self, client: HttpClient) -> None:
-        """Keep a connection whose request and response are whole."""
+    def release(self, client: HttpClient) -> None:
+        """Return a connection whose request and response are complete to the pool."""
         self._idle.append(client)
 
-    def drop(self, client: HttpClient) -> None:
-        """Close a connection."""
+    def discard(self, client: HttpClient) -> None:
         self.load.forget(client.sock)
-        self._on.pop(client, None)
+        self._callbacks.pop(client, None)
         client.close()
 
     def close(self) -> None:
-        """Close every connection."""
-        for client in {*self._idle, *self._on}:
-            self.drop(client)
+        for client in {*self._idle, *self._callbacks}:
+            self.discard(client)
 
-    def _connected(self) -> HttpClient:
+    def _connect(self) -> HttpClient:
         self.opened += 1
         client = HttpClient(self.port)
         self.load.watch(client.sock, partial(self._read, client))
         return client
 
     def _read(self, client: HttpClient) -> None:
-        came = time.perf_counter()
+        received = time.perf_counter()
         try:
             found = client.poll()
-        except ConnectionError:  # an idle one was closed, or one that went on for too long
+        except ConnectionError:  # closed while idle, or after the maximum length of a request
             if client in self._idle:
                 self._idle.remove(client)
-            self.drop(client)
+            self.discard(client)
             return
         if found is not None:
-            self._on[client](came, *found)
+            self._callbacks[client](received, *found)
 
 
 class StreamedPost:
-    """POST /predict with a line a group, each in a chunk of its own, over sockets."""
+    """POST /predict with one line per group, each in its own chunk, over sockets."""
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
         self.pool = _Pool(load, port)
 
-    def begin(self, asked: Asked) -> None:
-        """Begin, and send each group in a chunk of its own for as long as there is no answer."""
-        client = self.pool.take(lambda came, _, content: self._answered(client, asked, came, content))
-        query = f"deadline_ms={asked.deadline_ms}&policy={asked.policy}"
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin, and send each group in its own chunk until there is an answer."""
+        client = self.pool.acquire(lambda received, _, content: self._answered(client, prediction, received, content))
+        query = f"deadline_ms={prediction.deadline_ms}&policy={prediction.policy}"
         kind = "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked"
         head = f"POST /predict?{query} HTTP/1.1\r\nHost: load\r\n{kind}\r\n\r\n".encode()
-        asked.begun = time.perf_counter()
+        prediction.started = time.perf_counter()
         client.sock.send(head)
-        for offset, group, values in asked.groups:
+        for offset, group, values in prediction.groups:
             line = json.dumps({"group": group, "values": values}).encode() + b"\n"
             chunk = b"%x\r\n%b\r\n" % (len(line), line)
-            self.load.at(asked.begun + offset, partial(self._group, client, asked, group, chunk))
-        if asked.end_s is not None:
-            self.load.at(asked.begun + asked.end_s, partial(self._end, client, asked))
+            self.load.at(prediction.started + offset, partial(self._group, client, prediction, group, chunk))
+        if prediction.end_s is not None:
+            self.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction))
 
     def close(self) -> None:
-        """Close every connection."""
         self.pool.close()
 
-    def _group(self, client: HttpClient, asked: Asked, group: str, chunk: bytes) -> None:
-        if not asked.answers:
+    def _group(self, client: HttpClient, prediction: LoadPrediction, group: str, chunk: bytes) -> None:
+        if not prediction.answers:
             client.sock.send(chunk)
-            asked.sent[group] = time.perf_counter()
+            prediction.sent[group] = time.perf_counter()
 
-    def _end(self, client: HttpClient, asked: Asked) -> None:
+    def _end(self, client: HttpClient, prediction: LoadPrediction) -> None:
         """End the body, before or after its answer."""
         client.sock.send(b"0\r\n\r\n")
-        if asked.answers:
-            self.pool.give(client)
-        asked.end_s = -1.0
+        if prediction.answers:
+            self.pool.release(client)
+        prediction.end_s = -1.0
 
-    def _answered(self, client: HttpClient, asked: Asked, came: float, content: bytes) -> None:
-        asked.answer(came, json.loads(content))
-        if asked.end_s is None:
-            self.pool.drop(client)
-        elif asked.end_s < 0:
-            self.pool.give(client)
+    def _answered(self, client: HttpClient, prediction: LoadPrediction, received: float, content: bytes) -> None:
+        prediction.answer(received, json.loads(content))
+        if prediction.end_s is None:
+            self.pool.discard(client)
+        elif prediction.end_s < 0:
+            self.pool.release(client)
 
 
 class Sessions:
     """A session, groups posted one after the other, and a prediction that waits for them on another connection."""
 
-    AHEAD_S = 0.05
-    TOGETHER = 3
+    LEAD_S = 0.05
+    GROUPS_PER_REQUEST = 3
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
         self.pool = _Pool(load, port)
 
-    def begin(self, asked: Asked) -> None:
-        """Create the session; everything else follows."""
-        self._ask(post("/sessions", b""), lambda content: self._created(asked, json.loads(content)))
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Create the session; the other requests follow."""
+        self._request(post("/sessions", b""), lambda content: self._created(prediction, json.loads(content)))
 
     def close(self) -> None:
-        """Close every connection."""
         self.pool.close()
 
-    def _ask(self, request: bytes, told: Callable[[bytes], None]) -> None:
+    def _request(self, request: bytes, on_content: Callable[[bytes], None]) -> None:
         def answered(_came: float, _status: int, content: bytes) -> None:
-            self.pool.give(client)
-            told(content)
+            self.pool.release(client)
+            on_content(content)
 
-        client = self.pool.take(answered)
+        client = self.pool.acquire(answered)
         client.send(request)
 
-    def _created(self, asked: Asked, told: dict[str, str]) -> None:
-        session = told.get("id")
+    def _created(self, prediction: LoadPrediction, created: dict[str, str]) -> None:
+        session = created.get("id")
         if session is None:  # refused
-            asked.answer(time.perf_counter(), told)
+            prediction.answer(time.perf_counter(), created)
             return
-        begun = time.perf_counter() + self.AHEAD_S
-        query = f"deadline_ms={asked.deadline_ms}&policy={asked.policy}"
+        started = time.perf_counter() + self.LEAD_S
+        query = f"deadline_ms={prediction.deadline_ms}&policy={prediction.policy}"
         request = f"GET /sessions/{session}/predict?{query} HTTP/1.1\r\nHost: load\r\n\r\n".encode()
-        self.load.at(begun, partial(self._predict, asked, request, session))
-        for first in range(0, len(asked.groups), self.TOGETHER):
-            some = asked.groups[first : first + self.TOGETHER]
-            body = json.dumps({group: values for _, group, values in some}).encode()
+        self.load.at(started, partial(self._predict, prediction, request, session))
+        for first in range(0, len(prediction.groups), self.GROUPS_PER_REQUEST):
+            part = prediction.groups[first : first + self.GROUPS_PER_REQUEST]
+            body = json.dumps({group: values for _, group, values in part}).encode()
             content = post(f"/sessions/{session}/groups", body)
-            self.load.at(begun + some[-1][0], partial(self._group, asked, [group for _, group, _ in some], content))
+            self.load.at(
+                started + part[-1][0], partial(self._group, prediction, [group for _, group, _ in part], content)
+            )
 
-    def _predict(self, asked: Asked, request: bytes, session: str) -> None:
-        def answered(came: float, _status: int, content: bytes) -> None:
-            self.pool.give(client)
-            asked.answer(came, json.loads(content))
-            at = time.perf_counter() + 0.1  # after the last groups, which come too late
+    def _predict(self, prediction: LoadPrediction, request: bytes, session: str) -> None:
+        def answered(received: float, _status: int, content: bytes) -> None:
+            self.pool.release(client)
+            prediction.answer(received, json.loads(content))
+            at = time.perf_counter() + 0.1  # after the last groups, which are too late
             self.load.at(at, partial(self._delete, session))
 
-        client = self.pool.take(answered)
-        asked.begun = time.perf_counter()
+        client = self.pool.acquire(answered)
+        prediction.started = time.perf_counter()
         client.send(request)
 
-    def _group(self, asked: Asked, groups: list[str], request: bytes) -> None:
-        self._ask(request, lambda _: None)
-        asked.sent.update(dict.fromkeys(groups, time.perf_counter()))
+    def _group(self, prediction: LoadPrediction, groups: list[str], request: bytes) -> None:
+        self._request(request, lambda _: None)
+        prediction.sent.update(dict.fromkeys(groups, time.perf_counter()))
 
     def _delete(self, session: str) -> None:
-        self._ask(f"DELETE /sessions/{session} HTTP/1.1\r\nHost: load\r\n\r\n".encode(), lambda _: None)
+        self._request(f"DELETE /sessions/{session} HTTP/1.1\r\nHost: load\r\n\r\n".encode(), lambda _: None)

@@ -1,6 +1,6 @@
-"""Servers in processes of their own, held to one core, with the processor time that they take.
+"""Servers in separate processes, pinned to one core, with the processor time that they use.
 
-As a script this is such a server: it prints its port and serves until it is told to stop.
+As a script this is such a server: it prints its port and serves until it is terminated.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ from anytime_service.models.registry import load_registry
 from anytime_service.server.run import bind, build_server
 from anytime_service.settings import Settings
 from benchmarks.load.floors import floors
-from benchmarks.load.measured import measured
+from benchmarks.load.instrumented import instrumented
 
-__all__ = ["CLIENT_CORE", "SERVER_CORE", "Child", "server", "settle"]
+__all__ = ["CLIENT_CORE", "SERVER_CORE", "Child", "pin_to_core", "server"]
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 
 
 @dataclass(frozen=True)
 class Child:
-    """A server that listens, in another process."""
+    """A running server in another process."""
 
     pid: int
     port: int
 
     @property
     def cpu_us(self) -> float:
-        """Processor time that all its threads have taken, in microseconds."""
+        """Processor time of all its threads, in microseconds."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1000.0
 
     @property
     def resident_mib(self) -> float:
-        """Memory that it holds."""
+        """Resident memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @contextmanager
 def server(name: str, model: Path) -> Iterator[Child]:
-    """Run one of the applications until the end of the block: "service", "floors", or "admitting".
+    """Run an application until the end of the block: "service", "floors", or "admitting".
 
-    They are those of `measured.py` and `floors.py`; the last is the service where every prediction is begun, however
-    many are asked for at once.
+    They are those of `instrumented.py` and `floors.py`; the last is the service with admission control disabled.
     """
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -78,7 +77,7 @@ def server(name: str, model: Path) -> Iterator[Child]:
 
 
 def plain(app: ASGIApp) -> uvicorn.Config:
-    """The settings of our server with nothing of ours in it."""
+    """Return the configuration of our server without our code."""
     return uvicorn.Config(
         app,
         access_log=False,
@@ -90,29 +89,28 @@ def plain(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def settle(core: int) -> None:
-    """Keep this process to one core, and before others where that is allowed."""
+def pin_to_core(core: int) -> None:
+    """Pin this process to one core, with real-time priority if permitted."""
     os.sched_setaffinity(0, {core})
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def main() -> None:
-    """Serve."""
-    settle(SERVER_CORE)
+    pin_to_core(SERVER_CORE)
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=("service", "admitting", "floors"))
     parser.add_argument("model", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
 
     settings = Settings(port=0)
-    if given.name == "admitting":  # whose connections are kept while others are measured
+    if args.name == "admitting":  # its connections stay open while the floors are measured
         settings = settings.model_copy(update={"idle_timeout_s": 3600.0})
-    if given.name == "floors":
+    if args.name == "floors":
         running = uvicorn.Server(plain(floors()))
     else:
-        app = measured(create_app(load_registry((given.model,)), settings))
-        if given.name == "admitting":
+        app = instrumented(create_app(load_registry((args.model,)), settings))
+        if args.name == "admitting":
             admission = app.state.handler.admission
             decide = admission.admits
             partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)

@@ -1,6 +1,6 @@
-"""A load that acts at given times: one thread that sleeps while nothing is near, spins when something is, and reads.
+"""A load generator that acts at given times: one thread that sleeps if nothing is near, spins otherwise, and reads.
 
-How late it acts itself is recorded, so that a measure tells how far to trust it.
+It records its own lateness, so that a measurement shows how far to trust it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 __all__ = ["Load"]
 
 NEAR_S = 0.00015
-"""Closer than this the load spins: a sleep lasts about so much longer than it should."""
+"""Below this distance the load spins, since sleeps last about this much too long."""
 
 
 class Load:
-    """Actions at given times, and sockets that are read as soon as something comes.
+    """Actions at given times, and sockets that are read as soon as they are readable.
 
     Attributes
     ----------
-    late_ms : how late each action was begun.
+    late_ms : lateness of each action.
     """
 
     def __init__(self) -> None:
@@ -33,30 +33,30 @@ class Load:
         self._readers: dict[int, Callable[[], None]] = {}
 
     def at(self, when: float, act: Callable[[], None]) -> None:
-        """Act at a time of `time.perf_counter`."""
+        """Schedule an action at a time of `time.perf_counter`."""
         heapq.heappush(self._due, (when, next(self._numbers), act))
 
     def watch(self, sock: socket.socket, read: Callable[[], None]) -> None:
-        """Call `read` when something has come."""
+        """Call `read` when the socket is readable."""
         sock.setblocking(False)
         self._readers[sock.fileno()] = read
 
     def forget(self, sock: socket.socket) -> None:
-        """Watch a socket no more; before it is closed."""
+        """Unregister a socket, before it is closed."""
         self._readers.pop(sock.fileno(), None)
 
-    def run(self, done: Callable[[], bool], give_up_s: float) -> bool:
-        """Go on until everything due is past and `done`, or for so long after that; whether it was done."""
-        last = time.perf_counter() + give_up_s
+    def run(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Run until all actions are past and `done`, or a timeout after that; return whether it was done."""
+        end = time.perf_counter() + timeout_s
         while self._due or not done():
             now = time.perf_counter()
             wait_s = 0.01
             if self._due:
-                last = now + give_up_s
+                end = now + timeout_s
                 wait_s = max(self._due[0][0] - now - NEAR_S, 0.0)
-            elif now > last:
+            elif now > end:
                 return False
-            # Of the ways to wait, this one alone counts in microseconds.
+            # Only `select` waits with a resolution of microseconds.
             for number in select.select(self._readers, (), (), wait_s)[0]:
                 if number in self._readers:
                     self._readers[number]()

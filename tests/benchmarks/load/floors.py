@@ -1,4 +1,4 @@
-"""What the service is measured against: the least that the same framework can do with the same bytes."""
+"""Baselines of the service: the least work that the same framework can do with the same bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def floors() -> FastAPI:
         except WebSocketDisconnect:
             pass
 
-    async def take(request: Request) -> Response:
+    async def add_groups(request: Request) -> Response:
         values = groups.decode(await request.body())
         return Response(encode({"prefix": len(values), "steps": 20, "replaced": []}), media_type="application/json")
 
@@ -56,6 +56,6 @@ def floors() -> FastAPI:
         values = predict.decode(await request.body()).groups
         return Response(encode({"prediction": 1.0, "prefix": len(values)}), media_type="application/json")
 
-    app.add_route("/sessions/{id}/groups", take, methods=["POST"])
+    app.add_route("/sessions/{id}/groups", add_groups, methods=["POST"])
     app.add_route("/predict", answer, methods=["POST"])
     return app

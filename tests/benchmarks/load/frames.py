@@ -1,4 +1,4 @@
-"""WebSocket and HTTP from a client's side, by hand, so that the load costs less than what it measures."""
+"""Minimal WebSocket and HTTP clients, so that the load costs less than the server under test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 def text(content: bytes) -> bytes:
-    """A text frame as a client sends it."""
+    """Return a text frame as a client sends it."""
     return _frame(_TEXT, content)
 
 
 def binary(content: bytes) -> bytes:
-    """A binary frame as a client sends it."""
+    """Return a binary frame as a client sends it."""
     return _frame(_BINARY, content)
 
 
@@ -40,13 +40,13 @@ def _frame(opcode: int, content: bytes) -> bytes:
 
 
 def post(path: str, content: bytes, kind: str = "application/json") -> bytes:
-    """A POST request."""
+    """Return a POST request."""
     head = f"POST {path} HTTP/1.1\r\nHost: load\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
 class WebSocketClient:
-    """A connection that has been upgraded; frames that come are taken apart without looking into them."""
+    """A WebSocket connection; frames are split without parsing their content."""
 
     def __init__(self, port: int, path: str, receive_buffer: int | None = None) -> None:
         self.sock = socket.socket()
@@ -65,25 +65,25 @@ class WebSocketClient:
             head += self.sock.recv(4096)
         if b" 101 " not in head.split(b"\r\n")[0]:
             raise ConnectionError(head.decode())
-        self._kept = bytearray()
+        self._buffer = bytearray()
 
     def frames(self) -> Iterator[bytes]:
-        """Messages that have come; waits for bytes unless the socket does not block."""
+        """Yield received messages; waits for bytes unless the socket is non-blocking."""
         try:
-            came = self.sock.recv(1 << 20)
+            received = self.sock.recv(1 << 20)
         except BlockingIOError:
             return
-        if not came:
+        if not received:
             raise ConnectionError("the server closed the connection")
-        self._kept += came
-        kept, start = self._kept, 0
-        while len(kept) - start >= 2:
-            extra = _LENGTHS.get(kept[start + 1], 0)
+        self._buffer += received
+        buffer, start = self._buffer, 0
+        while len(buffer) - start >= 2:
+            extra = _LENGTHS.get(buffer[start + 1], 0)
             body = start + 2 + extra
-            size = int.from_bytes(kept[start + 2 : body], "big") if extra else kept[start + 1]
-            if len(kept) < body + size:  # too few for the length itself is fewer still
+            size = int.from_bytes(buffer[start + 2 : body], "big") if extra else buffer[start + 1]
+            if len(buffer) < body + size:  # also true if the length itself is incomplete
                 break
-            opcode, content = kept[start] & 15, bytes(kept[body : body + size])
+            opcode, content = buffer[start] & 15, bytes(buffer[body : body + size])
             start = body + size
             if opcode == _PING:
                 self.sock.sendall(_frame(_PONG, content))
@@ -91,60 +91,59 @@ class WebSocketClient:
                 raise ConnectionError(f"the server closed the connection: {content!r}")
             else:
                 yield content
-        del kept[:start]
+        del buffer[:start]
 
     def wait(self, count: int) -> list[bytes]:
-        """Wait for so many messages."""
+        """Wait for this many messages."""
         found: list[bytes] = []
         while len(found) < count:
             found += self.frames()
         return found
 
     def close(self) -> None:
-        """Close without a word."""
+        """Close without a closing handshake."""
         self.sock.close()
 
 
 class HttpClient:
-    """A connection that stays open for the next request; it never sleeps, as waking it would cost the server."""
+    """A persistent connection; it never sleeps, as waking it would cost the server."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
-        self._kept = b""
+        self._buffer = b""
 
     def send(self, request: bytes) -> None:
-        """Send bytes, few enough for the buffer."""
+        """Send bytes that fit into the buffer."""
         if self.sock.send(request) < len(request):
             raise BlockingIOError("the request does not fit into the buffer")
 
     def response(self) -> tuple[int, bytes]:
-        """Wait for one response: status and body."""
+        """Wait for one response; return status and body."""
         while (found := self.poll()) is None:
             pass
         return found
 
     def poll(self) -> tuple[int, bytes] | None:
-        """Read what has come; the response if it is whole."""
+        """Read available bytes; return the response if it is complete."""
         try:
-            came = self.sock.recv(1 << 20)
+            received = self.sock.recv(1 << 20)
         except BlockingIOError:
             return None
-        if not came:
+        if not received:
             raise ConnectionError("the server closed the connection")
-        self._kept += came
-        end = self._kept.find(b"\r\n\r\n")
+        self._buffer += received
+        end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             return None
-        length = _LENGTH.search(self._kept, 0, end)
+        length = _LENGTH.search(self._buffer, 0, end)
         size = end + 4 + (int(length[1]) if length else 0)
-        if len(self._kept) < size:
+        if len(self._buffer) < size:
             return None
-        found = int(self._kept[9:12]), self._kept[end + 4 : size]
-        self._kept = self._kept[size:]
+        found = int(self._buffer[9:12]), self._buffer[end + 4 : size]
+        self._buffer = self._buffer[size:]
         return found
 
     def close(self) -> None:
-        """Close without a word."""
         self.sock.close()

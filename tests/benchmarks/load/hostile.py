@@ -1,4 +1,4 @@
-"""Clients that a server should not have to notice: `python -m benchmarks.load.hostile KIND PORT`, until it is ended."""
+"""Hostile clients that a server should tolerate: `python -m benchmarks.load.hostile KIND PORT`, until terminated."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["KINDS"]
 CHUNKS = 200_000
 FRAMES = 100_000
 PAUSE_S = 0.2
-"""Between one attack and the next: what is shown is fairness, not that a busy core is busy."""
+"""Pause between attacks: fairness is measured, not that a busy core is busy."""
 
 
-def _begin(name: int, **more: object) -> bytes:
-    return text(json.dumps({"type": "begin", "id": name, "deadline_ms": 10_000, **more}).encode())
+def _begin(name: int, **fields: object) -> bytes:
+    return text(json.dumps({"type": "begin", "id": name, "deadline_ms": 10_000, **fields}).encode())
 
 
 def _group(name: int, number: int) -> bytes:
-    told = {"type": "group", "id": name, "group": f"group-{number}", "values": [0.5, 0.25, float(number)]}
-    return text(json.dumps(told).encode())
+    message = {"type": "group", "id": name, "group": f"group-{number}", "values": [0.5, 0.25, float(number)]}
+    return text(json.dumps(message).encode())
 
 
 def stops_reading(port: int) -> None:
-    """Ask for updates, send groups that bring them, and never read; begin again when given up."""
+    """Request updates, send groups that trigger them, and never read; restart when disconnected."""
     client = WebSocketClient(port, "/stream", receive_buffer=4096)
     for name in range(1_000_000):
         client.sock.sendall(_begin(name, updates=True))
@@ -51,7 +51,7 @@ def vanishes(port: int) -> None:
 
 
 def byte_a_second(port: int) -> None:
-    """Send heads, bodies and frames one byte a second, on a hundred connections."""
+    """Send headers, bodies and frames one byte per second, on a hundred connections."""
     head = b"POST /predict?deadline_ms=10000 HTTP/1.1\r\nHost: load\r\nContent-Type: application/x-ndjson\r\n"
     slow: list[tuple[socket.socket, bytes]] = []
     for number in range(100):
@@ -71,7 +71,7 @@ def byte_a_second(port: int) -> None:
 
 
 def tiny_chunks(port: int) -> None:
-    """Send 200,000 chunks of one byte as fast as they are taken."""
+    """Send 200,000 chunks of one byte as fast as possible."""
     with socket.create_connection(("127.0.0.1", port)) as sock:
         kind = "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked"
         sock.sendall(f"POST /predict?deadline_ms=10000 HTTP/1.1\r\nHost: load\r\n{kind}\r\n\r\n".encode())
@@ -81,7 +81,7 @@ def tiny_chunks(port: int) -> None:
 
 
 def tiny_frames(port: int) -> None:
-    """Send frames of one byte as fast as they are taken, and read what they bring."""
+    """Send frames of one byte as fast as possible, and read the replies."""
     client = WebSocketClient(port, "/stream")
     client.sock.setblocking(False)
     flood = memoryview(text(b"1") * FRAMES)
@@ -103,12 +103,12 @@ KINDS: dict[str, Callable[[int], None]] = {
 
 
 def main() -> None:
-    """Be hostile, again and again."""
+    """Repeat the attack."""
     os.sched_setaffinity(0, {CLIENT_CORE})
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # the load that is measured comes first
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # the measured load has priority
     kind, port = KINDS[sys.argv[1]], int(sys.argv[2])
     while True:
-        with suppress(OSError):  # given up by the server
+        with suppress(OSError):  # disconnected by the server
             kind(port)
         time.sleep(PAUSE_S)
 

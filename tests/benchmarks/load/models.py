@@ -1,4 +1,4 @@
-"""A model of realistic size, trained on made-up rows."""
+"""A model of realistic size, trained on synthetic rows."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ def saved_model(
     *,
     seed: int = 0,
     name: str = "load",
-    called: str = "group",
+    prefix: str = "group",
 ) -> Model:
     """Train a regression on `groups` groups of `size` columns, costs 1 to 10 ms, and save it with its moments.
 
     Parameters
     ----------
-    called : what the names of the groups begin with.
+    prefix : beginning of the groups' names.
     """
     rng = np.random.default_rng(seed)
     D = groups * size
     X = rng.standard_normal((rows, D))
     X[:, 1:] += 0.5 * X[:, :-1]
     y = X @ rng.standard_normal(D) + 3.0 * rng.standard_normal(rows)
-    told = [
+    costed = [
         {
-            "name": f"{called}-{g}",
+            "name": f"{prefix}-{g}",
             "features": [f"x{g * size + j}" for j in range(size)],
             "cost": round(float(rng.uniform(1, 10)), 3),
         }
         for g in range(groups)
     ]
     with single_blas_thread():
-        return AnytimeRegressor({"cost_unit": "ms", "groups": told}, n_jobs=1).fit(X, y).save(path, name=name)
+        return AnytimeRegressor({"cost_unit": "ms", "groups": costed}, n_jobs=1).fit(X, y).save(path, name=name)
 
 
 def values_of(model: Model, group: str, rng: np.random.Generator) -> list[float]:
-    """Values of one group for one row, with as many digits as JSON usually has."""
+    """Return values of one group for one row, with as many digits as JSON usually has."""
     place = model.places[group]
     return [round(float(number), 6) for number in rng.standard_normal(place.stop - place.start)]

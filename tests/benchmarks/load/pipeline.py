@@ -1,4 +1,4 @@
-"""A pipeline as a camera has it: computes one group after the other, and sends each when it is computed."""
+"""A pipeline as for a camera: computes one group after the other, and sends each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """One thread, one WebSocket, no margins: the answer is there at the deadline, and looked at after each group.
+    """One thread, one WebSocket, no margins: the answer is sent at the deadline, and read after each group.
 
-    The group that is at work then is computed to its end and sent all the same, too late to be used: what it took
-    teaches the service.
+    The group in progress is still computed to its end and sent, too late to be used: its time is data for the service.
 
     Parameters
     ----------
@@ -31,8 +30,8 @@ class Pipeline:
         self._extractors = extractors
         self._next = 0
 
-    def ask(self, x: Any, deadline_ms: float) -> Answer:
-        """Compute groups of `x` until the answer is there."""
+    def predict(self, x: Any, deadline_ms: float) -> Answer:
+        """Compute groups of `x` until the answer is received."""
         name = self._next
         self._next += 1
         self._send(Begin(name, deadline_ms=deadline_ms))
@@ -54,7 +53,6 @@ class Pipeline:
                 self._check(reply)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _send(self, frame: Begin | Group | End) -> None:
@@ -62,6 +60,6 @@ class Pipeline:
 
     @staticmethod
     def _check(reply: Reply | None) -> None:
-        """Raise what the server refuses; an `end` that crosses an answer is none of it."""
+        """Raise a refusal; an `end` that crosses an answer is not one."""
         if reply is not None and isinstance(reply.content, Exception):
             raise reply.content

@@ -1,7 +1,7 @@
-"""Environments of the rivals: a virtual environment for each, so that none decides which versions another gets.
+"""A virtual environment for each peer, so that the versions of one do not constrain another.
 
-What is installed is pinned in `requirements/NAME.txt`. An environment is made when it is first asked for, and again
-when its file has changed. One that cannot be made is `Absent`, with the reason, and the report says so.
+The packages are pinned in `requirements/NAME.txt`. An environment is created on first use, and again after its file
+changes. One that cannot be created is `Absent`, with the reason, and the report says so.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FOLDER = ROOT / ".venv-peers"
 REQUIREMENTS = Path(__file__).with_name("requirements")
 
 INSTALL_S = 1500.0
-"""Time for pip: some rivals bring half a gigabyte."""
+"""Timeout of pip: some peers install half a gigabyte."""
 
-BESIDE = ("numpy", "scipy", "scikit-learn", "numba", "uvicorn", "fastapi", "starlette")
-"""Packages whose versions are told too, where a rival brings them."""
+RELATED_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "uvicorn", "fastapi", "starlette")
+"""Further packages whose versions are reported if installed."""
 
 _VERSIONS = """
 import importlib.metadata, json, sys
@@ -43,11 +43,11 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python with what a rival needs.
+    """A Python with the packages of a peer.
 
     Attributes
     ----------
-    versions : of the rival itself, and of some packages beside it.
+    versions : of the peer itself, and of some further packages.
     """
 
     name: str
@@ -55,63 +55,63 @@ class Environment:
     versions: dict[str, str] = field(default_factory=dict)
 
     def program(self, name: str) -> Path:
-        """A program that a package brought."""
+        """Return the path of a program of the environment."""
         return self.python.with_name(name)
 
-    def told(self, *names: str) -> str:
-        """Versions in words, of all packages or of some."""
+    def versions_text(self, *names: str) -> str:
+        """Return the versions of all packages or of some, as text."""
         return ", ".join(f"{name} {self.versions[name]}" for name in names or self.versions if name in self.versions)
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A rival that cannot be had on this machine, and why."""
+    """A peer that cannot be installed on this machine, and why."""
 
     name: str
     why: str
 
 
 def ours() -> Environment:
-    """This process's own environment, which has scikit-learn too."""
+    """Return the environment of this process, which also has scikit-learn."""
     names = ("anytime-linear", "numpy", "scipy", "scikit-learn", "uvicorn", "fastapi")
     return Environment("ours", Path(sys.executable), {name: version(name) for name in names})
 
 
 def wanted(name: str) -> list[str]:
-    """Names of the packages that a rival's file pins."""
+    """Return the packages that a peer's file pins."""
     lines = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [re.split(r"[=<>~!\[; ]", line.strip())[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
 @cache
 def prepared(name: str, folder: Path = FOLDER) -> Environment | Absent:
-    """The environment of a rival, made if need be; `Absent` where that fails."""
+    """Return the environment of a peer, created if needed; `Absent` if that fails."""
     pinned = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8")
-    place = folder / name
-    python, stamp = place / "bin" / "python", place / "installed.txt"
+    folder_of_peer = folder / name
+    python, stamp = folder_of_peer / "bin" / "python", folder_of_peer / "installed.txt"
     try:
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != pinned:
-            print(f"making the environment of {name} ...", flush=True)
-            shutil.rmtree(place, ignore_errors=True)
-            _done([sys.executable, "-m", "venv", str(place)])
+            print(f"creating the environment of {name} ...", flush=True)
+            shutil.rmtree(folder_of_peer, ignore_errors=True)
+            _run([sys.executable, "-m", "venv", str(folder_of_peer)])
             quiet = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-            _done([str(python), "-m", "pip", "install", *quiet, "-r", str(REQUIREMENTS / f"{name}.txt")])
+            _run([str(python), "-m", "pip", "install", *quiet, "-r", str(REQUIREMENTS / f"{name}.txt")])
             stamp.write_text(pinned, encoding="utf-8")
-        found = _done([str(python), "-c", _VERSIONS, *wanted(name), *BESIDE])
+        found = _run([str(python), "-c", _VERSIONS, *wanted(name), *RELATED_PACKAGES])
     except (subprocess.SubprocessError, OSError) as error:
         return Absent(name, reason(error))
     return Environment(name, python, json.loads(found))
 
 
-def _done(command: Sequence[str]) -> str:
+def _run(command: Sequence[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S).stdout
 
 
 def reason(error: Exception) -> str:
-    """One line on what went wrong: the last error that the command printed, or the exception itself."""
+    """Return an error in one line: the last error that the command printed, or the exception itself."""
     if isinstance(error, subprocess.TimeoutExpired):
         return f"not ready after {error.timeout:g} s"
     printed = getattr(error, "stderr", None) or ""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line.lower()] or lines
-    return (told[-1].removeprefix("ERROR: ") if told else str(error))[:300]
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    return (errors[-1].removeprefix("ERROR: ") if errors else str(error))[:300]

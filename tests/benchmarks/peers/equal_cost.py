@@ -1,11 +1,11 @@
-"""What solutions explain for what they cost: paths of coefficients as curves of explained variance.
+"""Paths of coefficients as curves of explained variance against cost.
 
-Solvers answer with coefficients, one vector for each penalty or size. What it takes to use one is the cost of every
-group with a coefficient other than zero; what it explains, on the problem's own normal equations, is
+Solvers return coefficients, one vector for each penalty or size. The cost of a vector is that of every group with a
+nonzero coefficient; its explained variance, on the problem's own normal equations, is
 
     F(w) = q'w - 1/2 w'S w,
 
-at most one half. Refitted, the groups that became active are swept in their order of entry.
+at most one half. For the refitted curve, the active groups are swept in their order of entry.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Line:
 
 
 def active_groups(coef: Float, sizes: Index) -> Bool:
-    """(L, groups) which groups each row of coefficients (L, D) uses."""
+    """Return which groups each row of coefficients (L, D) uses, (L, groups)."""
     starts = np.cumsum(sizes) - sizes
     used: Bool = np.add.reduceat(coef != 0, starts, axis=1) > 0
     return used
 
 
 def explained(coef: Float, S: Float, q: Float) -> Float:
-    """F of each row of coefficients (L, D), shrunken as they are."""
+    """Return F of each row of coefficients (L, D), with their shrinkage."""
     found: Float = coef @ q - 0.5 * np.einsum("ld,ld->l", coef @ S, coef)
     return found
 
 
 def line_of(coef: Float, sizes: Index, costs: Float, S: Float, q: Float) -> Line:
-    """The curve of a path: at each cost the best that the path has for no more."""
+    """Return the curve of a path: at each cost its best point that costs no more."""
     spent = active_groups(coef, sizes) @ costs
     values = explained(coef, S, q)
     order = np.argsort(spent, kind="stable")
@@ -53,7 +53,7 @@ def line_of(coef: Float, sizes: Index, costs: Float, S: Float, q: Float) -> Line
 
 
 def entry_order(coef: Float, sizes: Index, costs: Float) -> list[int]:
-    """Groups in the order in which a path takes them up; those that come together, the cheaper first."""
+    """Return the groups in the order in which they enter a path; of simultaneous ones, the cheaper first."""
     active = active_groups(coef, sizes)
     ever = np.flatnonzero(active.any(axis=0))
     first = active.argmax(axis=0)
@@ -61,13 +61,13 @@ def entry_order(coef: Float, sizes: Index, costs: Float) -> list[int]:
 
 
 def refitted(order: list[int], gram: Gram, groups: FeatureGroups, alpha: float) -> Line:
-    """The curve of groups in some order, each prefix at its optimum."""
+    """Return the curve of groups in some order, each prefix at its optimum."""
     found = given_sequence(gram, groups, [(g,) for g in order], alpha)
     return Line(found.costs, found.explained_variance)
 
 
-def area(line: Line, most: float, stop: float) -> float:
-    """Mean of F over the costs up to `stop`, as an interrupted client lives it, as a share of `most`."""
+def area(line: Line, maximum: float, stop: float) -> float:
+    """Return the mean of F over the costs up to `stop`, for an interrupted client, as a share of `maximum`."""
     inside = line.costs < stop
     edges = np.append(line.costs[inside], stop)
-    return float(np.diff(edges) @ line.explained[inside]) / (stop * most)
+    return float(np.diff(edges) @ line.explained[inside]) / (stop * maximum)

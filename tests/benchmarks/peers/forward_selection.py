@@ -1,4 +1,4 @@
-"""mlxtend's forward selection of feature groups beside ours: the same selection, done by fits on rows."""
+"""mlxtend's forward selection of feature groups compared with ours: the same selection, by fits on rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.environments import Absent, ours, prepared
-from benchmarks.peers.problems import made
+from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
+from benchmarks.peers.problems import make_problem
 from benchmarks.peers.section import Finding, Sheet, cell
-from benchmarks.peers.turns import FailedError, Spread, digits, in_turns, ratios
 from benchmarks.peers.workers import Process
 
 __all__ = ["forward_selection"]
@@ -21,8 +21,8 @@ MINE, THEIRS = "ours from rows, cost-blind", "mlxtend SequentialFeatureSelector 
 
 
 def forward_selection(folder: Path, rounds: int) -> tuple[list[Finding], Sheet]:
-    """A problem that is small, for a fit on all rows for each candidate at each step takes its time."""
-    small = made(ROWS, COLUMNS, SIZE, folder / "small", seed=3)
+    """Compare on a small problem, since mlxtend fits all rows for each candidate at each step."""
+    small = make_problem(ROWS, COLUMNS, SIZE, folder / "small", seed=3)
     caption = f"Forward selection of groups without costs; {small.name}, 2 threads"
     columns = ("", "seconds", "ours / theirs")
     environment = prepared("mlxtend")
@@ -45,18 +45,18 @@ def forward_selection(folder: Path, rounds: int) -> tuple[list[Finding], Sheet]:
             MINE: partial(_seconds, mine, options),
             THEIRS: partial(_seconds, theirs, options),
         }
-        taken = in_turns(measures, rounds)
-    ratio = ratios(taken.values[MINE], taken.values[THEIRS])
-    alike = int(np.sum(own["order"] == other["order"]))
-    apart = float(np.abs(own["explained"][1:] - other["explained"]).max())
+        measured = interleave(measures, rounds)
+    ratio = ratios(measured.values[MINE], measured.values[THEIRS])
+    equal = int(np.sum(own["order"] == other["order"]))
+    difference = float(np.abs(own["explained"][1:] - other["explained"]).max())
     factor = f"mlxtend takes {digits(1 / ratio.median)} times as long"
-    steps = f"{alike} of {len(own['order'])} steps alike, F apart by {apart:.1e}"
-    told = f"{factor} for the same selection ({caption}): {steps}"
+    steps = f"{equal} of {len(own['order'])} steps equal, F differs by {difference:.1e}"
+    text = f"{factor} for the same selection ({caption}): {steps}"
     rows = (
-        (MINE, cell(Spread.of(taken.values[MINE])), None),
-        (THEIRS, cell(Spread.of(taken.values[THEIRS])), cell(ratio)),
+        (MINE, cell(Spread.of(measured.values[MINE])), None),
+        (THEIRS, cell(Spread.of(measured.values[THEIRS])), cell(ratio)),
     )
-    return [Finding("ahead" if ratio.median < 1 else "behind", told)], Sheet(caption, columns, rows)
+    return [Finding("ahead" if ratio.median < 1 else "behind", text)], Sheet(caption, columns, rows)
 
 
 def _seconds(process: Process, options: Mapping[str, object]) -> float:

@@ -1,9 +1,9 @@
-"""The cost-weighted Group Lasso on real data beside celer: the same optimum, and what it takes.
+"""The cost-weighted Group Lasso on real data compared with celer: the same optimum, and the time of each.
 
 celer minimises 1/(2n) |y - Xw|^2 + alpha sum_g weight_g |w_g| over rows: alpha is our mu, the weights are the costs.
-At some shares of the smallest penalty that makes all zero, both solve from nothing, on the same standardised rows, and
-are held to the same duality gap. Differences are relative; where columns are collinear coefficients need not be unique,
-but the objective and the predictions are. Ours is timed with the pass over the rows that makes the moments.
+At some shares of the smallest penalty with an all-zero solution, both solve from zero, on the same standardised rows,
+to the same duality gap. Differences are relative; with collinear columns the coefficients need not be unique, but the
+objective and the predictions are. Our time includes the pass over the rows that computes the moments.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from benchmarks.peers.environments import Absent, ours, prepared
-from benchmarks.peers.section import Cell, Finding, Section, Sheet, absence
-from benchmarks.peers.turns import FailedError, digits
+from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.section import Cell, Finding, Section, Sheet, missing_peers
 from benchmarks.peers.workers import Process, write_arrays
 
 __all__ = ["AGREED", "difference", "fives", "group_lasso", "objective"]
@@ -34,73 +34,82 @@ TOLERANCE = 1e-12
 """Duality gap, as a share of half the variance."""
 
 AGREED = 1e-5
-"""Relative difference up to which two solutions are the same."""
+"""Relative difference up to which two solutions are equal."""
 
 COLUMNS = ("mu/mu_max", "groups", "coefficients", "predictions", "objective", "our gap", "ours/theirs", "theirs")
 
 
 def group_lasso(data: Path, quick: bool) -> Section:
-    """Solve by both, and tell how far apart they are."""
+    """Solve by both, and compare."""
     environment = prepared("celer")
-    findings = absence([environment])
+    findings = missing_peers([environment])
     sheets = []
     if not isinstance(environment, Absent):
         for name in list(TABLES)[: 1 if quick else None]:
             try:
-                table, found = _beside(name, data, environment)
+                table, found = _compare(name, data, environment)
             except FailedError as error:
                 findings.append(Finding("absent", f"celer on {name}: {error}"))
                 continue
             sheets.append(table)
             findings.append(found)
-    versions = (ours().told(),) if isinstance(environment, Absent) else (ours().told(), environment.told())
+    versions = (
+        (ours().versions_text(),)
+        if isinstance(environment, Absent)
+        else (ours().versions_text(), environment.versions_text())
+    )
     return Section(
-        "lasso", "The Group Lasso beside celer, on real data", "", versions, tuple(findings), (), tuple(sheets)
+        "lasso", "The Group Lasso compared with celer, on real data", "", versions, tuple(findings), (), tuple(sheets)
     )
 
 
-def _beside(name: str, data: Path, environment: Any) -> tuple[Sheet, Finding]:
-    """A row for each penalty, and whether all agree."""
+def _compare(name: str, data: Path, environment: Any) -> tuple[Sheet, Finding]:
+    """Return a row for each penalty, and whether all agree."""
     X, y, groups = _problem(data, name)
     filled = [(columns, cost) for columns, cost in zip(groups.slices, groups.costs, strict=True) if X[:, columns].size]
     largest = max(float(np.linalg.norm(X[:, columns].T @ y)) / (len(y) * cost) for columns, cost in filled)
     sizes = np.array([columns.stop - columns.start for columns in groups.slices])
     rows: list[tuple[Cell, ...]] = []
-    agreed, quicker = True, 0
+    agreed, faster = True, 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        some = {"X": X, "y": y, "sizes": sizes[sizes > 0], "costs": groups.costs[sizes > 0]}
-        write_arrays(folder, some)
+        arrays = {"X": X, "y": y, "sizes": sizes[sizes > 0], "costs": groups.costs[sizes > 0]}
+        write_arrays(folder, arrays)
         with (
             Process(ours(), "with_ours", 2, folder / "ours.log") as mine,
             Process(environment, "with_celer", 2, folder / "celer.log") as theirs,
         ):
             for process in (mine, theirs):
-                process.load(folder, tuple(some))
+                process.load(folder, tuple(arrays))
             for share in SHARES:
                 mu = share * largest
                 options = {"mu": mu, "tolerance": TOLERANCE, "threads": 2}
                 own, own_arrays = mine.arrays("group lasso", options)
                 other, other_arrays = theirs.arrays("rows", options)
                 w, v = own_arrays["coef"], other_arrays["coef"]
-                apart = objective(X, y, groups, mu, w) / objective(X, y, groups, mu, v) - 1
+                objective_difference = objective(X, y, groups, mu, w) / objective(X, y, groups, mu, v) - 1
                 coefficients, predictions = difference(w, v), difference(X @ w, X @ v)
-                agreed &= min(coefficients, max(predictions, abs(apart))) <= AGREED
+                agreed &= min(coefficients, max(predictions, abs(objective_difference))) <= AGREED
                 ratio = own["seconds"] / other["seconds"]
-                quicker += ratio < 1
-                told = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
-                numbers = (f"{coefficients:.1e}", f"{predictions:.1e}", f"{apart:+.1e}", f"{own['gap']:.1e}")
-                rows.append((share, own["active"], *numbers, digits(ratio), told))
+                faster += ratio < 1
+                theirs_cell = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
+                numbers = (
+                    f"{coefficients:.1e}",
+                    f"{predictions:.1e}",
+                    f"{objective_difference:+.1e}",
+                    f"{own['gap']:.1e}",
+                )
+                rows.append((share, own["active"], *numbers, digits(ratio), theirs_cell))
     caption = f"{name}: {len(X):,} rows, {X.shape[1]} columns, {len(groups)} groups, gap {TOLERANCE:g}, 2 threads"
-    verdict = "the same optimum" if agreed else f"optima apart by more than {AGREED:g}"
+    verdict = "the same optimum" if agreed else f"optima differ by more than {AGREED:g}"
     finding = Finding(
-        "holds" if agreed else "missed", f"{name}: {verdict}; ours is quicker at {quicker} of {len(SHARES)} penalties"
+        "holds" if agreed else "missed", f"{name}: {verdict}; ours is faster at {faster} of {len(SHARES)} penalties"
     )
     return Sheet(caption, COLUMNS, tuple(rows)), finding
 
 
 def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
-    """Standardised rows without constant columns, the response, and the groups."""
+    """Return standardised rows without constant columns, the response, and the groups."""
     file, target, rows = TABLES[name]
     table = pq.read_table(folder / name / f"{file}.parquet").slice(0, rows)
     groups = load_groups(folder / name / "groups.json")
@@ -113,23 +122,23 @@ def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
 
 
 def fives(single: FeatureGroups) -> FeatureGroups:
-    """Random groups of five features of the same cost, as the paper forms them; a group costs the sum."""
+    """Return random groups of five features of the same cost, as in the paper; a group costs the sum."""
     rng = np.random.default_rng(0)
     groups = []
     for cost in sorted(set(single.costs.tolist())):
-        alike = rng.permutation([group.features[0] for group in single.groups if group.cost == cost]).tolist()
-        for start in range(0, len(alike), 5):
-            members = alike[start : start + 5]
+        same_cost = rng.permutation([group.features[0] for group in single.groups if group.cost == cost]).tolist()
+        for start in range(0, len(same_cost), 5):
+            members = same_cost[start : start + 5]
             groups.append({"name": f"{cost:g}-{start}", "features": members, "cost": cost * len(members)})
     return load_groups({"cost_unit": single.cost_unit, "groups": groups})
 
 
 def objective(X: Float, y: Float, groups: FeatureGroups, mu: float, w: Float) -> float:
-    """From the rows."""
+    """Compute the objective from the rows."""
     norms = [np.linalg.norm(w[columns]) for columns in groups.slices]
     return float(np.mean((y - X @ w) ** 2) / 2 + mu * (groups.costs @ norms))
 
 
 def difference(a: Float, b: Float) -> float:
-    """Relative to the second."""
+    """Return the difference relative to the second."""
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))

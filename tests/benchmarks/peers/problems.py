@@ -1,4 +1,4 @@
-"""Regressions that are made: standardised rows with correlated columns, in groups that cost 1 to 10, and their Gram."""
+"""Synthetic regressions: standardised rows with correlated columns, in groups that cost 1 to 10, and their Gram."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float, Index
 from benchmarks.peers.workers import write_arrays
 
-__all__ = ["Made", "made"]
+__all__ = ["SyntheticProblem", "make_problem"]
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class SyntheticProblem:
     """A problem, in memory and in files.
 
     Attributes
     ----------
-    X, y : (n, D) and (n,), each column centred and of deviation 1.
-    S, q : X'X/n and X'y/n: what every way from the Gram is given.
+    X, y : (n, D) and (n,), each column centred with deviation 1.
+    S, q : X'X/n and X'y/n, the input of all methods that use the Gram.
     sizes, costs : of the groups, which are consecutive columns.
-    folder : where the arrays are, as files.
+    folder : of the arrays as files.
     """
 
     X: Float
@@ -36,31 +36,30 @@ class Made:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Description."""
         n, D = self.X.shape
         J = len(self.sizes)
         return f"n={n:,} D={D:,}, {J:,} groups of {'one' if J == D else D // J}"
 
     @property
     def groups(self) -> FeatureGroups:
-        """The groups."""
         ends = np.cumsum(self.sizes).tolist()
         spans = zip([0, *ends[:-1]], ends, self.costs.tolist(), strict=True)
-        told = [
+        costed = [
             {"name": f"g{g}", "features": [f"x{j}" for j in range(start, end)], "cost": cost}
             for g, (start, end, cost) in enumerate(spans)
         ]
-        return load_groups({"cost_unit": "ms", "groups": told})
+        return load_groups({"cost_unit": "ms", "groups": costed})
 
     def penalty(self, share: float) -> float:
-        """A share of the smallest penalty of the cost-weighted Group Lasso at which no group is active."""
+        """Return a share of the smallest penalty of the cost-weighted Group Lasso with no active group."""
         ends = np.cumsum(self.sizes)
         norms = np.sqrt(np.add.reduceat(np.square(self.q), ends - self.sizes))
         return share * float((norms / self.costs).max())
 
 
-def made(n: int, D: int, size: int, folder: Path, seed: int = 0) -> Made:
-    """Make a problem, and write it for the processes of the rivals."""
+def make_problem(n: int, D: int, size: int, folder: Path, seed: int = 0) -> SyntheticProblem:
+    """Create a problem, and write it for the processes of the peers."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, D))
     for start in range(0, n, 1024):
@@ -76,4 +75,4 @@ def made(n: int, D: int, size: int, folder: Path, seed: int = 0) -> Made:
     costs = rng.uniform(1, 10, J)
     S, q = X.T @ X / n, X.T @ y / n
     write_arrays(folder, {"X": X, "y": y, "S": S, "q": q, "sizes": sizes, "costs": costs, "rows": np.array(n)})
-    return Made(X, y, S, q, sizes, costs, folder)
+    return SyntheticProblem(X, y, S, q, sizes, costs, folder)

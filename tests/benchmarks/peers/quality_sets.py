@@ -1,4 +1,4 @@
-"""The real data sets as three tables: rows to fit on, rows to choose by, rows to tell the truth."""
+"""The real data sets as three tables: rows to fit, to choose models, and to test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anytime.types import Float, Index
 __all__ = ["SETS", "Part", "QualitySet", "load"]
 
 KDD_ROWS = 48_000, 24_000, 50_000
-"""Rows of KDD Cup 1999 to fit on, to choose by, and of its test table."""
+"""Rows of KDD Cup 1999 to fit, to choose models, and of its test table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Part:
 
     Attributes
     ----------
-    X : (n, D) with the groups' features in order.  y : (n,).  query : (n,) ascending, where rows are ranked.
+    X : (n, D) with the groups' features in order.  y : (n,).  query : (n,) ascending, if rows are ranked.
     """
 
     X: Float
@@ -37,13 +37,13 @@ class Part:
 
     @property
     def queries(self) -> Index:
-        """Rows of each query, in order."""
+        """Number of rows of each query, in order."""
         return np.unique(self.query, return_counts=True)[1] if self.query is not None else np.array([len(self.y)])
 
     def at(self, rows: Index) -> Part:
-        """Some of the rows, those of a query together."""
-        kept = rows if self.query is None else rows[np.argsort(self.query[rows], kind="stable")]
-        return Part(self.X[kept], self.y[kept], None if self.query is None else self.query[kept])
+        """Return some of the rows, grouped by query."""
+        selected = rows if self.query is None else rows[np.argsort(self.query[rows], kind="stable")]
+        return Part(self.X[selected], self.y[selected], None if self.query is None else self.query[selected])
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class QualitySet:
     Attributes
     ----------
     task : what is predicted; relevances are ranked, and predicted as numbers.
-    classes : how many; 1 where numbers are predicted.
+    classes : number of classes; 1 for numbers.
     """
 
     name: str
@@ -67,11 +67,11 @@ class QualitySet:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """How good scores are is told by; larger is better."""
+        """Measures of scores; larger is better."""
         return ("NDCG@5", "r2") if self.task == "ranking" else ("accuracy",)
 
     def measured(self, measure: str, part: Part, scores: Float) -> Float:
-        """(m,) how good scores (m, n), or (m, n, classes), are on a part."""
+        """Return the quality of scores (m, n), or (m, n, classes), on a part, (m,)."""
         if measure == "NDCG@5":
             assert part.query is not None
             found = ndcg(part.y, scores.T, part.query)
@@ -86,7 +86,7 @@ class QualitySet:
         return accuracy
 
     def prior(self, measure: str) -> float:
-        """What knowing no feature is worth on the test rows."""
+        """Return the quality on the test rows without any feature."""
         if measure == "NDCG@5":
             return float(self.measured(measure, self.test, np.zeros((1, len(self.test.y))))[0])
         if measure == "r2":
@@ -95,19 +95,19 @@ class QualitySet:
         return float(np.mean(self.test.y == values[counts.argmax()]))
 
 
-def _read(path: Path, groups: FeatureGroups, target: str, *more: str) -> list[Any]:
-    """Features, target and more columns of a table."""
-    found: list[list[Any]] = [[] for _ in (target, *more, "X")]
-    for batch in open_table(path).batches([*groups.features, target, *more]):
+def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
+    """Return features, target and further columns of a table."""
+    found: list[list[Any]] = [[] for _ in (target, *further, "X")]
+    for batch in open_table(path).batches([*groups.features, target, *further]):
         found[0].append(feature_matrix(batch, groups.features))
         found[1].append(numbers(batch, target))
-        for place, column in enumerate(more, start=2):
+        for place, column in enumerate(further, start=2):
             found[place].append(batch.columns[column])
     return [np.concatenate(pieces) for pieces in found]
 
 
 def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
-    """Rows whose target is a class."""
+    """Return rows with a class as target."""
     X, y = _read(path, groups, target)
     return Part(X, y.astype(np.intp))
 
@@ -126,8 +126,8 @@ def _yahoo_sample(folder: Path) -> QualitySet:
     train, test = (Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test"))
     assert train.query is not None
     names = np.unique(train.query)
-    aside = np.isin(train.query, names[::5])
-    fit, choose = train.at(np.flatnonzero(~aside)), train.at(np.flatnonzero(aside))
+    validation = np.isin(train.query, names[::5])
+    fit, choose = train.at(np.flatnonzero(~validation)), train.at(np.flatnonzero(validation))
     what = "a sample of Yahoo! Learning to Rank, each feature a group of its own; every fifth query to choose by"
     return QualitySet("yahoo_sample", what, "ranking", groups, fit, choose, test.at(np.arange(len(test.y))))
 
@@ -144,8 +144,8 @@ def _kddcup99(folder: Path) -> QualitySet:
 def _mfeat(folder: Path) -> QualitySet:
     groups = load_groups(folder / "groups.json")
     train, test = (_classed(folder / f"{half}.parquet", groups, "digit") for half in ("train", "test"))
-    aside = np.arange(len(train.y)) % 5 == 0
-    fit, choose = train.at(np.flatnonzero(~aside)), train.at(np.flatnonzero(aside))
+    validation = np.arange(len(train.y)) % 5 == 0
+    fit, choose = train.at(np.flatnonzero(~validation)), train.at(np.flatnonzero(validation))
     what = "Multiple Features: digits from six extractors, every fifth training row to choose by"
     return QualitySet("mfeat", what, "multiclass", groups, fit, choose, test, classes=10)
 
@@ -159,5 +159,5 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
 
 
 def load(name: str, data: Path) -> QualitySet:
-    """A data set from the folder of all of them."""
+    """Load a data set from the common folder."""
     return SETS[name](data / name)

@@ -1,4 +1,4 @@
-"""One report of all parts: a page that stands alone, and the same in words. Parts measured at other times are kept."""
+"""One report of all parts: a self-contained page, and the same as text. Parts measured earlier are retained."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 from anytime_reproduction.report import STYLE
 from benchmarks.peers.section import Cell, Finding, Section, Sheet
 
-__all__ = ["kept", "lines", "machine", "page", "shown", "write"]
+__all__ = ["format_cell", "lines", "machine", "page", "read_sections", "write"]
 
 HOW_TO_READ = (
-    "Every rival runs in an environment of its own, in turns with us, on the same data, threads and cores. Told are "
+    "Every peer runs in its own environment, interleaved with us, on the same data, threads and cores. Shown are "
     "ratios within a round, their median and in brackets their quartiles: the machine is shared and noisy, and seconds "
-    "on it mean little. Below 1 we take less. <em>Holds</em> and <em>missed</em> are limits that were set beforehand; "
-    "<em>ahead</em> and <em>behind</em> are comparisons without one; <em>absent</em> is what could not be measured, "
+    "on it mean little. Below 1 we need less. <em>Holds</em> and <em>missed</em> are limits that were set in advance; "
+    "<em>ahead</em> and <em>behind</em> are comparisons without one; <em>absent</em> is a measurement that failed, "
     "with the reason."
 )
 
@@ -31,23 +31,23 @@ figure.picture img { max-width: 100%; }
 """
 
 
-def kept(path: Path) -> list[Section]:
-    """Parts that were measured before."""
+def read_sections(path: Path) -> list[Section]:
+    """Return the parts that were measured before."""
     return msgspec.json.decode(path.read_bytes(), type=list[Section]) if path.is_file() else []
 
 
 def write(sections: Sequence[Section], folder: Path) -> Path:
-    """Write peers-report.html, and what it is made of beside it."""
+    """Write peers-report.html, and its data as JSON."""
     (folder / "peers-report.json").write_bytes(msgspec.json.encode(list(sections)))
     path = folder / "peers-report.html"
-    aside = path.with_suffix(".tmp")
-    aside.write_text("\n".join(page(sections)), encoding="utf-8")
-    aside.replace(path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("\n".join(page(sections)), encoding="utf-8")
+    temporary.replace(path)
     return path
 
 
 def machine() -> str:
-    """What kind of machine this is."""
+    """Describe this machine."""
     models = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -60,11 +60,11 @@ def machine() -> str:
 
 
 def page(sections: Sequence[Section]) -> Iterator[str]:
-    """The report in HTML."""
-    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Beside peers</title>"
+    """Yield the report in HTML."""
+    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Compared with peers</title>"
     yield f"<style>{STYLE.read_text(encoding='utf-8')}{MORE_STYLE}</style>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
-    yield f"<h1>anytime-linear beside its peers</h1><p>{HOW_TO_READ}</p><p>Measured on {escape(machine())}.</p>"
+    yield f"<h1>anytime-linear compared with its peers</h1><p>{HOW_TO_READ}</p><p>Measured on {escape(machine())}.</p>"
     yield "<nav><table>"
     for section in sections:
         verdicts = [finding.verdict for finding in section.findings]
@@ -100,25 +100,25 @@ def _sheet(sheet: Sheet) -> Iterator[str]:
     yield f"<div class='scroll'><table class='numbers'><caption>{escape(sheet.caption)}</caption><tr>"
     yield "".join(f"<th>{escape(column)}</th>" for column in sheet.columns) + "</tr>"
     for row in sheet.rows:
-        yield "<tr>" + "".join(f"<td>{escape(shown(value))}</td>" for value in row) + "</tr>"
+        yield "<tr>" + "".join(f"<td>{escape(format_cell(value))}</td>" for value in row) + "</tr>"
     yield "</table></div>"
 
 
-def shown(value: Cell) -> str:
-    """A cell in words."""
+def format_cell(value: Cell) -> str:
+    """Format a cell."""
     if isinstance(value, float):
         return f"{value:,.4g}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def lines(section: Section) -> Iterator[str]:
-    """A part in words, for a terminal."""
+    """Yield a part as text for a terminal."""
     yield f"== {section.title} ({section.made})"
     yield from (f"  {finding.verdict:>7}  {finding.text}" for finding in section.findings)
     for sheet in section.sheets:
         yield ""
         yield f"  {sheet.caption}"
-        cells = [sheet.columns, *([shown(value) for value in row] for row in sheet.rows)]
+        cells = [sheet.columns, *([format_cell(value) for value in row] for row in sheet.rows)]
         widths = [max(len(row[j]) for row in cells) for j in range(len(sheet.columns))]
         for row in cells:
             first, *others = (

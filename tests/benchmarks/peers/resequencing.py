@@ -19,8 +19,8 @@ from anytime.groups import load_groups
 from anytime.inference.prediction import load
 from anytime.training.resequencing import resequence
 from benchmarks.peers.environments import ours
+from benchmarks.peers.measurements import FailedError, Spread, interleave
 from benchmarks.peers.section import Cell, Finding, Section, Sheet, cell
-from benchmarks.peers.turns import FailedError, Spread, in_turns
 
 __all__ = ["resequencing"]
 
@@ -29,30 +29,30 @@ LIMIT_S = 1.0
 SIZES = (10, 1)
 
 TEXT = (
-    "The command is a process of its own: it starts Python, reads and checks the model file with its moments, orders "
+    "The command is a separate process: it starts Python, reads and checks the model file with its moments, orders "
     "the groups, fits every prefix, writes it and prints the steps. The call has the model in memory and returns the "
-    "new one, unsaved. Starting is the command `anytime --version`, which does no work. Beside the time that passed "
-    "stands what the processor took: the rest is waiting for the machine, which others use.",
+    "new one, unsaved. Starting is the command `anytime --version`, which does no work. Processor time is "
+    "shown next to elapsed time: the rest is waiting for the shared machine.",
 )
 
 
 def resequencing(quick: bool) -> Section:
-    """Measure and tell."""
+    """Measure, and return the section."""
     rounds = 3 if quick else 11
     findings: list[Finding] = []
     rows: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as place:
         for size in SIZES:
-            told, measured = _of(size, Path(place), rounds)
-            findings += told
-            rows += measured
+            size_findings, size_rows = _at_size(size, Path(place), rounds)
+            findings += size_findings
+            rows += size_rows
     table = Sheet(f"{FEATURES} features at other costs", ("", "seconds", "of processor time"), tuple(rows))
     title = "Re-sequencing a saved model"
-    return Section("resequence", title, "", (ours().told(),), tuple(findings), TEXT, (table,))
+    return Section("resequence", title, "", (ours().versions_text(),), tuple(findings), TEXT, (table,))
 
 
-def _of(size: int, folder: Path, rounds: int) -> tuple[list[Finding], list[tuple[Cell, ...]]]:
-    """A model of groups of one size."""
+def _at_size(size: int, folder: Path, rounds: int) -> tuple[list[Finding], list[tuple[Cell, ...]]]:
+    """Measure a model with groups of one size."""
     rng = np.random.default_rng(size)
     X = rng.standard_normal((ROWS, FEATURES))
     y = X @ rng.standard_normal(FEATURES) + 5 * rng.standard_normal(ROWS)
@@ -70,25 +70,25 @@ def _of(size: int, folder: Path, rounds: int) -> tuple[list[Finding], list[tuple
         "loading": lambda: _timed(lambda: load(saved)),
     }
     cpu_s: dict[str, list[float]] = {name: [] for name in measures}
-    taken = in_turns({name: partial(_counted, measure, cpu_s[name]) for name, measure in measures.items()}, rounds)
+    measured = interleave({name: partial(_counted, measure, cpu_s[name]) for name, measure in measures.items()}, rounds)
     what = f"{FEATURES // size} groups of {'one' if size == 1 else size}"
-    findings = [Finding("absent", f"{name}, {what}: {why}") for name, why in taken.failed.items()]
+    findings = [Finding("absent", f"{name}, {what}: {why}") for name, why in measured.failed.items()]
     for name in ("the command", "the call"):
-        spread = taken.spread(name)
+        spread = measured.spread(name)
         if spread is not None:
             work = f"of processor time {Spread.of(cpu_s[name][1:])} s"
             verdict = f"{name}, {what}: {spread} s, {work}, limit {LIMIT_S:g} s"
             findings.append(Finding("holds" if spread.median <= LIMIT_S else "missed", verdict))
     rows: list[tuple[Cell, ...]] = [
-        (f"{name}, {what}", cell(taken.spread(name)), str(Spread.of(cpu_s[name][1:])))
+        (f"{name}, {what}", cell(measured.spread(name)), str(Spread.of(cpu_s[name][1:])))
         for name in measures
-        if taken.values[name]
+        if measured.values[name]
     ]
     return findings, rows
 
 
 def _counted(measure: Callable[[], float], cpu_s: list[float]) -> float:
-    """What is measured; the processor time of this process and its children meanwhile is added to `cpu_s`."""
+    """Run a measurement, and append the processor time of this process and its children to `cpu_s`."""
 
     def spent() -> float:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -1,7 +1,7 @@
-"""All benchmarks beside peers, as one report: `python tests/benchmarks/peers/run.py --data DIR`.
+"""All comparisons with peers, as one report: `python tests/benchmarks/peers/run.py --data DIR`.
 
-Rivals run in environments of their own under `.venv-peers`, made when they are first needed. Each part is measured by
-itself and written as soon as it is done; `--only` measures some anew, and the report keeps the others as they were.
+Peers run in their own environments under `.venv-peers`, created on first use. Each part is written as soon as it is
+measured; `--only` measures some parts again, and the report retains the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.peers.group_lasso import group_lasso
 from benchmarks.peers.quality import quality
-from benchmarks.peers.report import kept, lines, machine, write
+from benchmarks.peers.report import lines, machine, read_sections, write
 from benchmarks.peers.resequencing import resequencing
 from benchmarks.peers.section import Section
 from benchmarks.peers.serving import serving
@@ -28,7 +28,7 @@ from benchmarks.peers.training_section import rows, training
 
 
 def parts(data: Path, quick: bool) -> dict[str, Callable[[], Section]]:
-    """The parts in the order of the report."""
+    """Return the parts in the order of the report."""
     return {
         "training": lambda: training(quick),
         "rows": lambda: rows(quick),
@@ -41,26 +41,26 @@ def parts(data: Path, quick: bool) -> dict[str, Callable[[], Section]]:
 
 
 def main() -> None:
-    """Measure, write and print; exit 1 when a limit is missed."""
+    """Measure, write and print; exit with 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path(), help="folder of peers-report.html")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer, for a look")
     parser.add_argument("--only", action="append", choices=list(parts(Path(), False)), help="a part; may be repeated")
-    given = parser.parse_args()
-    every = parts(given.data, given.quick)
-    given.out.mkdir(parents=True, exist_ok=True)  # before hours of work whose result could not be kept
+    args = parser.parse_args()
+    all_parts = parts(args.data, args.quick)
+    args.out.mkdir(parents=True, exist_ok=True)  # fail before hours of work rather than after
     measured = []
     print(f"measured on {machine()}\n", flush=True)
-    for name in given.only or list(every):
+    for name in args.only or list(all_parts):
         start = time.monotonic()
-        section = every[name]()
+        section = all_parts[name]()
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        made = f"{now}, in {time.monotonic() - start:,.0f} s{', a quick look' if given.quick else ''}"
-        sections = {each.name: each for each in kept(given.out / "peers-report.json")}
+        made = f"{now}, in {time.monotonic() - start:,.0f} s{', a quick look' if args.quick else ''}"
+        sections = {each.name: each for each in read_sections(args.out / "peers-report.json")}
         sections[name] = msgspec.structs.replace(section, made=made)
         measured.append(sections[name])
-        path = write([sections[each] for each in every if each in sections], given.out)
+        path = write([sections[each] for each in all_parts if each in sections], args.out)
         print("\n".join(lines(sections[name])), flush=True)
     print(f"wrote {path}")
     sys.exit(1 if any(finding.verdict == "missed" for section in measured for finding in section.findings) else 0)

@@ -1,4 +1,4 @@
-"""What one part of the benchmarks found: plain values, so that a report is made of parts measured apart."""
+"""Results of one part of the comparison, as plain values that are stored between runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from anytime.evaluation.plots import write_figure
 from benchmarks.peers.environments import Absent, Environment
-from benchmarks.peers.turns import Spread, digits
+from benchmarks.peers.measurements import Spread, digits
 
 __all__ = [
     "Cell",
@@ -21,21 +21,21 @@ __all__ = [
     "Section",
     "Sheet",
     "Verdict",
-    "absence",
     "cell",
     "mebibytes",
+    "missing_peers",
     "picture",
     "within",
 ]
 
 Verdict = Literal["holds", "missed", "ahead", "behind", "absent", "noted"]
-"""Of a limit: holds or missed. Of a comparison: ahead or behind. A rival that could not be measured: absent."""
+"""Of a limit: holds or missed. Of a comparison: ahead or behind. Of a peer that could not be measured: absent."""
 
 Cell = str | int | float | None
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line on what was found."""
+    """One result in a line."""
 
     verdict: Verdict
     text: str
@@ -50,7 +50,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A picture: a PNG in base64."""
+    """A PNG in base64."""
 
     caption: str
     png: str
@@ -62,8 +62,8 @@ class Section(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : on the command line.
-    made : when it was measured, in UTC.
-    versions : what was measured beside what.
+    made : time of the measurement, in UTC.
+    versions : of everything compared.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def picture(caption: str, figure: Any) -> Picture:
-    """A matplotlib figure as it goes into the report."""
+    """Convert a matplotlib figure."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.png"
         write_figure(figure, path)
@@ -85,27 +85,27 @@ def picture(caption: str, figure: Any) -> Picture:
 
 
 def cell(value: Spread | None) -> Cell:
-    """A spread as a cell."""
+    """Convert a spread to a cell."""
     return None if value is None else str(value)
 
 
 def within(what: str, ratio: Spread | None, limit: float) -> Finding:
-    """Whether a ratio keeps its limit."""
+    """Return whether a ratio is within its limit."""
     if ratio is None:
         return Finding("absent", f"{what}: not measured (limit {limit:g})")
     verdict: Verdict = "holds" if ratio.median <= limit else "missed"
     return Finding(verdict, f"{what}: {ratio} times, limit {limit:g}")
 
 
-def absence(rivals: Sequence[Environment | Absent]) -> list[Finding]:
-    """Who could not be installed, and why."""
+def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
+    """Return the peers that could not be installed, and why."""
     return [
-        Finding("absent", f"{rival.name} cannot be installed here: {rival.why}")
-        for rival in rivals
-        if isinstance(rival, Absent)
+        Finding("absent", f"{peer.name} cannot be installed here: {peer.why}")
+        for peer in peers
+        if isinstance(peer, Absent)
     ]
 
 
 def mebibytes(value: float) -> str:
-    """Memory in words."""
+    """Format an amount of memory."""
     return f"{digits(max(value, 0.0))} MiB"

@@ -1,4 +1,4 @@
-"""Servers of the same model, each in processes of its own on one core, that stand still while others are measured."""
+"""Servers of the same model, each in its own processes on one core, stopped while others are measured."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from benchmarks.load.child import CLIENT_CORE, SERVER_CORE
 from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.peers import free_ports
+from benchmarks.load.mlserver import free_ports
 from benchmarks.peers.environments import Environment
-from benchmarks.peers.turns import FailedError
+from benchmarks.peers.measurements import FailedError
 
-__all__ = ["CLIENT_CORE", "LAUNCHERS", "Launcher", "Server", "launched"]
+__all__ = ["CLIENT_CORE", "LAUNCHERS", "Launcher", "Server", "launch"]
 
 TESTS = Path(__file__).parents[2]
 START_S = 90.0
@@ -28,12 +28,12 @@ START_S = 90.0
 
 @dataclass(frozen=True)
 class Launcher:
-    """How a server is begun and asked.
+    """How to start and call a server.
 
     Attributes
     ----------
     environment : "ours", or a file of `requirements`.
-    command : its command, from the environment, the port and a folder of its own, which it may fill.
+    command : its command, from the environment, the port and its own folder, which it may fill.
     request : a request for the prediction of a row, from the numbers by group.
     read : the prediction, from the body of the response.
     """
@@ -47,7 +47,7 @@ class Launcher:
 
 @dataclass
 class Server:
-    """A server that listens, with all processes that it has begun."""
+    """A running server with all its processes."""
 
     launcher: Launcher
     process: subprocess.Popen[bytes]
@@ -55,7 +55,7 @@ class Server:
     pids: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Look for its processes: it, and all that descend from it, whatever sessions they have begun."""
+        """Find its processes: the first one and all its descendants, in any session."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -63,7 +63,7 @@ class Server:
                     parent = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1]
                     children.setdefault(int(parent), []).append(int(entry.name))
         self.pids = [self.process.pid]
-        for pid in self.pids:  # grows on the way
+        for pid in self.pids:  # grows during the loop
             self.pids += children.get(pid, [])
 
     @property
@@ -78,7 +78,7 @@ class Server:
 
     @property
     def memory_mib(self) -> float:
-        """Memory of all its processes, what they share counted once."""
+        """Memory of all its processes; shared memory counts once."""
         total = 0
         for pid in self.pids:
             with suppress(OSError):
@@ -86,17 +86,16 @@ class Server:
                 total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
         return total / 1024.0
 
-    def stand_still(self) -> None:
-        """Take no processor time until `go_on`."""
+    def pause(self) -> None:
+        """Stop all its processes until `go_on`."""
         self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Go on."""
+    def resume(self) -> None:
+        """Continue."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End all its processes."""
-        self.go_on()
+        self.resume()
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
@@ -109,10 +108,10 @@ class Server:
                 os.kill(pid, what)
 
 
-def launched(
+def launch(
     launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Mapping[str, list[float]]
 ) -> Server:
-    """Begin a server on its core, and wait until it answers.
+    """Start a server on its core, and wait until it answers.
 
     Raises
     ------
@@ -125,7 +124,7 @@ def launched(
     paths = [str(TESTS)] + (
         [os.environ["PYTHONPATH"]] if launcher.environment == "ours" and os.environ.get("PYTHONPATH") else []
     )
-    told = os.environ | {
+    variables = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PEERS_MODEL": str(model),
         "BENTOML_DO_NOT_TRACK": "True",
@@ -133,16 +132,16 @@ def launched(
         "PATH": os.pathsep.join([str(environment.python.parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "ANYTIME_MAX_LATENESS_MS": "60000",  # nothing is refused, as the others refuse nothing
+        "ANYTIME_MAX_LATENESS_MS": "60000",  # refuse nothing, like the other servers
     }
     log = folder / "log"
     with log.open("wb") as printed:
         process = subprocess.Popen(
-            command, cwd=folder, env=told, stdout=printed, stderr=printed, start_new_session=True
+            command, cwd=folder, env=variables, stdout=printed, stderr=printed, start_new_session=True
         )
     server = Server(launcher, process, port)
-    give_up = time.monotonic() + START_S
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
         if process.poll() is not None:
             lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
             raise FailedError(f"ended with {process.returncode}: {lines[-1][:200] if lines else 'nothing was printed'}")
@@ -176,7 +175,7 @@ def _by_groups(row: Mapping[str, list[float]]) -> bytes:
 
 
 def _bare(environment: Environment, port: int, _folder: Path) -> Sequence[str]:
-    return [str(environment.python), "-m", "benchmarks.peers.rivals.serve_bare", str(port)]
+    return [str(environment.python), "-m", "benchmarks.peers.adapters.serve_bare", str(port)]
 
 
 def _ours(environment: Environment, port: int, folder: Path) -> Sequence[str]:
@@ -185,8 +184,8 @@ def _ours(environment: Environment, port: int, folder: Path) -> Sequence[str]:
 
 def _mlserver(environment: Environment, port: int, folder: Path) -> Sequence[str]:
     grpc, metrics = free_ports(2)
-    told = {"name": "linear", "implementation": "benchmarks.peers.rivals.serve_mlserver.Linear"}
-    (folder / "model-settings.json").write_text(json.dumps(told), encoding="utf-8")
+    model_settings = {"name": "linear", "implementation": "benchmarks.peers.adapters.serve_mlserver.Linear"}
+    (folder / "model-settings.json").write_text(json.dumps(model_settings), encoding="utf-8")
     settings = {
         "host": "127.0.0.1",
         "http_port": port,
@@ -200,23 +199,23 @@ def _mlserver(environment: Environment, port: int, folder: Path) -> Sequence[str
 
 
 def _litserve(environment: Environment, port: int, _folder: Path) -> Sequence[str]:
-    return [str(environment.python), "-m", "benchmarks.peers.rivals.serve_litserve", str(port)]
+    return [str(environment.python), "-m", "benchmarks.peers.adapters.serve_litserve", str(port)]
 
 
 def _bentoml(environment: Environment, port: int, _folder: Path) -> Sequence[str]:
-    place = "benchmarks.peers.rivals.serve_bentoml:Linear"
+    target = "benchmarks.peers.adapters.serve_bentoml:Linear"
     program = str(environment.program("bentoml"))
-    return [program, "serve", place, "--host", "127.0.0.1", "--port", str(port), "--working-dir", str(TESTS)]
+    return [program, "serve", target, "--host", "127.0.0.1", "--port", str(port), "--working-dir", str(TESTS)]
 
 
-def _prediction(told: Any) -> float:
-    return float(told["prediction"])
+def _prediction(body: Any) -> float:
+    return float(body["prediction"])
 
 
 LAUNCHERS = (
     Launcher("bare uvicorn", "ours", _bare, _plain("/"), _prediction),
     Launcher("ours, POST /predict", "ours", _ours, _by_groups, _prediction),
-    Launcher("MLServer", "mlserver", _mlserver, _inference, lambda told: float(told["outputs"][0]["data"][0])),
+    Launcher("MLServer", "mlserver", _mlserver, _inference, lambda body: float(body["outputs"][0]["data"][0])),
     Launcher("LitServe", "litserve", _litserve, _plain("/predict"), _prediction),
     Launcher("BentoML", "bentoml", _bentoml, _plain("/predict"), float),
 )

@@ -1,8 +1,8 @@
-"""Training and its floors at one size, in a process of its own.
+"""Training and its floors at one size, in a separate process.
 
-`python -m benchmarks.peers.sizing_child N D SIZE ROUNDS THREADS` prints JSON: seconds of each in turns. The floors are
-reading the table once (a sum over all numbers, by as many threads as the rest has) and `X.T @ X`. Rows recur after the
-first thousands: what they hold takes no part in the time.
+`python -m benchmarks.peers.sizing_child N D SIZE ROUNDS THREADS` prints JSON: interleaved seconds of each. The floors
+are reading the table once (a sum over all numbers, with as many threads as the rest) and `X.T @ X`. Rows repeat after
+the first thousands: their values do not affect the time.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
-from benchmarks.peers.rivals.with_ours import coefficients
-from benchmarks.peers.rivals.worker import peak_mib
+from benchmarks.peers.adapters.with_ours import coefficients
+from benchmarks.peers.adapters.worker import peak_mib
 
 __all__ = ["main", "table"]
 
-RECUR = 8_192
+UNIQUE_ROWS = 8_192
 PIECE = 65_536
 """Rows that one thread reads at once."""
 
 
 def table(n: int, D: int) -> tuple[Float, Float]:
-    """Correlated columns and a response."""
+    """Return correlated columns and a response."""
     rng = np.random.default_rng(0)
-    rows = min(n, RECUR)
-    some = rng.standard_normal((rows, D))
-    some[:, 1:] += 0.5 * some[:, :-1]
-    target = some @ rng.standard_normal(D) + 5 * rng.standard_normal(rows)
+    rows = min(n, UNIQUE_ROWS)
+    unique = rng.standard_normal((rows, D))
+    unique[:, 1:] += 0.5 * unique[:, :-1]
+    target = unique @ rng.standard_normal(D) + 5 * rng.standard_normal(rows)
     X, y = np.empty((n, D)), np.empty(n)
     for start in range(0, n, rows):
         end = min(start + rows, n)
-        X[start:end], y[start:end] = some[: end - start], target[: end - start]
+        X[start:end], y[start:end] = unique[: end - start], target[: end - start]
     return X, y
 
 
 def main() -> None:
-    """Measure one size."""
     n, D, size, rounds, threads = map(int, sys.argv[1:])
     X, y = table(n, D)
     names = [f"x{j}" for j in range(D)]
     rng = np.random.default_rng(1)
-    told = [
+    costed = [
         {"name": f"g{j}", "features": names[j : j + size], "cost": float(rng.uniform(1, 10))} for j in range(0, D, size)
     ]
-    groups = load_groups({"cost_unit": "ms", "groups": told})
-    gram = Gram.of(moments_of(X[:RECUR], y[:RECUR]))
+    groups = load_groups({"cost_unit": "ms", "groups": costed})
+    gram = Gram.of(moments_of(X[:UNIQUE_ROWS], y[:UNIQUE_ROWS]))
     before = peak_mib()
     pool = ThreadPoolExecutor(threads)
 

@@ -1,4 +1,4 @@
-"""Training beside solvers of the same normal equations, and of the same rows."""
+"""Training compared with solvers of the same normal equations, and of the same rows."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import Absent, Environment, ours, prepared
-from benchmarks.peers.problems import Made
+from benchmarks.peers.measurements import FailedError, Measurements, Spread, interleave
+from benchmarks.peers.problems import SyntheticProblem
 from benchmarks.peers.section import Finding, Sheet, cell, mebibytes
-from benchmarks.peers.turns import FailedError, Spread, Taken, in_turns
 from benchmarks.peers.workers import Process
 
-__all__ = ["FROM_GRAM", "FROM_ROWS", "OURS", "Rival", "Round", "measured", "sheet"]
+__all__ = ["FROM_GRAM", "FROM_ROWS", "OURS", "Peer", "Round", "measure", "sheet"]
 
 GRAM = ("S", "q", "sizes", "costs", "rows")
 ROWS = ("X", "y", "sizes", "costs", "rows")
 OURS = "ours: exact FR of all groups, all coefficients"
 LONG_S, FEW = 4.0, 3
-"""What takes longer is measured in so many rounds only."""
+"""Measurements that take longer than LONG_S have this many rounds."""
 
 
 @dataclass(frozen=True)
-class Rival:
-    """A way to train that is measured beside ours.
+class Peer:
+    """A way to train that is compared with ours.
 
     Attributes
     ----------
-    label : what it computes, in words.
+    label : what it computes.
     environment : "ours", or a file of `requirements`.
-    module : a file of `rivals`.  call : in it.  arrays : what it is given.  options : of the call.
+    module : a file of `adapters`.  call : in it.  arrays : its input.  options : of the call.
     """
 
     label: str
@@ -45,98 +45,105 @@ class Rival:
 
 
 FROM_GRAM = (
-    Rival(OURS, "ours", "with_ours", "gram", GRAM),
-    Rival("adelie gaussian_cov, 100 lambdas", "adelie", "with_adelie", "gram", GRAM, {"early_exit": False}),
-    Rival("adelie gaussian_cov, default early exit", "adelie", "with_adelie", "gram", GRAM, {"early_exit": True}),
-    Rival("scikit-learn orthogonal_mp_gram, all columns", "ours", "with_sklearn", "gram", GRAM, {"path": False}),
-    Rival("the same with the coefficients of every step", "ours", "with_sklearn", "gram", GRAM, {"path": True}),
+    Peer(OURS, "ours", "with_ours", "gram", GRAM),
+    Peer("adelie gaussian_cov, 100 lambdas", "adelie", "with_adelie", "gram", GRAM, {"early_exit": False}),
+    Peer("adelie gaussian_cov, default early exit", "adelie", "with_adelie", "gram", GRAM, {"early_exit": True}),
+    Peer("scikit-learn orthogonal_mp_gram, all columns", "ours", "with_sklearn", "gram", GRAM, {"path": False}),
+    Peer("the same with the coefficients of every step", "ours", "with_sklearn", "gram", GRAM, {"path": True}),
 )
-"""The Gram given."""
+"""The Gram is the input."""
 
 FROM_ROWS = (
-    Rival(OURS, "ours", "with_ours", "rows", ROWS),
-    Rival("X.T @ X by numpy: the floor", "ours", "with_ours", "product", ROWS),
-    Rival("adelie grpnet, 100 lambdas", "adelie", "with_adelie", "rows", ROWS, {"early_exit": False}),
-    Rival("adelie grpnet, default early exit", "adelie", "with_adelie", "rows", ROWS, {"early_exit": True}),
-    Rival("ours: Group Lasso, one lambda", "ours", "with_ours", "group lasso", ROWS, {"tolerance": 1e-6}),
-    Rival("celer GroupLasso, one lambda", "celer", "with_celer", "rows", ROWS, {"tolerance": 1e-6}),
-    Rival("skglm GroupLasso, one lambda", "skglm", "with_skglm", "rows", ROWS, {"tolerance": 1e-5}),
-    Rival("SPAMS fistaTree, one lambda", "spams", "with_spams", "rows", ROWS, {"tolerance": 1e-6}),
-    Rival("abess, the best 10 groups", "abess", "with_abess", "rows", ROWS, {"support": 10, "path": False}),
-    Rival("abess, the best 1 to 12 groups", "abess", "with_abess", "rows", ROWS, {"support": 12, "path": True}),
+    Peer(OURS, "ours", "with_ours", "rows", ROWS),
+    Peer("X.T @ X by numpy: the floor", "ours", "with_ours", "product", ROWS),
+    Peer("adelie grpnet, 100 lambdas", "adelie", "with_adelie", "rows", ROWS, {"early_exit": False}),
+    Peer("adelie grpnet, default early exit", "adelie", "with_adelie", "rows", ROWS, {"early_exit": True}),
+    Peer("ours: Group Lasso, one lambda", "ours", "with_ours", "group lasso", ROWS, {"tolerance": 1e-6}),
+    Peer("celer GroupLasso, one lambda", "celer", "with_celer", "rows", ROWS, {"tolerance": 1e-6}),
+    Peer("skglm GroupLasso, one lambda", "skglm", "with_skglm", "rows", ROWS, {"tolerance": 1e-5}),
+    Peer("SPAMS fistaTree, one lambda", "spams", "with_spams", "rows", ROWS, {"tolerance": 1e-6}),
+    Peer("abess, the best 10 groups", "abess", "with_abess", "rows", ROWS, {"support": 10, "path": False}),
+    Peer("abess, the best 1 to 12 groups", "abess", "with_abess", "rows", ROWS, {"support": 12, "path": True}),
 )
-"""From rows: ours and adelie's make a whole path, the others what their labels say."""
+"""The rows are the input: ours and adelie's compute a whole path, the others what their labels say."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What was measured of some rivals on one problem.
+    """Measurements of some peers on one problem.
 
     Attributes
     ----------
-    seconds : of each rival.
-    memory : peak while it worked, less what its process held with the data loaded, in MiB.
-    results : arrays that each told, by the rival's label.
-    told : numbers that each told.
+    seconds : of each peer.
+    memory : peak during the work, minus the memory of its process with the data loaded, in MiB.
+    results : arrays returned, by the peer's label.
+    numbers : numbers returned.
     """
 
     problem: str
     threads: int
-    seconds: Taken
+    seconds: Measurements
     memory: dict[str, float]
     results: dict[str, dict[str, Any]]
-    told: dict[str, dict[str, Any]]
+    numbers: dict[str, dict[str, Any]]
 
     def ratio(self, theirs: str, mine: str = OURS) -> Spread | None:
-        """Our time as a share of theirs."""
+        """Return our time as a share of theirs."""
         return self.seconds.ratio(mine, theirs)
 
 
-def measured(
-    rivals: tuple[Rival, ...],
-    made: Made,
+def measure(
+    peers: tuple[Peer, ...],
+    problem: SyntheticProblem,
     threads: int,
     rounds: int,
-    more: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     few: int = FEW,
 ) -> Round:
-    """Measure rivals in turns, each in a process of its own that holds the data.
+    """Measure peers, interleaved, each in its own process with the data loaded.
 
     Parameters
     ----------
-    more : options of every rival.
-    few : rounds of what takes long.
+    extra : options of every peer.
+    few : rounds of slow measurements.
     """
     memory: dict[str, float] = {}
     results: dict[str, dict[str, Any]] = {}
-    told: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     with ExitStack() as stack:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         measures: dict[str, Callable[[], float]] = {}
-        for number, rival in enumerate(rivals):
-            environment = ours() if rival.environment == "ours" else prepared(rival.environment)
+        for number, peer in enumerate(peers):
+            environment = ours() if peer.environment == "ours" else prepared(peer.environment)
             if isinstance(environment, Absent):
-                failed[rival.label] = environment.why
+                failed[peer.label] = environment.why
                 continue
-            options = {"threads": threads, **(more or {}), **rival.options}
+            options = {"threads": threads, **(extra or {}), **peer.options}
             try:
-                process = stack.enter_context(_begun(environment, rival, made, threads, log / f"{number}.log"))
-                told[rival.label], results[rival.label] = process.arrays(rival.call, options)
+                process = stack.enter_context(_start(environment, peer, problem, threads, log / f"{number}.log"))
+                numbers[peer.label], results[peer.label] = process.arrays(peer.call, options)
             except FailedError as error:
-                failed[rival.label] = str(error)
+                failed[peer.label] = str(error)
                 continue
-            memory[rival.label] = told[rival.label]["peak_mib"] - told[rival.label]["before_mib"]
-            measures[rival.label] = partial(_seconds, process, rival.call, options)
-        # Each has run once already, to give its results.
-        taken = in_turns(measures, rounds, long=LONG_S, few=few, warm_up=False)
-    return Round(made.name, threads, Taken(taken.values, failed | taken.failed), memory, results, told)
+            memory[peer.label] = numbers[peer.label]["peak_mib"] - numbers[peer.label]["before_mib"]
+            measures[peer.label] = partial(_seconds, process, peer.call, options)
+        # Each has run once already, for its results.
+        seconds_by_label = interleave(measures, rounds, long=LONG_S, few=few, warm_up=False)
+    return Round(
+        problem.name,
+        threads,
+        Measurements(seconds_by_label.values, failed | seconds_by_label.failed),
+        memory,
+        results,
+        numbers,
+    )
 
 
-def _begun(environment: Environment, rival: Rival, made: Made, threads: int, log: Path) -> Process:
-    process = Process(environment, rival.module, threads, log)
+def _start(environment: Environment, peer: Peer, problem: SyntheticProblem, threads: int, log: Path) -> Process:
+    process = Process(environment, peer.module, threads, log)
     try:
-        process.load(made.folder, rival.arrays)
+        process.load(problem.folder, peer.arrays)
     except FailedError:
         process.close()
         raise
@@ -148,7 +155,7 @@ def _seconds(process: Process, call: str, options: Mapping[str, Any]) -> float:
 
 
 def sheet(found: Round, caption: str) -> tuple[Sheet, list[Finding]]:
-    """A table of a round, and what could not be measured."""
+    """Return the table of a round, and failed measurements."""
     rows = []
     for label in (*found.seconds.values, *(set(found.seconds.failed) - set(found.seconds.values))):
         seconds = found.seconds.spread(label)

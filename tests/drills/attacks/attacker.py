@@ -1,7 +1,6 @@
-"""The attacker, a process of its own: `python -m drills.attacks.attacker PORT`.
+"""The attacker process: `python -m drills.attacks.attacker PORT`.
 
-Reads the number of an attack and for how many seconds to go on with it, a line each, and tells what came back, a line
-each.
+Reads one line per attack, its number and its length in seconds, and prints one line with the replies.
 """
 
 from __future__ import annotations
@@ -18,34 +17,34 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from drills.attacks.bodies import BODIES
-from drills.attacks.crowds import CROWDS
+from drills.attacks.external import EXTERNAL
+from drills.attacks.floods import FLOODS
 from drills.attacks.frames import FRAMES
-from drills.attacks.heads import HEADS
-from drills.attacks.others import OTHERS
-from drills.attacks.shapes import PATHS, SHAPES
+from drills.attacks.headers import HEADERS
+from drills.attacks.malformed import MALFORMED, PATHS
 from drills.attacks.wire import Attack
 
-__all__ = ["ATTACKS", "Attacker", "Tried", "attacker", "many_files"]
+__all__ = ["ATTACKS", "AttackResult", "Attacker", "attacker", "raise_file_limit"]
 
-ATTACKS: tuple[Attack, ...] = (*SHAPES, *PATHS, *HEADS, *BODIES, *FRAMES, *CROWDS, *OTHERS)
+ATTACKS: tuple[Attack, ...] = (*MALFORMED, *PATHS, *HEADERS, *BODIES, *FRAMES, *FLOODS, *EXTERNAL)
 
 
-class Tried(NamedTuple):
-    """How often something was tried, and what came back; `failed` is why the attacker itself did."""
+class AttackResult(NamedTuple):
+    """Repetitions of an attack and the replies; `failed` is an error of the attacker itself."""
 
     times: int
-    came: Counter[str]
+    replies: Counter[str]
     failed: str | None = None
 
 
 class Attacker:
-    """The process, from the side of the drill."""
+    """Handle of the attacker process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def attack(self, number: int, length_s: float) -> Tried:
-        """Try an attack again and again, for so long."""
+    def attack(self, number: int, length_s: float) -> AttackResult:
+        """Repeat an attack for some time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{number} {length_s}\n")
@@ -53,8 +52,8 @@ class Attacker:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the attacker has ended")
-        told = json.loads(line)
-        return Tried(told["times"], Counter(told["came"]), told["failed"])
+        result = json.loads(line)
+        return AttackResult(result["times"], Counter(result["replies"]), result["failed"])
 
 
 @contextmanager
@@ -69,36 +68,35 @@ def attacker(port: int, environment: Mapping[str, str]) -> Iterator[Attacker]:
             process.kill()
 
 
-def many_files() -> int:
-    """Raise the limit of open files as far as this process may; the limit."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
+def raise_file_limit() -> int:
+    """Raise the limit of open files to the maximum, and return it."""
+    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
+    return maximum
 
 
-def tried(attack: Attack, port: int, length_s: float) -> Tried:
-    """Try an attack, for so long."""
-    came: Counter[str] = Counter()
+def run_attack(attack: Attack, port: int, length_s: float) -> AttackResult:
+    """Repeat an attack for some time."""
+    replies: Counter[str] = Counter()
     times, until = 0, time.monotonic() + length_s
     while True:
         try:
-            came += attack.act(port)
+            received += attack.act(port)
         except OSError as error:
-            return Tried(times, came, f"{type(error).__name__}: {error}")
+            return AttackResult(times, received, f"{type(error).__name__}: {error}")
         times += 1
         if times == attack.rounds or time.monotonic() >= until:
-            return Tried(times, came)
+            return AttackResult(times, received)
 
 
 def main() -> None:
-    """Attack as told."""
-    many_files()
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whoever measures comes first
+    raise_file_limit()
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # measurements have priority
     port = int(sys.argv[1])
     for line in sys.stdin:
         number, length_s = line.split()
-        found = tried(ATTACKS[int(number)], port, float(length_s))
-        print(json.dumps({"times": found.times, "came": found.came, "failed": found.failed}), flush=True)
+        found = run_attack(ATTACKS[int(number)], port, float(length_s))
+        print(json.dumps({"times": found.times, "replies": found.replies, "failed": found.failed}), flush=True)
 
 
 if __name__ == "__main__":

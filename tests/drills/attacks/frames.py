@@ -1,4 +1,4 @@
-"""WebSockets: frames that are none, messages that are nonsense, and floods of both."""
+"""Attacks on WebSockets: invalid frames, invalid messages, and floods of both."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from contextlib import suppress
 from functools import partial
 
 from benchmarks.load.frames import text
-from drills.attacks.wire import Attack, connected, heard, push, replies
+from drills.attacks.wire import Attack, connect, receive, replies, send_all
 
-__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "handshake", "messages", "sent", "upgraded"]
+__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "messages", "open_websocket", "send_frames", "send_handshake"]
 
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 VERSION, KEYED = b"Sec-WebSocket-Version: 13\r\n", b"Sec-WebSocket-Key: " + KEY + b"\r\n"
-UPGRADE = HEAD + VERSION + KEYED + b"\r\n"
+UPGRADE_REQUEST = HEAD + VERSION + KEYED + b"\r\n"
 
 
 def frame(opcode: int, content: bytes, *, final: bool = True, bits: int = 0, masked: bool = True) -> bytes:
-    """A frame as no library would send it."""
+    """Return a frame, which may be invalid."""
     size = len(content)
     first = (0x80 if final else 0) | bits << 4 | opcode
     mask_bit = 0x80 if masked else 0
@@ -39,10 +39,10 @@ def frame(opcode: int, content: bytes, *, final: bool = True, bits: int = 0, mas
     return head + (bytes(4) if masked else b"") + content
 
 
-def upgraded(port: int, receive_buffer: int | None = None) -> socket.socket:
-    """Connect, and become a WebSocket."""
-    sock = connected(port, receive_buffer)
-    push(sock, UPGRADE)
+def open_websocket(port: int, receive_buffer: int | None = None) -> socket.socket:
+    """Open a WebSocket."""
+    sock = connect(port, receive_buffer)
+    send_all(sock, UPGRADE_REQUEST)
     head = b""
     while b"\r\n\r\n" not in head:
         more = sock.recv(1)
@@ -53,7 +53,7 @@ def upgraded(port: int, receive_buffer: int | None = None) -> socket.socket:
 
 
 def messages(content: bytes) -> Iterator[str]:
-    """Take frames of the server apart."""
+    """Parse frames of the server."""
     while len(content) >= 2:
         opcode, size, start = content[0] & 15, content[1], 2
         if size in (126, 127):
@@ -63,37 +63,37 @@ def messages(content: bytes) -> Iterator[str]:
         if opcode == 8:
             yield f"close {int.from_bytes(body[:2], 'big')}" if body else "close"
         elif opcode == 1:
-            yield _told(body)
+            yield _describe(body)
         elif opcode == 2:
             yield "packed"
         elif opcode == 10:
             yield "pong"
 
 
-def _told(body: bytes) -> str:
+def _describe(body: bytes) -> str:
     with suppress(ValueError):
-        told = json.loads(body)
-        if told["type"] != "error":
-            return str(told["type"])
-        return f"{'' if told['problem'].get('detail') else 'bare '}error {told['problem']['status']}"
+        message = json.loads(body)
+        if message["type"] != "error":
+            return str(message["type"])
+        return f"{'' if message['problem'].get('detail') else 'bare '}error {message['problem']['status']}"
     return "cut off"
 
 
-def sent(content: bytes, port: int) -> Counter[str]:
-    """Send bytes on a WebSocket of their own, and tell what comes back."""
-    with upgraded(port) as sock:
-        push(sock, content)
-        came, end = heard(sock, 1.0)
-    found = list(messages(came))
+def send_frames(content: bytes, port: int) -> Counter[str]:
+    """Send bytes on a new WebSocket, and return the replies."""
+    with open_websocket(port) as sock:
+        send_all(sock, content)
+        received, end = receive(sock, 1.0)
+    found = list(messages(received))
     return Counter(found if found and end == "open" else [*found, end])
 
 
-def handshake(content: bytes, port: int) -> Counter[str]:
-    """Send a handshake, and tell what comes back."""
-    with connected(port) as sock:
-        push(sock, content)
-        came, end = heard(sock, 1.0)
-    found = list(replies(came))
+def send_handshake(content: bytes, port: int) -> Counter[str]:
+    """Send a handshake, and return the replies."""
+    with connect(port) as sock:
+        send_all(sock, content)
+        received, end = receive(sock, 1.0)
+    found = list(replies(received))
     return Counter(found if found and end == "open" else [*found, end])
 
 
@@ -102,8 +102,8 @@ GROUP = b'{"type": "group", "id": 1, "group": "group-0", "values": %b}'
 
 NONSENSE: Mapping[str, bytes] = {
     "a frame without a mask": frame(1, b"{}", masked=False),
-    "an opcode nobody knows": frame(3, b"{}"),
-    "a control opcode nobody knows": frame(11, b""),
+    "an unknown opcode": frame(3, b"{}"),
+    "an unknown control opcode": frame(11, b""),
     "a reserved bit": frame(1, b"{}", bits=2),
     "a compressed frame": frame(1, bytes.fromhex("aa56ca48cdc9c95728cf2fca4901000000ffff"), bits=4),
     "a continuation of nothing": frame(0, b"{}"),
@@ -142,62 +142,62 @@ HANDSHAKES: Mapping[str, bytes] = {
     "two keys": HEAD + VERSION + KEYED + KEYED + b"\r\n",
     "version 8": HEAD + b"Sec-WebSocket-Version: 8\r\n" + KEYED + b"\r\n",
     "another protocol": HEAD + VERSION + KEYED + b"Sec-WebSocket-Protocol: mqtt\r\n\r\n",
-    "another path": UPGRADE.replace(b"/stream", b"/nowhere"),
-    "a path that is another route": UPGRADE.replace(b"/stream", b"/predict"),
-    "a POST": UPGRADE.replace(b"GET", b"POST", 1),
-    "HTTP/1.0": UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0"),
-    "a body": UPGRADE.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\nhello"),
+    "another path": UPGRADE_REQUEST.replace(b"/stream", b"/nowhere"),
+    "a path that is another route": UPGRADE_REQUEST.replace(b"/stream", b"/predict"),
+    "a POST": UPGRADE_REQUEST.replace(b"GET", b"POST", 1),
+    "HTTP/1.0": UPGRADE_REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "a body": UPGRADE_REQUEST.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\nhello"),
     "compression": HEAD + VERSION + KEYED + b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
     "an extension that is nonsense": HEAD + VERSION + KEYED + b"Sec-WebSocket-Extensions: a; b=\xff\r\n\r\n",
 }
 
 
 def _mutated(port: int) -> Counter[str]:
-    """Send a thousand good messages that were damaged, and a good one at last."""
+    """Send a thousand damaged messages, and then a good one."""
     rng = random.Random(time.time_ns())
     good = [
-        json.dumps(told).encode()
-        for told in (
+        json.dumps(message).encode()
+        for message in (
             {"type": "begin", "id": 1, "deadline_ms": 100, "updates": True},
             {"type": "group", "id": 1, "group": "group-0", "values": [1.0, 2.0, 3.0]},
             {"type": "end", "id": 1},
         )
     ]
-    with upgraded(port) as sock:
+    with open_websocket(port) as sock:
         for _ in range(1000):
             damaged = bytearray(rng.choice(good))
             for _ in range(rng.randrange(1, 4)):
                 at = rng.randrange(len(damaged))
                 damaged[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
             content = bytes(damaged).decode("utf-8", "replace").encode()
-            push(sock, frame(rng.choice((1, 2)), content))
-        push(sock, text(b'{"type": "begin", "id": "the good one", "deadline_ms": 0}'))
-        came, end = heard(sock, 2.0)
-    return Counter({*messages(came), *(() if end == "open" else (end,))})
+            send_all(sock, frame(rng.choice((1, 2)), content))
+        send_all(sock, text(b'{"type": "begin", "id": "the good one", "deadline_ms": 0}'))
+        received, end = receive(sock, 2.0)
+    return Counter({*messages(received), *(() if end == "open" else (end,))})
 
 
 def _random_frames(port: int) -> Counter[str]:
     """Send frames of random bits until the connection is closed."""
     rng = random.Random(time.time_ns())
-    with upgraded(port) as sock:
+    with open_websocket(port) as sock:
         for _ in range(50):
             content = rng.randbytes(rng.randrange(200))
             odd = frame(rng.randrange(16), content, final=rng.random() < 0.7, bits=rng.randrange(8), masked=True)
-            if not push(sock, odd + rng.randbytes(rng.randrange(3))):
+            if not send_all(sock, odd + rng.randbytes(rng.randrange(3))):
                 break
-        came, end = heard(sock, 0.3)
-    return Counter([*messages(came), end])
+        received, end = receive(sock, 0.3)
+    return Counter([*messages(received), end])
 
 
 def _pings(port: int) -> Counter[str]:
-    """Ping as fast as that is taken, and never read the answers."""
-    with upgraded(port, receive_buffer=4096) as sock:
+    """Send pings as fast as possible, and never read the pongs."""
+    with open_websocket(port, receive_buffer=4096) as sock:
         sock.settimeout(1.0)
         sent, until = 0, time.monotonic() + 2.0
         flood = frame(9, bytes(125)) * 500
         while sent < 256 * 1024 * 1024 and time.monotonic() < until:
             _, writable, _ = select.select([], [sock], [], 0.5)
-            if not writable or not push(sock, flood):
+            if not writable or not send_all(sock, flood):
                 break
             sent += len(flood)
     return Counter(["gone"])
@@ -206,43 +206,43 @@ def _pings(port: int) -> Counter[str]:
 def _begun(port: int) -> Counter[str]:
     """Begin 20,000 predictions on one connection, and end none."""
     found: Counter[str] = Counter()
-    with upgraded(port) as sock:
+    with open_websocket(port) as sock:
         for first in range(0, 20_000, 100):
             begins = (json.dumps({"type": "begin", "id": first + i}).encode() for i in range(100))
-            if not push(sock, b"".join(map(text, begins))):
+            if not send_all(sock, b"".join(map(text, begins))):
                 break
-            came, end = heard(sock, 0.01)
-            found.update(each for each in messages(came) if each != "cut off")
+            received, end = receive(sock, 0.01)
+            found.update(each for each in messages(received) if each != "cut off")
             if end != "open":
                 break
-        came, end = heard(sock, 0.5)
-    found.update([*messages(came), *(() if end == "open" else (end,))])
+        received, end = receive(sock, 0.5)
+    found.update([*messages(received), *(() if end == "open" else (end,))])
     return found
 
 
 def _ids(port: int) -> Counter[str]:
-    """Use up ids: 20,000 of them, each as long as it may be, each answered at once."""
-    with upgraded(port) as sock:
+    """Use 20,000 ids of maximum length, each answered at once."""
+    with open_websocket(port) as sock:
         for first in range(0, 20_000, 100):
             names = (f"{first + i:0>128}" for i in range(100))
             begins = (json.dumps({"type": "begin", "id": name, "deadline_ms": 0}).encode() for name in names)
-            if not push(sock, b"".join(map(text, begins))):
+            if not send_all(sock, b"".join(map(text, begins))):
                 break
-            heard(sock, 0.005)
-        came, end = heard(sock, 0.5)
-    return Counter({*(each for each in messages(came) if each != "cut off"), *(() if end == "open" else (end,))})
+            receive(sock, 0.005)
+        received, end = receive(sock, 0.5)
+    return Counter({*(each for each in messages(received) if each != "cut off"), *(() if end == "open" else (end,))})
 
 
 FRAMES = (
     *(
-        # What is behind the frame that is too long is never read, so the connection cannot be closed in order.
-        Attack(f"WebSocket: {name}", partial(sent, content), resets=len(content) > 1 << 20)
+        # Bytes after an oversized frame are never read, so the connection cannot be closed in order.
+        Attack(f"WebSocket: {name}", partial(send_frames, content), may_reset=len(content) > 1 << 20)
         for name, content in NONSENSE.items()
     ),
-    *(Attack(f"handshake: {name}", partial(handshake, content)) for name, content in HANDSHAKES.items()),
+    *(Attack(f"handshake: {name}", partial(send_handshake, content)) for name, content in HANDSHAKES.items()),
     Attack("WebSocket: 1000 messages damaged", _mutated, others_ms=50.0),
-    Attack("WebSocket: random frames", _random_frames, resets=True),
-    Attack("WebSocket: pings, never read", _pings, resets=True, others_ms=50.0),
+    Attack("WebSocket: random frames", _random_frames, may_reset=True),
+    Attack("WebSocket: pings, never read", _pings, may_reset=True, others_ms=50.0),
     Attack("WebSocket: 20,000 begun", _begun, others_ms=50.0),
     Attack("WebSocket: 20,000 ids", _ids, others_ms=50.0),
 )

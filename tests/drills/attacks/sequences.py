@@ -1,7 +1,7 @@
 """Random sequences of every element of the protocols: `python -m drills.attacks.sequences KEY PORT [PORT ...]`.
 
-Reads a seed and a number of seconds, a line each, plays that round on 20 connections, and prints what it did as JSON.
-The same seed plays the same bytes. A connection sends as fast as the server reads; many connections read nothing.
+Reads a seed and a length in seconds per line, plays that round on 20 connections, and prints the result as JSON. The
+same seed plays the same bytes. A connection sends as fast as the server reads; many connections read nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from drills.attacks.frames import frame
 
-__all__ = ["CONNECTIONS", "Played", "Round", "player"]
+__all__ = ["CONNECTIONS", "Round", "SequencePlayer", "sequence_player"]
 
 CONNECTIONS = 20
 PER_TURN = 256 * 1024
-"""Bytes that one connection sends before another has its turn."""
+"""Bytes that one connection sends before the next one."""
 
 JSON, LINES, PACKED = b"application/json", b"application/x-ndjson", b"application/msgpack"
 TARGETS = (
@@ -51,7 +51,7 @@ TARGETS = (
 
 
 class Step(NamedTuple):
-    """Bytes that a connection sends `times` times, or, without bytes, something else that it does."""
+    """Bytes to send `times` times, or another action."""
 
     content: bytes = b""
     times: int = 1
@@ -64,31 +64,31 @@ Steps = Iterator[Step]
 class Random(random.Random):
     """The choices of one connection."""
 
-    def often(self, share: float) -> bool:
+    def chance(self, share: float) -> bool:
         """Return True with this probability."""
         return self.random() < share
 
-    def count(self, most: int) -> int:
-        """Return a number from 1 to `most`, small ones as likely as large ones are together."""
-        return int(most ** self.random())
+    def count(self, maximum: int) -> int:
+        """Return a number from 1 to `maximum`, uniform in its logarithm."""
+        return int(maximum ** self.random())
 
-    def junk(self, most: int) -> bytes:
+    def junk(self, maximum: int) -> bytes:
         """Return random bytes without line ends."""
-        return bytes(self.choices(range(32, 127), k=self.count(most)))
+        return bytes(self.choices(range(32, 127), k=self.count(maximum)))
 
 
 def script(rng: Random, key: bytes, *, upgrades: bool) -> Steps:
-    """Yield what one connection does."""
-    if rng.often(0.4):
-        yield Step(act="deaf")
-    if upgrades and rng.often(0.4):
+    """Yield the steps of one connection."""
+    if rng.chance(0.4):
+        yield Step(act="ignore replies")
+    if upgrades and rng.chance(0.4):
         yield from _websocket(rng, key)
     else:
         for _ in range(rng.count(4)):
             yield from _requests(rng, key)
-        if upgrades and rng.often(0.2):
+        if upgrades and rng.chance(0.2):
             yield from _websocket(rng, key)
-    yield Step(act=rng.choice(("half-close", "reset", "stay")))
+    yield Step(act=rng.choice(("half-close", "reset", "stay open")))
 
 
 def _requests(rng: Random, key: bytes) -> Steps:
@@ -96,11 +96,11 @@ def _requests(rng: Random, key: bytes) -> Steps:
     version = rng.choice((b"HTTP/1.1",) * 8 + (b"HTTP/1.0", b"HTTP/9.9"))
     line = b" ".join((method, rng.choice(TARGETS), version)) + b"\r\n"
     head = [line, b"Host: hostile\r\n", b"Content-Type: %b\r\n" % rng.choice((JSON, LINES, PACKED, rng.junk(50)))]
-    if rng.often(0.7):
-        head.append(b"Authorization: Bearer %b\r\n" % (key if rng.often(0.8) else rng.junk(50)))
-    if rng.often(0.1):
+    if rng.chance(0.7):
+        head.append(b"Authorization: Bearer %b\r\n" % (key if rng.chance(0.8) else rng.junk(50)))
+    if rng.chance(0.1):
         head.append(b"Expect: 100-continue\r\n")
-    if rng.often(0.05):
+    if rng.chance(0.05):
         yield Step(b"\r\n", rng.count(1_000_000))
     kind = rng.choice(("chunked", "chunked", "whole", "short", "none", "pipelined", "endless head"))
     if kind == "pipelined":
@@ -109,7 +109,7 @@ def _requests(rng: Random, key: bytes) -> Steps:
         yield Step(whole, rng.count(100_000))
         return
     yield Step(b"".join(head))
-    if rng.often(0.2) or kind == "endless head":
+    if rng.chance(0.2) or kind == "endless head":
         for _ in range(rng.count(3)):
             yield _flood(rng, b"X-%b: %b\r\n" % (rng.junk(3).replace(b":", b"-"), rng.junk(10_000)))
     if kind == "endless head":
@@ -128,24 +128,24 @@ def _requests(rng: Random, key: bytes) -> Steps:
 def _chunks(rng: Random) -> Steps:
     for _ in range(rng.count(6)):
         body = _body(rng, 100_000)
-        extension = b";" + rng.junk(1000) if rng.often(0.2) else b""
+        extension = b";" + rng.junk(1000) if rng.chance(0.2) else b""
         yield _flood(rng, b"%x%b\r\n%b\r\n" % (len(body), extension, body))
-        if rng.often(0.1):
+        if rng.chance(0.1):
             yield Step(b"5;")
             yield _flood(rng, b"e" * rng.count(65_536))
-    if rng.often(0.2):
+    if rng.chance(0.2):
         return
     yield Step(b"0\r\n")
-    if rng.often(0.5):
+    if rng.chance(0.5):
         name = rng.choice((b"Origin", b"Authorization", b"X-Trailer", b"Content-Length"))
         yield _flood(rng, b"%b: %b\r\n" % (name, rng.junk(10_000)))
-        if rng.often(0.3):
+        if rng.chance(0.3):
             yield _flood(rng, b"z" * rng.count(65_536))
     yield Step(b"\r\n")
 
 
-def _body(rng: Random, most: int) -> bytes:
-    size = rng.count(most)
+def _body(rng: Random, maximum: int) -> bytes:
+    size = rng.count(maximum)
     return rng.choice(
         (
             b'{"groups": {"group-0": [1, 2, 3]}}',
@@ -161,7 +161,7 @@ def _body(rng: Random, most: int) -> bytes:
 
 
 def _websocket(rng: Random, key: bytes) -> Steps:
-    offered = b"anytime.v1, anytime.key." + key if rng.often(0.8) else rng.junk(50)
+    offered = b"anytime.v1, anytime.key." + key if rng.chance(0.8) else rng.junk(50)
     yield Step(
         b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -170,13 +170,13 @@ def _websocket(rng: Random, key: bytes) -> Steps:
     yield Step(act="await")
     for number in range(rng.count(12)):
         yield _flood(rng, rng.choice(_FRAMES)(rng, number))
-    if rng.often(0.3):
+    if rng.chance(0.3):
         yield Step(frame(8, struct.pack("!H", rng.choice((1000, 1001, 1011, 999, 1005, 4999))) + rng.junk(100)))
         yield _flood(rng, frame(1, rng.junk(1000)))
 
 
 def _message(rng: Random, number: int) -> bytes:
-    told = rng.choice(
+    message = rng.choice(
         (
             {"type": "begin", "id": number, "deadline_ms": rng.choice((0, 20, 2000)), "rows": rng.count(10_000)},
             {"type": "begin", "id": rng.randrange(10**9), "overload": "prior", "rows": 10_000},
@@ -185,7 +185,7 @@ def _message(rng: Random, number: int) -> bytes:
             {"type": "end", "id": number},
         )
     )
-    return frame(1, json.dumps(told).encode())
+    return frame(1, json.dumps(message).encode())
 
 
 _FRAMES: Sequence[Callable[[Random, int], bytes]] = (
@@ -194,11 +194,11 @@ _FRAMES: Sequence[Callable[[Random, int], bytes]] = (
     _message,
     lambda rng, _: frame(rng.choice((1, 2)), rng.junk(100_000)),
     lambda _rng, _: frame(1, b"{", final=False),
-    lambda rng, _: frame(0, rng.junk(65_536), final=rng.often(0.1)),
+    lambda rng, _: frame(0, rng.junk(65_536), final=rng.chance(0.1)),
     lambda _rng, _: frame(0, b"", final=False),
     lambda rng, _: frame(9, rng.junk(125)),
     lambda rng, _: frame(10, rng.junk(125)),
-    lambda rng, _: frame(rng.randrange(16), rng.junk(200), final=rng.often(0.7), bits=rng.choice((0, 0, 0, 1, 4))),
+    lambda rng, _: frame(rng.randrange(16), rng.junk(200), final=rng.chance(0.7), bits=rng.choice((0, 0, 0, 1, 4))),
     lambda rng, _: frame(1, rng.junk(1000), masked=False),
     lambda rng, _: bytes([0x82, 0xFF]) + struct.pack("!Q", rng.choice((1 << 20, 1 << 40, 1 << 62))) + bytes(4),
     lambda rng, _: rng.randbytes(rng.count(1000)),
@@ -206,13 +206,13 @@ _FRAMES: Sequence[Callable[[Random, int], bytes]] = (
 
 
 def _flood(rng: Random, content: bytes) -> Step:
-    """Return a step that sends something once, or for as long as it lasts."""
-    return Step(content, 1 if rng.often(0.6) else rng.count((1 << 28) // len(content) + 1))
+    """Return a step that sends something once, or very often."""
+    return Step(content, 1 if rng.chance(0.6) else rng.count((1 << 28) // len(content) + 1))
 
 
 @dataclass
 class Round:
-    """What a round did: bytes sent, and connections by their ends."""
+    """Result of a round: bytes sent, and connections by how they ended."""
 
     sent: int = 0
     ends: dict[str, int] = field(default_factory=dict)
@@ -228,17 +228,17 @@ class _Connection:
         self.sock.connect(("127.0.0.1", port))
         self.sock.setblocking(False)
         self.steps = steps
-        self.left: deque[memoryview] = deque()
+        self.unsent: deque[memoryview] = deque()
         self.step = Step(times=0)
-        self.deaf = False
-        self.awaits = False
+        self.ignores_replies = False
+        self.waiting = False
         self.end: str | None = None
 
     def read(self) -> None:
-        """Read what there is, and forget it."""
+        """Read and discard."""
         try:
             if self.sock.recv(1 << 20):
-                self.awaits = False
+                self.waiting = False
             else:
                 self.end = "closed by the server"
         except BlockingIOError:
@@ -247,17 +247,17 @@ class _Connection:
             self.end = "reset by the server"
 
     def send(self) -> int:
-        """Send until the server reads no more; bytes sent."""
+        """Send until the server reads no more; return the number of bytes."""
         sent = 0
         try:
-            while sent < PER_TURN and self.end is None and not self.awaits:
-                if not self.left and not self._next():
+            while sent < PER_TURN and self.end is None and not self.waiting:
+                if not self.unsent and not self._next():
                     break
-                size = self.sock.send(self.left[0])
+                size = self.sock.send(self.unsent[0])
                 sent += size
-                self.left[0] = self.left[0][size:]
-                if not self.left[0]:
-                    self.left.popleft()
+                self.unsent[0] = self.unsent[0][size:]
+                if not self.unsent[0]:
+                    self.unsent.popleft()
         except BlockingIOError:
             pass
         except OSError:
@@ -265,15 +265,15 @@ class _Connection:
         return sent
 
     def _next(self) -> bool:
-        """Have something to send; whether there is anything."""
-        while self.step.times == 0 and not self.awaits:
+        """Queue the next bytes; return whether there are any."""
+        while self.step.times == 0 and not self.waiting:
             step = next(self.steps, None)
             if step is None:
                 return False
-            if step.act == "deaf":
-                self.deaf = True
+            if step.act == "ignore replies":
+                self.ignores_replies = True
             elif step.act == "await":
-                self.awaits = not self.deaf
+                self.waiting = not self.ignores_replies
             elif step.act == "half-close":
                 self.sock.shutdown(socket.SHUT_WR)
             elif step.act == "reset":
@@ -284,55 +284,54 @@ class _Connection:
         if self.step.times == 0:
             return False
         batch = min(max(65_536 // len(self.step.content), 1), self.step.times)
-        self.left.append(memoryview(self.step.content * batch))
+        self.unsent.append(memoryview(self.step.content * batch))
         self.step = self.step._replace(times=self.step.times - batch)
         return True
 
 
 def play(seed: int, ports: Sequence[int], key: bytes, length_s: float) -> Round:
-    """Play one round on `CONNECTIONS` connections at a time, those that end being followed by others."""
-    rng, over, seen = Random(seed), time.monotonic() + length_s, Round()
-    watched = selectors.DefaultSelector()
-    open_: set[_Connection] = set()
+    """Play one round on `CONNECTIONS` connections, which are replaced when they end."""
+    rng, end, result = Random(seed), time.monotonic() + length_s, Round()
+    selector = selectors.DefaultSelector()
+    connections: set[_Connection] = set()
     with suppress(OSError):
-        while time.monotonic() < over:
-            while len(open_) < CONNECTIONS:
+        while time.monotonic() < end:
+            while len(connections) < CONNECTIONS:
                 number = rng.randrange(len(ports))
                 steps = script(Random(rng.random()), key, upgrades=number == 0)
                 connection = _Connection(ports[number], steps)
-                open_.add(connection)
-                watched.register(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+                connections.add(connection)
+                selector.register(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
             idle = True
-            for found, events in watched.select(0.05):
+            for found, events in selector.select(0.05):
                 each: _Connection = found.data
-                if events & selectors.EVENT_READ and not each.deaf:
+                if events & selectors.EVENT_READ and not each.ignores_replies:
                     each.read()
                     idle = False
                 if events & selectors.EVENT_WRITE and each.end is None:
                     sent = each.send()
-                    seen.sent += sent
+                    result.sent += sent
                     idle = idle and not sent
                 if each.end is not None:
-                    seen.ends[each.end] = seen.ends.get(each.end, 0) + 1
-                    watched.unregister(each.sock)
+                    result.ends[each.end] = result.ends.get(each.end, 0) + 1
+                    selector.unregister(each.sock)
                     each.sock.close()
-                    open_.discard(each)
+                    connections.discard(each)
             if idle:
                 time.sleep(0.005)
-    for each in open_:
+    for each in connections:
         each.sock.close()
-    seen.ends["open at the end"] = len(open_)
-    return seen
+    result.ends["open at the end"] = len(connections)
+    return result
 
 
-class Played:
-    """The attacking process, from the side of a test."""
+class SequencePlayer:
+    """Handle of the attacking process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def round(self, seed: int, length_s: float) -> Round:
-        """Play one round."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{seed} {length_s}\n")
@@ -344,24 +343,23 @@ class Played:
 
 
 @contextmanager
-def player(key: str, ports: Sequence[int], environment: Mapping[str, str]) -> Iterator[Played]:
+def sequence_player(key: str, ports: Sequence[int], environment: Mapping[str, str]) -> Iterator[SequencePlayer]:
     """Run the attacker; the first port is the main one, the others serve metrics."""
     command = [sys.executable, "-m", "drills.attacks.sequences", key, *map(str, ports)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
         try:
-            yield Played(process)
+            yield SequencePlayer(process)
         finally:
             process.kill()
 
 
 def main() -> None:
-    """Play rounds as requested."""
     key, ports = sys.argv[1].encode(), [int(port) for port in sys.argv[2:]]
     for line in sys.stdin:
         seed, length_s = line.split()
-        seen = play(int(seed), ports, key, float(length_s))
-        print(json.dumps({"sent": seen.sent, "ends": seen.ends}), flush=True)
+        result = play(int(seed), ports, key, float(length_s))
+        print(json.dumps({"sent": result.sent, "ends": result.ends}), flush=True)
 
 
 if __name__ == "__main__":

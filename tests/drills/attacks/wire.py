@@ -1,12 +1,12 @@
-"""What an attacker sends by, and how it tells what came back: in words that a judge understands.
+"""The attacker's connections, and how replies are described for the judge.
 
-200, 204, 101       an answer, or a connection that is open for messages
-problem 413         a refusal as problem details that say why
-plain 400           a refusal that does not
-error 422           the same in a message of a WebSocket; as `bare error` without details
-close 1009          a WebSocket that is closed in order
-FIN, RST            a connection that is closed, in order or not
-open                a connection on which nothing comes any more, for as long as was waited
+200, 204, 101       a response, or an upgraded connection
+problem 413         a refusal as problem details with a reason
+plain 400           a refusal without a reason
+error 422           the same in a WebSocket message; `bare error` without details
+close 1009          a WebSocket closed in order
+FIN, RST            a connection closed in order, or reset
+open                a connection on which nothing is received within the timeout
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["ENDLESS", "Attack", "connected", "endless", "heard", "push", "replies", "request", "reset"]
+__all__ = ["ENDLESS", "Attack", "connect", "endless", "receive", "replies", "request", "reset", "send_all"]
 
-HEARD_S = 3.0
+TIMEOUT_S = 3.0
 
 ENDLESS = 64 * 1024 * 1024
-"""Bytes after which what is endless has been taken whole."""
+"""Bytes after which endless input counts as read completely."""
 
 QUIET_S = 0.15
-"""Nothing for so long after something is all there is."""
+"""After a pause this long nothing more is expected."""
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _KIND = re.compile(rb"content-type: *([^\r;]+)", re.IGNORECASE)
@@ -40,39 +40,38 @@ class Attack(NamedTuple):
 
     Attributes
     ----------
-    name : what is tried.
-    act : tries it once at a port, and tells what came back, each with how often.
-    connections : how many it may hold at once.
-    resets : whether a connection may be closed so that bytes under way are lost: more comes than anybody would read.
-    stays : whether a connection may stay open.
-    others_ms : how late others' answers may be, 99th percentile; floods take their share of a core.
-    rounds : how often to try it where there is time; None is as often as there is time for.
-    full : kind of other calls that may all be refused meanwhile, as there is no more of what they ask for.
+    name : in reports.
+    act : performs it once at a port, and returns the replies with their counts.
+    connections : maximum number of open connections.
+    may_reset : whether a connection may be reset, as more is sent than the server reads.
+    may_stay_open : whether a connection may stay open.
+    others_ms : allowed lateness of other clients' answers, 99th percentile; floods use part of the core.
+    rounds : maximum number of repetitions; None means as many as the time allows.
+    full : kind of other calls whose limit the attack exhausts, which may all be refused.
     """
 
     name: str
     act: Callable[[int], Counter[str]]
     connections: int = 1
-    resets: bool = False
-    stays: bool = False
+    may_reset: bool = False
+    may_stay_open: bool = False
     others_ms: float = 20.0
     rounds: int | None = None
     full: str | None = None
 
 
-def connected(port: int, receive_buffer: int | None = None) -> socket.socket:
-    """Connect."""
+def connect(port: int, receive_buffer: int | None = None) -> socket.socket:
     sock = socket.socket()
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.settimeout(HEARD_S)
+    sock.settimeout(TIMEOUT_S)
     sock.connect(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
-def push(sock: socket.socket, content: bytes) -> bool:
-    """Send as much as is taken; whether that was all."""
+def send_all(sock: socket.socket, content: bytes) -> bool:
+    """Send bytes; return whether all were sent."""
     with suppress(OSError):
         sock.sendall(content)
         return True
@@ -80,62 +79,62 @@ def push(sock: socket.socket, content: bytes) -> bool:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close so that the other end is told of a reset."""
+    """Close with a reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
-def heard(sock: socket.socket, within_s: float = HEARD_S, most: int = 1 << 20) -> tuple[bytes, str]:
-    """Read until the other end closes, or is silent: what came, and the end of it."""
-    came, until = b"", time.monotonic() + within_s
-    while len(came) < most:
-        left = min(until - time.monotonic(), QUIET_S if came else within_s)
-        if left <= 0:
-            return came, "open"
-        sock.settimeout(left)
+def receive(sock: socket.socket, timeout_s: float = TIMEOUT_S, limit: int = 1 << 20) -> tuple[bytes, str]:
+    """Read until the other end closes or is silent; return the bytes and how the connection ended."""
+    received, until = b"", time.monotonic() + timeout_s
+    while len(received) < limit:
+        remaining_s = min(until - time.monotonic(), QUIET_S if received else timeout_s)
+        if remaining_s <= 0:
+            return received, "open"
+        sock.settimeout(remaining_s)
         try:
             more = sock.recv(1 << 16)
         except TimeoutError:
-            return came, "open"
+            return received, "open"
         except OSError:
-            return came, "RST"
+            return received, "RST"
         if not more:
-            return came, "FIN"
-        came += more
-    return came, "open"
+            return received, "FIN"
+        received += more
+    return received, "open"
 
 
 def replies(content: bytes) -> Iterator[str]:
-    """Take responses apart."""
+    """Parse responses."""
     while content.startswith(b"HTTP/"):
         head, _, rest = content.partition(b"\r\n\r\n")
         status = int(head[9:12])
-        if status < 200:  # no response yet, or none by HTTP
+        if status < 200:  # informational, or an upgrade
             content = rest
             yield str(status)
             continue
         found, kind = _LENGTH.search(head), _KIND.search(head)
         body, content = (rest[: int(found[1])], rest[int(found[1]) :]) if found else (rest, b"")
-        yield _told(status, kind[1].decode("latin-1") if kind else "", body)
+        yield _describe(status, kind[1].decode("latin-1") if kind else "", body)
     if content:
         yield "nonsense"
 
 
-def request(port: int, content: bytes, within_s: float = HEARD_S) -> Counter[str]:
-    """Send bytes on a connection of their own, and tell what comes back."""
+def request(port: int, content: bytes, timeout_s: float = TIMEOUT_S) -> Counter[str]:
+    """Send bytes on a new connection, and return the replies."""
     try:
-        sock = connected(port)
+        sock = connect(port)
     except OSError:
         return Counter(["refused"])
     with sock:
-        push(sock, content)
-        came, end = heard(sock, within_s)
-    found = list(replies(came))
-    # A connection that is kept for the next request after an answer is as it should be.
+        send_all(sock, content)
+        received, end = receive(sock, timeout_s)
+    found = list(replies(received))
+    # A connection that stays open after a response is correct.
     return Counter(found if found and end == "open" else [*found, end])
 
 
-def _told(status: int, kind: str, body: bytes) -> str:
+def _describe(status: int, kind: str, body: bytes) -> str:
     if status < 400:
         return str(status)
     with suppress(ValueError):
@@ -144,18 +143,18 @@ def _told(status: int, kind: str, body: bytes) -> str:
     return f"plain {status}"
 
 
-def endless(begin: bytes, piece: bytes, most: int = ENDLESS) -> Callable[[int], Counter[str]]:
-    """Send the beginning, and then the same piece again and again, as far as that is taken."""
+def endless(begin: bytes, piece: bytes, limit: int = ENDLESS) -> Callable[[int], Counter[str]]:
+    """Send the beginning, and then a piece repeatedly until the server stops reading."""
 
     def act(port: int) -> Counter[str]:
-        with connected(port) as sock:
-            push(sock, begin)
-            for _ in range(most // len(piece)):
-                if not push(sock, piece):
+        with connect(port) as sock:
+            send_all(sock, begin)
+            for _ in range(limit // len(piece)):
+                if not send_all(sock, piece):
                     break
             else:
-                return Counter(["took it all"])
-            content, end = heard(sock)
+                return Counter(["read everything"])
+            content, end = receive(sock)
         return Counter([*replies(content), end])
 
     return act

@@ -1,4 +1,4 @@
-"""The judges of the drills condemn what is wrong: answers, lateness, leaks, refusals without a reason."""
+"""The judges of the drills detect faults: wrong and late answers, leaks, and refusals without a reason."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.load.asked import Asked, faults
-from drills.calls import OVERLOADED, Call, Told, inputs
-from drills.clients import Left
-from drills.drilling import broken_by, client_leaks, unforeseen, unshown_by
-from drills.flatness import trend
+from benchmarks.load.predictions import LoadPrediction, faults
+from drills.calls import OVERLOADED, AnswerRecord, Call, inputs
+from drills.clients import ClientReport
+from drills.drill import broken_promises, client_leaks, inconclusive, unexpected
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
-from drills.machine import Footprint, Watch, leaks, pause
+from drills.load import trend
+from drills.machine import Footprint, StallMonitor, leaks, pause
 from drills.networks import too_few
-from drills.trials import Bounds, Trial, faults_of, unseemly
+from drills.trials import Bounds, Trial, faults_of, unexpected_replies
 from service.serving import small_model, until
 
 NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"
 
 
-def told(model: Model, number: int, groups: list[str]) -> Told:
-    """What a right answer from these groups is."""
+def right_answer(model: Model, number: int, groups: list[str]) -> AnswerRecord:
+    """Return the right answer from these groups."""
     prediction = Prediction(model, 1)
     for group in groups:
         prediction.add(group, inputs(model, number)[group])
-    return msgspec.convert(prediction.answer(reason="deadline"), Told, from_attributes=True, strict=False)
+    return msgspec.convert(prediction.answer(reason="deadline"), AnswerRecord, from_attributes=True, strict=False)
 
 
 def call(
@@ -46,10 +46,10 @@ def call(
     answered: dict[str, Any] | None = None,
     **changed: Any,
 ) -> Call:
-    """A call that was answered a millisecond before its deadline, and what is changed in it and in its answer."""
-    answer = msgspec.structs.replace(told(model, 7, list(groups)), **(answered or {}))
-    made = Call("client", "websocket", 7, 100.0, 100.020 + late_ms / 1e3, 20.0, ["speed", "hog"], replica=1)
-    return msgspec.structs.replace(made, **({"answer": answer} | changed))
+    """Return a call answered a millisecond before its deadline, with changes to it and its answer."""
+    answer = msgspec.structs.replace(right_answer(model, 7, list(groups)), **(answered or {}))
+    record = Call("client", "websocket", 7, 100.0, 100.020 + late_ms / 1e3, 20.0, ["speed", "hog"], replica=1)
+    return msgspec.structs.replace(record, **({"answer": answer} | changed))
 
 
 @pytest.fixture
@@ -65,12 +65,12 @@ def test_a_right_answer_has_no_fault(model: Model, oracle: Oracle) -> None:
 @pytest.mark.parametrize(
     ("answered", "words"),
     [
-        ({"prediction": 10.0000001}, "the library's is"),
+        ({"prediction": 10.0000001}, "the library returns"),
         ({"prefix": 1}, "prefix 1"),
         ({"cost": 4.0}, "cost 4.0"),
         ({"complete": True}, "complete True"),
         ({"groups": ["speed", "hog", "lab"]}, "never sent"),
-        ({"groups": ["speed"]}, "the library's is"),
+        ({"groups": ["speed"]}, "the library returns"),
         ({"version": "v2"}, "never served"),
     ],
 )
@@ -79,32 +79,32 @@ def test_a_wrong_answer_is_found(model: Model, oracle: Oracle, answered: dict[st
 
 
 def test_an_answer_to_another_call_is_found(model: Model, oracle: Oracle) -> None:
-    assert oracle.fault(call(model, answer=told(model, 8, ["speed", "hog"]))) is not None
+    assert oracle.fault(call(model, answer=right_answer(model, 8, ["speed", "hog"]))) is not None
 
 
-def test_groups_that_nothing_interrupted_must_all_be_in_the_answer(model: Model, oracle: Oracle) -> None:
+def test_an_answer_without_a_deadline_uses_all_groups(model: Model, oracle: Oracle) -> None:
     assert oracle.fault(call(model, groups=("speed",))) is None
-    for changed in ({"taken": True}, {"answered": {"reason": "end"}}):
+    for changed in ({"accepted": True}, {"answered": {"reason": "end"}}):
         assert oracle.fault(call(model, groups=("speed",), **changed)) is not None
         assert oracle.fault(call(model, **changed)) is None
 
 
-def test_a_version_answers_in_its_time_alone(model: Model) -> None:
+def test_a_version_answers_only_while_it_is_served(model: Model) -> None:
     assert Oracle([Served(model, since=100.5)]).fault(call(model)) is not None
     assert Oracle([Served(model, until=99.5)]).fault(call(model)) is not None
     assert Oracle([Served(model, until=99.5)]).fault(call(model, opened=99.0)) is None
     marked = call(model, groups=(), answered={"note": NOTE})
-    assert Oracle([Served(model, until=99.5)]).fault(marked) is None, "what a client remembers may be older"
+    assert Oracle([Served(model, until=99.5)]).fault(marked) is None, "a client's last update may be older"
 
 
-def test_who_answered_is_told_by_the_note(model: Model) -> None:
+def test_the_note_tells_server_answers_from_fallbacks(model: Model) -> None:
     assert outcome(call(model)) is Outcome.SERVER
     assert outcome(call(model, answered={"note": NOTE})) is Outcome.FALLBACK
     assert outcome(call(model, answer=None, status=503)) is Outcome.REFUSED
-    assert outcome(call(model, answer=None, broke="it broke")) is Outcome.BROKEN
+    assert outcome(call(model, answer=None, error="it broke")) is Outcome.BROKEN
 
 
-def test_late_answers_are_counted_and_only_a_stall_as_long_excuses_them(model: Model, oracle: Oracle) -> None:
+def test_late_answers_are_counted_unless_a_stall_explains_them(model: Model, oracle: Oracle) -> None:
     late = call(model, late_ms=30.0)
     for stalls, expected in (
         ([], (1, 0)),
@@ -118,90 +118,99 @@ def test_late_answers_are_counted_and_only_a_stall_as_long_excuses_them(model: M
     assert figures([call(model, late_ms=4.0)], oracle, Stalls(), {}).late == 0
 
 
-def test_calls_are_lost_only_with_their_own_replica_and_never_excused_from_being_right(
+def test_calls_are_lost_only_with_their_own_replica_and_wrong_answers_always_count(
     model: Model, oracle: Oracle
 ) -> None:
-    broke = call(model, answer=None, broke="reset")
-    struck = {1: (100.01, 101.0)}
-    assert figures([broke], oracle, Stalls(), struck).lost == 1
-    for changed in ({"replica": 2}, {"replica": None}, {"begun": 101.5, "came": 101.6}, {"begun": 99.0, "came": 100.0}):
-        other = msgspec.structs.replace(broke, **changed)
-        found = figures([other], oracle, Stalls(), struck)
+    error = call(model, answer=None, error="reset")
+    failed = {1: (100.01, 101.0)}
+    assert figures([error], oracle, Stalls(), failed).lost == 1
+    for changed in (
+        {"replica": 2},
+        {"replica": None},
+        {"started": 101.5, "received": 101.6},
+        {"started": 99.0, "received": 100.0},
+    ):
+        other = msgspec.structs.replace(error, **changed)
+        found = figures([other], oracle, Stalls(), failed)
         assert (found.lost, found.by[Outcome.BROKEN]) == (0, 1)
-        assert unforeseen([other], {}, struck, "during", Stalls())
-    assert not unforeseen([broke], {}, struck, "during", Stalls())
+        assert unexpected([other], {}, failed, "during", Stalls())
+    assert not unexpected([error], {}, failed, "during", Stalls())
     wrong = call(model, late_ms=500.0, answered={"prediction": 0.0})
-    assert figures([wrong], oracle, Stalls(), struck).wrong == 1
+    assert figures([wrong], oracle, Stalls(), failed).wrong == 1
 
 
 def test_figures_break_promises() -> None:
-    fine = Figures(asked=1000)
-    assert not broken_by(replace(fine, late=1, excused=20), "after")
-    assert not unshown_by(replace(fine, excused=20), "after")
-    assert unshown_by(replace(fine, excused=21), "after")
-    bad: list[dict[str, Any]] = [{"wrong": 1}, {"late": 2}, {"asked": 0}, {"asked": 100, "late": 1}]
+    fine = Figures(requests=1000)
+    assert not broken_promises(replace(fine, late=1, excused=20), "after")
+    assert not inconclusive(replace(fine, excused=20), "after")
+    assert inconclusive(replace(fine, excused=21), "after")
+    bad: list[dict[str, Any]] = [{"wrong": 1}, {"late": 2}, {"requests": 0}, {"requests": 100, "late": 1}]
     for changed in bad:
-        assert broken_by(replace(fine, **changed), "after")
+        assert broken_promises(replace(fine, **changed), "after")
 
 
-def test_a_refusal_is_allowed_where_it_is_expected_and_clear(model: Model) -> None:
+def test_an_expected_refusal_is_allowed_if_it_has_a_reason(model: Model) -> None:
     allowed = {"session": frozenset({Outcome.REFUSED})}
-    clear = call(model, answer=None, kind="session", status=503, why="it is gone")
-    assert not unforeseen([clear], allowed, {}, "during", Stalls())
-    for changed in ({"why": None}, {"status": 500}, {"kind": "post"}):
-        assert unforeseen([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
-    assert unforeseen([clear], {}, {}, "after", Stalls())
+    clear = call(model, answer=None, kind="session", status=503, detail="it is gone")
+    assert not unexpected([clear], allowed, {}, "during", Stalls())
+    for changed in ({"detail": None}, {"status": 500}, {"kind": "post"}):
+        assert unexpected([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
+    assert unexpected([clear], {}, {}, "after", Stalls())
 
 
 def test_a_few_calls_may_be_shed_and_no_more(model: Model) -> None:
     fine = [call(model)] * 495
-    shed = call(model, answer=None, status=503, type=OVERLOADED, why="too busy")
-    assert not unforeseen([*fine, *[shed] * 5], {}, {}, "during", Stalls())
-    assert unforeseen([*fine, *[shed] * 20], {}, {}, "during", Stalls())
-    assert unforeseen([msgspec.structs.replace(shed, why=None)], {}, {}, "during", Stalls()), "without a reason"
+    shed = call(model, answer=None, status=503, type=OVERLOADED, detail="too busy")
+    assert not unexpected([*fine, *[shed] * 5], {}, {}, "during", Stalls())
+    assert unexpected([*fine, *[shed] * 20], {}, {}, "during", Stalls())
+    assert unexpected([msgspec.structs.replace(shed, detail=None)], {}, {}, "during", Stalls()), "without a reason"
 
 
-def test_what_is_refused_while_the_machine_stood_still_counts_as_shed(model: Model) -> None:
+def test_a_refusal_during_a_stall_counts_as_shed(model: Model) -> None:
     fine = [call(model)] * 495
-    refused = call(model, answer=None, kind="session", status=503, why="no answer within 20 ms")
-    stood = Stalls([(refused.begun, refused.came)])
-    assert unforeseen([*fine, refused], {}, {}, "during", Stalls())
-    assert not unforeseen([*fine, refused], {}, {}, "during", stood)
-    assert unforeseen([*fine, *[refused] * 20], {}, {}, "during", stood)
-    assert unforeseen([msgspec.structs.replace(refused, status=500)], {}, {}, "during", stood)
+    refused = call(model, answer=None, kind="session", status=503, detail="no answer within 20 ms")
+    stalled = Stalls([(refused.started, refused.received)])
+    assert unexpected([*fine, refused], {}, {}, "during", Stalls())
+    assert not unexpected([*fine, refused], {}, {}, "during", stalled)
+    assert unexpected([*fine, *[refused] * 20], {}, {}, "during", stalled)
+    assert unexpected([msgspec.structs.replace(refused, status=500)], {}, {}, "during", stalled)
 
 
-def test_a_session_is_lost_that_a_balancer_gave_to_a_replica_which_was_struck(model: Model) -> None:
-    hung = call(model, answer=None, kind="session", broke="TimeoutError", replica=None, begun=100.0, came=101.2)
+def test_a_session_that_a_balancer_routed_to_a_failed_replica_is_lost(model: Model) -> None:
+    hung = call(model, answer=None, kind="session", error="TimeoutError", replica=None, started=100.0, received=101.2)
     assert figures([hung], Oracle([Served(model)]), Stalls(), {1: (100.01, 110.0)}).lost == 1
-    for struck in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)}):
-        assert figures([hung], Oracle([Served(model)]), Stalls(), struck).lost == 0
-        assert unforeseen([hung], {}, struck, "during", Stalls())
+    for failed in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)}):
+        assert figures([hung], Oracle([Served(model)]), Stalls(), failed).lost == 0
+        assert unexpected([hung], {}, failed, "during", Stalls())
 
 
 def test_recovery_counts_until_the_server_answers_as_before(model: Model) -> None:
     def calls(broken_until: float) -> Iterator[Call]:
-        for begun in np.arange(10.0, 14.0, 0.05).tolist():
-            made = call(model, begun=begun, came=begun + 0.01)
-            yield made if begun >= broken_until else msgspec.structs.replace(made, answer=None, broke="reset")
+        for started in np.arange(10.0, 14.0, 0.05).tolist():
+            record = call(model, started=started, received=started + 0.01)
+            yield record if started >= broken_until else msgspec.structs.replace(record, answer=None, error="reset")
 
     assert recovery_s(calls(10.0), 10.0, 1.0, 14.0) == 0.0
     assert recovery_s(calls(11.1), 10.0, 1.0, 14.0) == pytest.approx(1.25)
     assert recovery_s(calls(13.9), 10.0, 1.0, 14.0) is None
     assert recovery_s([], 10.0, 1.0, 14.0) is None
-    stood = Stalls([(call.begun, call.came) for call in calls(11.1) if call.answer is None])
-    assert recovery_s(calls(11.1), 10.0, 1.0, 14.0, stood) == 0.0
+    stalled = Stalls([(call.started, call.received) for call in calls(11.1) if call.answer is None])
+    assert recovery_s(calls(11.1), 10.0, 1.0, 14.0, stalled) == 0.0
 
 
 def test_leaks_are_found() -> None:
     before = [Footprint(1, 100.0, 20, 5), Footprint(2, 100.0, 20, 5)]
     assert not leaks(before, before)
     assert not leaks(before, [Footprint(3, 900.0, 900, 900)]), "another process"
-    for held in ({"mib": 140.0}, {"descriptors": 40}, {"threads": 20}):
-        assert len(leaks(before, [before[0], replace(before[1], **held)])) == 1
-    assert not client_leaks(Left([], (5, 5), (9, 9), 0))
-    for left in (Left([], (5, 6), (9, 9), 0), Left([], (5, 5), (9, 10), 0), Left([], (5, 5), (9, 9), 1)):
-        assert len(client_leaks(left)) == 1
+    for grown in ({"mib": 140.0}, {"descriptors": 40}, {"threads": 20}):
+        assert len(leaks(before, [before[0], replace(before[1], **grown)])) == 1
+    assert not client_leaks(ClientReport([], (5, 5), (9, 9), 0))
+    for report in (
+        ClientReport([], (5, 6), (9, 9), 0),
+        ClientReport([], (5, 5), (9, 10), 0),
+        ClientReport([], (5, 5), (9, 9), 1),
+    ):
+        assert len(client_leaks(report)) == 1
 
 
 def test_memory_that_grows_is_not_flat() -> None:
@@ -212,15 +221,15 @@ def test_memory_that_grows_is_not_flat() -> None:
     spike = 100.0 + noise
     spike[50] = 120.0
     assert not trend(times.tolist(), spike.tolist()).flat
-    assert not trend([0.0, 5.0], [100.0, 100.0]).flat, "of two samples nothing can be said"
+    assert not trend([0.0, 5.0], [100.0, 100.0]).flat, "two samples are too few"
     assert not trend([], []).flat
 
 
-def test_answers_faster_than_the_network_are_not_believed() -> None:
+def test_answers_faster_than_the_network_are_detected() -> None:
     by = dict.fromkeys(Outcome, 0)
-    assert not too_few(Figures(asked=10, by={**by, Outcome.FALLBACK: 10}), 0.0, 20.0, "far")
-    assert too_few(Figures(asked=10, by={**by, Outcome.FALLBACK: 9, Outcome.SERVER: 1}), 0.0, 20.0, "far")
-    assert too_few(Figures(asked=10, by={**by, Outcome.FALLBACK: 5, Outcome.SERVER: 5}), 0.8, 500.0, "far")
+    assert not too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 10}), 0.0, 20.0, "far")
+    assert too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 9, Outcome.SERVER: 1}), 0.0, 20.0, "far")
+    assert too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 5, Outcome.SERVER: 5}), 0.8, 500.0, "far")
 
 
 def trial(**changed: Any) -> Trial:
@@ -231,20 +240,20 @@ def trial(**changed: Any) -> Trial:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"lives": False},
+        {"alive": False},
         {"times": 0, "failed": "refused"},
-        {"came": Counter(["plain 400"])},
-        {"came": Counter(["problem 500"])},
-        {"came": Counter(["RST"])},
-        {"came": Counter(["open"])},
-        {"came": Counter(["close 1011"])},
-        {"came": Counter(["bare error 400"])},
-        {"came": Counter(["ANSWERED WHAT WAS HIDDEN"])},
-        {"came": Counter(["took it all"])},
+        {"received": Counter(["plain 400"])},
+        {"received": Counter(["problem 500"])},
+        {"received": Counter(["RST"])},
+        {"received": Counter(["open"])},
+        {"received": Counter(["close 1011"])},
+        {"received": Counter(["bare error 400"])},
+        {"received": Counter(["ANSWERED THE HIDDEN REQUEST"])},
+        {"received": Counter(["read everything"])},
         {"worst_mib": 151.0},
         {"others_ms": 21.0},
         {"others_ms": math.nan},
-        {"asked": 0},
+        {"requests": 0},
         {"shed": 6},
         {"probes_s": [0.01, math.inf]},
         {"probes_s": []},
@@ -254,38 +263,40 @@ def trial(**changed: Any) -> Trial:
     ],
     ids=str,
 )
-def test_an_attack_that_does_harm_is_told(changed: dict[str, Any]) -> None:
+def test_harm_by_an_attack_is_reported(changed: dict[str, Any]) -> None:
     assert not faults_of(trial())
     assert len(faults_of(trial(**changed))) == 1
 
 
-def test_what_is_torn_or_left_open_is_allowed_only_where_it_is_said() -> None:
-    assert not unseemly(Counter(["RST"]), resets=True, stays=False)
-    assert not unseemly(Counter(["open"]), resets=False, stays=True)
-    assert not unseemly(Counter(["200", "101", "problem 503", "error 422", "close 1009"]), resets=False, stays=False)
+def test_resets_and_open_connections_are_allowed_only_for_some_attacks() -> None:
+    assert not unexpected_replies(Counter(["RST"]), may_reset=True, may_stay_open=False)
+    assert not unexpected_replies(Counter(["open"]), may_reset=False, may_stay_open=True)
+    assert not unexpected_replies(
+        Counter(["200", "101", "problem 503", "error 422", "close 1009"]), may_reset=False, may_stay_open=False
+    )
 
 
-def test_bounds_grow_with_connections_and_are_never_those_of_everything() -> None:
-    bounds = Bounds(held_mib=64, connection_mib=0.04, sending_mib=4, slack_mib=48)
-    assert bounds.most_mib(100.0, 1) == pytest.approx(216.04)
-    assert bounds.most_mib(100.0, 10_000) == pytest.approx(1012.0)
+def test_memory_bounds_grow_with_connections() -> None:
+    bounds = Bounds(value_mib=64, connection_mib=0.04, sending_mib=4, slack_mib=48)
+    assert bounds.max_mib(100.0, 1) == pytest.approx(216.04)
+    assert bounds.max_mib(100.0, 10_000) == pytest.approx(1012.0)
 
 
-def test_a_watch_notes_when_nothing_could_run() -> None:
+def test_the_stall_monitor_records_stalls() -> None:
     before = sys.getswitchinterval()
-    with Watch() as watch:
+    with StallMonitor() as watch:
         pause(0.01)
         try:
             sys.setswitchinterval(0.2)
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < 0.1:
+            started = time.perf_counter()
+            while time.perf_counter() - started < 0.1:
                 pass
         finally:
             sys.setswitchinterval(before)
-        until(lambda: Stalls(watch.stalls).within_ms(begun, begun + 0.1) > 50.0)
+        until(lambda: Stalls(watch.stalls).within_ms(started, started + 0.1) > 50.0)
 
 
-def test_other_models_of_the_same_groups_have_the_same_inputs() -> None:
+def test_models_with_the_same_groups_have_the_same_inputs() -> None:
     assert inputs(small_model(), 3) == inputs(small_model("another"), 3) != inputs(small_model(), 4)
 
 
@@ -301,12 +312,12 @@ def test_other_models_of_the_same_groups_have_the_same_inputs() -> None:
         ([(99_640.0, 99_670.0), (99_600.0, 99_630.0)], True),
     ],
 )
-def test_a_refusal_under_steady_load_is_the_machines_only_beside_a_stall(
+def test_a_refusal_under_steady_load_is_excused_only_near_a_stall(
     stalls: list[tuple[float, float]], excused: bool
 ) -> None:
-    asked = Asked(1, 20.0, "prefix", [], None, begun=100.0)
-    asked.answer(100.005, {"type": OVERLOADED, "status": 503, "detail": "too much"})
-    found = faults(small_model(), asked, stalls)
+    prediction = LoadPrediction(1, 20.0, "prefix", [], None, started=100.0)
+    prediction.answer(100.005, {"type": OVERLOADED, "status": 503, "detail": "too much"})
+    found = faults(small_model(), prediction, stalls)
     assert found == (["stalled"] if excused else ["no answer: 503 too much"])
-    asked.answers[0][1]["type"] = "about:blank"
-    assert faults(small_model(), asked, stalls) == ["no answer: 503 too much"]
+    prediction.answers[0][1]["type"] = "about:blank"
+    assert faults(small_model(), prediction, stalls) == ["no answer: 503 too much"]

@@ -1,4 +1,4 @@
-"""The tools of the drills do what they are for: networks are bad, disks full, loads judged, answers read."""
+"""The tools of the drills: the relay, the full disk, the judge of the load, and the parser of replies."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ import pytest
 from anytime.model.model import Model
 from benchmarks.load.child import Child
 from drills.attacks.frames import messages
-from drills.attacks.wire import connected, heard, push, replies
+from drills.attacks.wire import connect, receive, replies, send_all
 from drills.disk import small_disk
-from drills.load import judged
+from drills.load import judge
 from drills.relay import Relay
-from drills.steady import Sample, Steady
+from drills.steady_load import Sample, SteadyLoad
 from service.serving import Running
 from system import free_port
 
-ASKED = b"GET /livez HTTP/1.1\r\nHost: drill\r\n\r\n"
+REQUEST = b"GET /livez HTTP/1.1\r\nHost: drill\r\n\r\n"
 
 
-def test_a_relay_delays_what_passes_it(service: Running) -> None:
+def test_a_relay_delays_bytes(service: Running) -> None:
     with Relay([service.port], probe=False) as relay:
         relay.delay_s = 0.05
-        begun = time.perf_counter()
+        started = time.perf_counter()
         response = httpx.get(f"http://127.0.0.1:{relay.port}/livez")
         assert response.json() == {"status": "ok"}
-        assert time.perf_counter() - begun >= 0.1
+        assert time.perf_counter() - started >= 0.1
 
 
-def test_a_relay_passes_over_who_does_not_listen(service: Running) -> None:
+def test_a_relay_skips_ports_without_a_listener(service: Running) -> None:
     with Relay([free_port(), service.port], probe=False) as relay:
         for _ in range(4):
             assert httpx.get(f"http://127.0.0.1:{relay.port}/livez").status_code == 200
 
 
-def test_a_relay_cuts_the_connections_to_who_stands_still() -> None:
+def test_a_relay_resets_connections_to_a_stopped_replica() -> None:
     still = socket.create_server(("127.0.0.1", 0))
-    with still, Relay([still.getsockname()[1]]) as relay, connected(relay.port) as sock:
-        push(sock, ASKED)
-        assert heard(sock) == (b"", "RST")
+    with still, Relay([still.getsockname()[1]]) as relay, connect(relay.port) as sock:
+        send_all(sock, REQUEST)
+        assert receive(sock) == (b"", "RST")
 
 
 def test_a_relay_resets_connections(service: Running) -> None:
-    with Relay([service.port], probe=False) as relay, connected(relay.port) as sock:
-        push(sock, ASKED)
-        assert list(replies(heard(sock)[0])) == ["200"]
+    with Relay([service.port], probe=False) as relay, connect(relay.port) as sock:
+        send_all(sock, REQUEST)
+        assert list(replies(receive(sock)[0])) == ["200"]
         relay.resets_per_s = 50.0
-        assert heard(sock) == (b"", "RST")
+        assert receive(sock) == (b"", "RST")
 
 
-def test_a_relay_stands_still_and_loses_nothing(service: Running) -> None:
-    with Relay([service.port], probe=False) as relay, connected(relay.port) as sock:
-        push(sock, ASKED)
-        heard(sock)
+def test_a_stalled_relay_loses_nothing(service: Running) -> None:
+    with Relay([service.port], probe=False) as relay, connect(relay.port) as sock:
+        send_all(sock, REQUEST)
+        receive(sock)
         relay.stall_s, relay.stalls_per_s = 0.2, 50.0
         time.sleep(0.1)
-        begun = time.perf_counter()
-        push(sock, ASKED)
+        started = time.perf_counter()
+        send_all(sock, REQUEST)
         relay.stalls_per_s = 0.0
-        assert list(replies(heard(sock)[0])) == ["200"]
-        assert time.perf_counter() - begun >= 0.1
+        assert list(replies(receive(sock)[0])) == ["200"]
+        assert time.perf_counter() - started >= 0.1
 
 
-def test_what_came_back_is_told_apart() -> None:
+def test_replies_are_classified() -> None:
     problem = b'{"detail": "why"}'
     head = b"HTTP/1.1 %d X\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-    told = head % (413, b"application/problem+json", len(problem)) + problem
-    assert list(replies(told)) == ["problem 413"]
+    problem_response = head % (413, b"application/problem+json", len(problem)) + problem
+    assert list(replies(problem_response)) == ["problem 413"]
     assert list(replies(head % (413, b"text/plain", 3) + b"why")) == ["plain 413"]
     assert list(replies(head % (413, b"application/problem+json", 2) + b"{}")) == ["plain 413"]
     assert list(replies(b"HTTP/1.1 100 Continue\r\n\r\n" + head % (200, b"text/plain", 0))) == ["100", "200"]
-    assert list(replies(told + told + b"what?")) == ["problem 413", "problem 413", "nonsense"]
+    assert list(replies(problem_response + problem_response + b"what?")) == ["problem 413", "problem 413", "nonsense"]
     error = b'{"type": "error", "problem": {"status": 422, "detail": %b}}'
     frames = [error % b'"why"', error % b'""', b'{"type": "answer"}']
     content = b"".join(bytes([0x81, len(each)]) + each for each in frames)
@@ -85,7 +85,7 @@ def test_what_came_back_is_told_apart() -> None:
     assert list(messages(content + close)) == ["error 422", "bare error 422", "answer", "close 1011"]
 
 
-def test_a_disk_that_is_full_takes_nothing_and_is_free_again(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_writes_until_it_is_freed(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
         if not disk.mounted:
             pytest.skip("no file system may be mounted here")
@@ -98,17 +98,17 @@ def test_a_disk_that_is_full_takes_nothing_and_is_free_again(tmp_path: Path) -> 
 
 SAMPLE = Sample(
     at_s=0.0,
-    asked=100,
+    requests=100,
     answered=100,
     errors=0,
-    left_p50=0.1,
-    left_p99=0.1,
-    left_p999=0.1,
-    left_bare_p99=0.1,
-    came_p50=0.2,
-    came_p99=0.2,
-    came_p999=0.2,
-    came_bare_p99=0.2,
+    sent_p50=0.1,
+    sent_p99=0.1,
+    sent_p999=0.1,
+    sent_bare_p99=0.1,
+    received_p50=0.2,
+    received_p99=0.2,
+    received_p999=0.2,
+    received_bare_p99=0.2,
     load_p99=0.1,
     busy=0.7,
     mib=100.0,
@@ -116,43 +116,43 @@ SAMPLE = Sample(
     own_descriptors=20,
     threads=9,
     gc_ms=0.0,
-    stood_ms=0.0,
+    stall_ms=0.0,
 )
 
 
-def steady(model: Model, **changed: Any) -> Steady:
-    """A load of ten minutes in which nothing was wrong, and what is changed in it."""
-    made = Steady(model, Child(os.getpid(), 0), 100.0)
-    made.samples = [SAMPLE._replace(at_s=5.0 * i) for i in range(120)]
-    made.asked = made.answered = 12_000
-    for late_ms in (made.left_ms, made.left_bare_ms, made.came_bare_ms, made.came_ms["websocket"]):
+def steady_load(model: Model, **changed: Any) -> SteadyLoad:
+    """Return a load of ten minutes without faults, with changes."""
+    load = SteadyLoad(model, Child(os.getpid(), 0), 100.0)
+    load.samples = [SAMPLE._replace(at_s=5.0 * i) for i in range(120)]
+    load.requests = load.answered = 12_000
+    for late_ms in (load.sent_ms, load.sent_bare_ms, load.received_bare_ms, load.received_ms["websocket"]):
         late_ms.extend([0.1] * 1000)
     for name, value in changed.items():
-        setattr(made, name, value)
-    return made
+        setattr(load, name, value)
+    return load
 
 
-def test_the_judge_of_a_steady_load_condemns_what_is_wrong(model: Model) -> None:
-    assert not judged(steady(model), 180.0)
-    grown = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + i / 10) for i in range(120)]
+def test_the_judge_of_a_steady_load_detects_faults(model: Model) -> None:
+    assert not judge(steady_load(model), 180.0)
+    growing = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + i / 10) for i in range(120)]
     unmatched = [SAMPLE._replace(at_s=5.0 * i, descriptors=30 + i) for i in range(120)]
-    slow = [sample._replace(load_p99=5.0) for sample in steady(model).samples]
-    late = steady(model).left_ms
+    slow = [sample._replace(load_p99=5.0) for sample in steady_load(model).samples]
+    late = steady_load(model).sent_ms
     late.extend([2.0] * 100)
     wrong: list[dict[str, Any]] = [
-        {"samples": grown},
+        {"samples": growing},
         {"samples": unmatched},
         {"samples": slow},
         {"found": Counter({"prediction 1, the library's is 2": 1})},
         {"found": Counter({"stalled": 100})},
-        {"left_ms": late},
+        {"sent_ms": late},
     ]
     for changed in wrong:
-        assert len(judged(steady(model, **changed), 180.0)) == 1, changed
-    assert judged(steady(model, samples=[]), 180.0)
-    assert judged(steady(model, answered=0), 180.0)
+        assert len(judge(steady_load(model, **changed), 180.0)) == 1, changed
+    assert judge(steady_load(model, samples=[]), 180.0)
+    assert judge(steady_load(model, answered=0), 180.0)
 
 
-def test_growth_before_the_load_is_warm_is_no_leak(model: Model) -> None:
+def test_growth_during_warm_up_is_not_a_leak(model: Model) -> None:
     warming = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + min(i, 30)) for i in range(120)]
-    assert not judged(steady(model, samples=warming), 180.0)
+    assert not judge(steady_load(model, samples=warming), 180.0)

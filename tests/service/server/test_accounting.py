@@ -22,7 +22,7 @@ from anytime_service.server.connections import SIDE_CONNECTIONS
 from anytime_service.server.http_protocol import MAX_PIPELINED
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
-from drills.attacks.wire import connected, heard, push, replies
+from drills.attacks.wire import connect, receive, replies, send_all
 from service.raw_stream import HANDSHAKE, read_frame, text
 from service.serving import PLAIN, Running, logged, running, small_model, until
 
@@ -58,15 +58,15 @@ def keyed() -> Iterator[Running]:
 
 def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
     """Send a beginning and then pieces without end; how many bytes were read, and what came back."""
-    with connected(port) as sock:
+    with connect(port) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-        push(sock, begin)
+        send_all(sock, begin)
         size = 0
         with suppress(OSError):
             while size < ENDLESS:
                 sock.sendall(piece)
                 size += len(piece)
-        return size, heard(sock)[0]
+        return size, receive(sock)[0]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     body = b'{"inputs": []}'
     head = b"POST %b%b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     asked = head % (target_, query, len(body)) + body
-    with running(app, limits) as service, connected(service.port, receive_buffer=4096) as deaf:
+    with running(app, limits) as service, connect(service.port, receive_buffer=4096) as deaf:
         with service.connect() as client:  # the second reply is at hand
             for _ in range(2):
                 client.send(asked)
@@ -152,7 +152,7 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running) -> None:
     """Each waiting request takes some kilobytes, and a megabyte of requests has thirty thousand."""
     flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
-    with connected(service.port) as sock:
+    with connect(service.port) as sock:
         sock.setblocking(False)
         most = 0
         for _ in range(40):
@@ -200,21 +200,21 @@ def test_the_metrics_port_has_the_limits_of_the_main_port(service: Running) -> N
     assert side is not None
     size, _ = read_of(side, b"GET /metrics HTTP/1.1\r\nHost: test\r\n", b"X: %b\r\n" % (b"y" * 1000))
     assert size < 16 << 20
-    with connected(side) as sock:
-        push(sock, b"GET /metrics HTTP/1.1\r\nHost: test\r\nX: %b\r\n\r\n" % (b"y" * 2 * HEAD_BYTES))
-        assert list(replies(heard(sock)[0])) == ["problem 431"]
+    with connect(side) as sock:
+        send_all(sock, b"GET /metrics HTTP/1.1\r\nHost: test\r\nX: %b\r\n\r\n" % (b"y" * 2 * HEAD_BYTES))
+        assert list(replies(receive(sock)[0])) == ["problem 431"]
 
 
 def test_slow_connections_of_the_metrics_port_close_and_do_not_block_scrapes(service: Running) -> None:
     side = service.metrics_port
     assert side is not None
     with ExitStack() as stack:
-        slow = [stack.enter_context(connected(side)) for _ in range(2 * SIDE_CONNECTIONS)]
+        slow = [stack.enter_context(connect(side)) for _ in range(2 * SIDE_CONNECTIONS)]
         for sock in slow:
-            push(sock, b"GET /metrics HTTP/1.1\r\n")
+            send_all(sock, b"GET /metrics HTTP/1.1\r\n")
         assert service.scrape().status_code == 200
         assert service.scrape("/livez").status_code == 200
-        closed = [sock for sock in slow if heard(sock, 0.05)[1] != "open"]
+        closed = [sock for sock in slow if receive(sock, 0.05)[1] != "open"]
         assert len(closed) >= len(slow) - LIMITS.max_connections - 32
     assert service.get("/livez").status_code == 200
 

@@ -17,11 +17,11 @@ from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import OnPurpose
-from drills.attacks.bodies import BOMBS, posted
-from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, handshake, sent, upgraded
-from drills.attacks.shapes import AMBIGUOUS, OTHERS, ROUTES, TRICKS, asked, hidden
-from drills.attacks.wire import connected, heard, push, replies, request
-from drills.trials import unseemly
+from drills.attacks.bodies import BOMBS, post_request
+from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, send_frames, send_handshake
+from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, get_request, send_ambiguous
+from drills.attacks.wire import connect, receive, replies, request, send_all
+from drills.trials import unexpected_replies
 from service.loops import run
 from service.serving import VALUES, Running, expected, logged, running, timeless, trained_model, until
 
@@ -56,31 +56,31 @@ def _serves_on(house: Running, right: dict[str, Any]) -> Iterator[None]:
 
 def test_a_request_with_two_readings_never_hides_another(house: Running) -> None:
     for name, content in AMBIGUOUS.items():
-        came = hidden(content, house.port)
-        assert not unseemly(came, resets=False, stays=False), (name, came)
-        assert came["FIN"] == 1, f"{name}: what follows is not believed either"
+        received = send_ambiguous(content, house.port)
+        assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
+        assert received["FIN"] == 1, f"{name}: what follows is not believed either"
 
 
 def test_other_protocols_are_refused_or_closed(house: Running) -> None:
-    for name, content in OTHERS.items():
-        came = request(house.port, content, 1.0)
-        assert came, name
-        assert not unseemly(came, resets=False, stays=False), (name, came)
+    for name, content in OTHER_PROTOCOLS.items():
+        received = request(house.port, content, 1.0)
+        assert received, name
+        assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
 
 
 def test_no_name_in_a_path_escapes_its_route(house: Running) -> None:
     for route in ROUTES:
         for trick in TRICKS:
-            came = request(house.port, asked(route.format(trick, trick)))
-            assert not unseemly(came, resets=True, stays=False), (route, trick[:100], came)
-            assert not came["200"], (route, trick[:100])
+            received = request(house.port, get_request(route.format(trick, trick)))
+            assert not unexpected_replies(received, may_reset=True, may_stay_open=False), (route, trick[:100], received)
+            assert not received["200"], (route, trick[:100])
 
 
 def test_bombs_and_invalid_bodies_are_refused(house: Running) -> None:
     for name, content in BOMBS.items():
-        came = request(house.port, content)
-        assert came, name
-        assert not unseemly(came, resets=False, stays=False), (name, came)
+        received = request(house.port, content)
+        assert received, name
+        assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
 
 
 def test_an_error_is_not_longer_than_its_request(house: Running) -> None:
@@ -98,37 +98,37 @@ def test_an_encoded_body_is_refused_before_it_is_read(house: Running) -> None:
 
 def test_invalid_frames_close_a_websocket_in_order(house: Running) -> None:
     for name, content in NONSENSE.items():
-        came = sent(content, house.port)
-        assert came, name
-        assert not unseemly(came, resets=len(content) > 1 << 20, stays=False), (name, came)
+        received = send_frames(content, house.port)
+        assert received, name
+        assert not unexpected_replies(received, may_reset=len(content) > 1 << 20, may_stay_open=False), (name, received)
 
 
 def test_compression_is_not_negotiated(house: Running) -> None:
-    with connected(house.port) as sock:
-        push(sock, HANDSHAKES["compression"])
-        came, _ = heard(sock, 1.0)
-    assert b" 101 " in came
-    assert b"extensions" not in came.lower()
+    with connect(house.port) as sock:
+        send_all(sock, HANDSHAKES["compression"])
+        received, _ = receive(sock, 1.0)
+    assert b" 101 " in received
+    assert b"extensions" not in received.lower()
 
 
 def test_handshakes_are_refused_by_problem_details(house: Running) -> None:
     for name, content in HANDSHAKES.items():
-        came = handshake(content, house.port)
-        assert came, name
-        assert not unseemly(came, resets=False, stays=False), (name, came)
+        received = send_handshake(content, house.port)
+        assert received, name
+        assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
 
 
 def test_a_websocket_at_another_path_is_refused_with_the_right_path(house: Running) -> None:
-    with connected(house.port) as sock:
-        push(sock, HANDSHAKES["another path"])
-        came, end = heard(sock, 1.0)
-    assert list(replies(came)) == ["problem 404"]
-    assert b"/stream" in came
+    with connect(house.port) as sock:
+        send_all(sock, HANDSHAKES["another path"])
+        received, end = receive(sock, 1.0)
+    assert list(replies(received)) == ["problem 404"]
+    assert b"/stream" in received
     assert end == "FIN"
 
 
 def test_a_handshake_with_a_body_is_a_plain_request(house: Running) -> None:
-    assert handshake(HANDSHAKES["a body"], house.port) == {"problem 426": 1}
+    assert send_handshake(HANDSHAKES["a body"], house.port) == {"problem 426": 1}
 
 
 def test_writing_to_a_disconnected_client_is_not_an_error() -> None:
@@ -157,13 +157,13 @@ def test_writing_to_a_disconnected_client_is_not_an_error() -> None:
 
 
 def test_a_closed_websocket_accepts_no_message(house: Running) -> None:
-    with upgraded(house.port) as sock:
-        push(sock, frame(8, struct.pack("!H", 1000)) + frame(1, b'{"type": "begin", "id": 1}'))
-        came, end = heard(sock, 1.0)
-    assert came == b"\x88\x02" + struct.pack("!H", 1000)
+    with open_websocket(house.port) as sock:
+        send_all(sock, frame(8, struct.pack("!H", 1000)) + frame(1, b'{"type": "begin", "id": 1}'))
+        received, end = receive(sock, 1.0)
+    assert received == b"\x88\x02" + struct.pack("!H", 1000)
     assert end == "FIN"
 
 
 def test_an_announced_body_is_refused_before_it_is_sent(house: Running) -> None:
-    head = posted(b"", more="X: y\r\n").replace(b"Content-Length: 0", b"Content-Length: 99999999999")
+    head = post_request(b"", extra="X: y\r\n").replace(b"Content-Length: 0", b"Content-Length: 99999999999")
     assert request(house.port, head, 1.0) == {"problem 413": 1}

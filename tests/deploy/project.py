@@ -1,0 +1,47 @@
+"""Names that the files of `deploy` share with the rest of the project."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import PREFIX, Settings
+
+__all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "version"]
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def settings() -> set[str]:
+    """Return the environment variables of every setting."""
+    return {PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def routes() -> set[str]:
+    """Return the paths that the service serves by GET."""
+    paths = create_app(ModelRegistry.of([]), Settings()).openapi()["paths"]
+    return {path for path, operations in paths.items() if "get" in operations}
+
+
+def version() -> str:
+    """Return the project's version."""
+    text: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return text
+
+
+def image_user() -> str:
+    """Return the user of the image, as `number:number`."""
+    (user,) = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return str(user)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Return the documents of a YAML file."""
+    return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]

@@ -1,0 +1,71 @@
+"""Attacks from other sources: the benchmarks' hostile clients, and schemathesis with the OpenAPI document."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.load.hostile import KINDS
+from drills.attacks.wire import Attack
+
+__all__ = ["EXTERNAL"]
+
+LENGTH_S = 4.0
+EXAMPLES = 10
+REFUSED = [400, 401, 403, 404, 405, 406, 409, 410, 415, 422, 428, 429, 500, 503]
+"""Statuses that reject input outside the schema; schemathesis does not know 410, for an expired session."""
+
+HOOKS = Path(__file__).parents[2] / "service" / "schemathesis_hooks.py"
+
+
+def _kind(name: str) -> Callable[[int], Counter[str]]:
+    """Run one of the benchmarks' hostile clients for some seconds."""
+
+    def act(port: int) -> Counter[str]:
+        command = [sys.executable, "-m", "benchmarks.load.hostile", name, str(port)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            time.sleep(LENGTH_S)
+            running = process.poll() is None
+            process.kill()
+        return Counter(["closed by us" if running else f"the attacker ended with {process.returncode}"])
+
+    return act
+
+
+def _documented(port: int) -> Counter[str]:
+    """Request everything in the OpenAPI document, with valid and invalid values."""
+    options = ["--max-examples", str(EXAMPLES), "--no-color", "--workers", "1"]
+    options += ["--exclude-checks", "positive_data_acceptance"]  # the document does not say which groups a model has
+    url = f"http://127.0.0.1:{port}/openapi.json"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "schemathesis.toml").write_text(
+            f"[checks.negative_data_rejection]\nexpected-statuses = {REFUSED}\n"
+        )
+        finished = subprocess.run(
+            [sys.executable, "-m", "schemathesis.cli", "run", url, *options],
+            env={**os.environ, "PYTHONWARNINGS": "ignore", "SCHEMATHESIS_HOOKS": os.fspath(HOOKS)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    if finished.returncode == 0:
+        return Counter(["as documented"])
+    failures = re.findall(r"^- (.+)$", finished.stdout, re.MULTILINE) or [
+        finished.stdout[-300:] + finished.stderr[-300:]
+    ]
+    return Counter(f"NOT AS DOCUMENTED: {failure[:100]}" for failure in failures)
+
+
+EXTERNAL = (
+    *(Attack(f"{name}, repeatedly", _kind(name), 100, rounds=1, others_ms=50.0) for name in KINDS),
+    Attack("requests of every kind, by schemathesis", _documented, rounds=5, others_ms=50.0),
+)

@@ -1,0 +1,219 @@
+"""One drill: clients make calls before, during and after a fault, and their results are judged."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drills.calls import Call
+from drills.clients import ClientReport, Clients, Plan, clients
+from drills.cluster import wait_for
+from drills.fault_kinds import Fault
+from drills.judging import (
+    EXCUSED,
+    EXCUSED_FEW,
+    LATE,
+    TOLERANCE_MS,
+    Figures,
+    Oracle,
+    Outcome,
+    Phase,
+    Stalls,
+    figures,
+    is_lost,
+    outcome,
+    recovery_s,
+)
+from drills.machine import Footprint, StallMonitor, leaks
+from drills.testbed import Testbed
+
+__all__ = ["ENVIRONMENT", "Lengths", "Report", "broken_promises", "client_leaks", "drill", "inconclusive", "unexpected"]
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+}
+
+SETTLED_S = 10.0
+WARM_S = 0.5
+ALWAYS_ALLOWED: frozenset[Outcome] = frozenset({Outcome.SERVER, Outcome.FALLBACK})
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Length of each phase in seconds; the time to inject a fault is added."""
+
+    before: float
+    during: float
+    after: float
+
+
+@dataclass
+class Report:
+    """Result of a drill.
+
+    Attributes
+    ----------
+    rows : figures by phase.
+    broken : broken promises.
+    unshown : phases with too many stalls of the machine to be judged.
+    """
+
+    name: str
+    rows: dict[str, Figures] = field(default_factory=dict)
+    recovery_s: float | None = None
+    broken: list[str] = field(default_factory=list)
+    inconclusive: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environment: Mapping[str, str]) -> Report:
+    """Run one drill and judge it."""
+    testbed.lost.clear()
+    testbed.broken.clear()
+    testbed.notes.clear()
+    testbed.served = testbed.served[-1:]
+    before = testbed.cluster.footprints
+    with (
+        clients(plan, {**ENVIRONMENT, **environment}) as load,
+        StallMonitor(0) as server_core,
+        StallMonitor(1) as client_core,
+    ):
+        phases, repair_started = _phases(fault, testbed, load, lengths)
+        calls, client_report = load.stop()
+    report = Report(fault.name, notes=list(testbed.notes))
+    stalls = Stalls([*client_report.stalls, *server_core.stalls, *client_core.stalls])
+    oracle, lost = Oracle(testbed.served), dict(testbed.lost)
+    shares = {}
+    for phase in phases:
+        phase_calls = [call for call in calls if _phase_of(call, phases) is phase]
+        found = report.rows[phase.name] = figures(phase_calls, oracle, stalls, lost)
+        shares[phase.name] = found.share
+        report.broken += broken_promises(found, phase.name)
+        report.inconclusive += inconclusive(found, phase.name)
+        allowed = fault.allowed if phase.name == "during" else {}
+        report.broken += unexpected(phase_calls, allowed, lost, phase.name, stalls)
+    started = repair_started if fault.from_repair else phases[1].begin
+    report.recovery_s = recovery_s(calls, started, shares["before"], phases[2].end, stalls)
+    if report.recovery_s is None or report.recovery_s > fault.recovers_s:
+        report.broken.append(f"not recovered within {fault.recovers_s:g} s: {report.recovery_s}")
+    report.broken += [
+        *testbed.broken,
+        *unreleased(testbed, before),
+        *client_leaks(client_report),
+        *testbed.tracebacks(),
+    ]
+    return report
+
+
+def _phases(fault: Fault, testbed: Testbed, load: Clients, lengths: Lengths) -> tuple[list[Phase], float]:
+    """Run the phases; return them and the start of the repair."""
+    load.await_ready()
+    load.start()
+    time.sleep(WARM_S)
+    started = time.perf_counter()
+    time.sleep(lengths.before)
+    injected = time.perf_counter()
+    fault.inject(testbed)
+    time.sleep(max(lengths.during - (time.perf_counter() - injected), 0.0))
+    repair_started = time.perf_counter()
+    fault.repair(testbed)
+    repaired = time.perf_counter()
+    time.sleep(lengths.after)
+    ended = time.perf_counter()
+    return [
+        Phase("before", started, injected),
+        Phase("during", injected, repaired),
+        Phase("after", repaired, ended),
+    ], repair_started
+
+
+def _phase_of(call: Call, phases: Sequence[Phase]) -> Phase | None:
+    """Return the phase of a call: that of the fault if they overlapped, None before the first phase."""
+    before, during, after = phases
+    if call.started < before.begin or call.started >= after.end:
+        return None
+    if call.received < during.begin:
+        return before
+    return after if call.started >= during.end else during
+
+
+def broken_promises(found: Figures, phase: str) -> list[str]:
+    """Return the promises that the figures of a phase break."""
+    broken = []
+    answered = max(found.requests - found.lost, 0)
+    if not found.requests:
+        broken.append(f"{phase}: no calls, inconclusive")
+    if found.wrong:
+        broken.append(f"{phase}: {found.wrong} wrong answers")
+    if found.late > LATE * answered:
+        broken.append(
+            f"{phase}: {found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
+        )
+    return broken + [f"{phase}: {example}" for example in found.examples[:3]] if broken else []
+
+
+def inconclusive(found: Figures, phase: str) -> list[str]:
+    """Return why the figures of a phase are inconclusive, if they are."""
+    answered = max(found.requests - found.lost, 0)
+    if found.excused <= max(EXCUSED * answered, EXCUSED_FEW):
+        return []
+    return [f"{phase}: stalls of the machine delayed {found.excused} of {answered} answers, inconclusive"]
+
+
+def unexpected(
+    calls: Sequence[Call],
+    allowed: Mapping[str, frozenset[Outcome]],
+    lost: Mapping[int, tuple[float, float]],
+    phase: str,
+    stalls: Stalls,
+) -> list[str]:
+    """Return outcomes that are not allowed, one line per kind.
+
+    Refusals that are allowed must be clear: 503 as problem details. A few calls may always be shed: a server that
+    detects a stall refuses new predictions for a moment, and Redis may time out.
+    """
+    unexpected_calls: dict[str, list[str]] = {}
+
+    def is_shed(call: Call) -> bool:
+        return call.shed or bool(call.status == 503 and call.detail and stalls.overlaps(call))
+
+    shed = [call for call in calls if is_shed(call) and call.kind not in allowed]
+    if len(shed) > max(EXCUSED * len(calls), EXCUSED_FEW):
+        unexpected_calls["every kind"] = [f"shed: {shed[0].detail}"] * len(shed)
+    for call in calls:
+        result = outcome(call)
+        if result in ALWAYS_ALLOWED or is_shed(call) or is_lost(call, lost):
+            continue
+        clear = result is not Outcome.REFUSED or (call.status == 503 and call.detail)
+        if result not in allowed.get(call.kind, frozenset()) or not clear:
+            unexpected_calls.setdefault(call.kind, []).append(
+                call.error or f"refused with {call.status}: {call.detail}"
+            )
+    return [f"{phase}: {len(each)} calls by {kind}: {each[0]}" for kind, each in unexpected_calls.items()]
+
+
+def unreleased(testbed: Testbed, before: Sequence[Footprint]) -> list[str]:
+    """Return what the replicas have not released after the clients are gone."""
+    cluster = testbed.cluster
+    wait_for(lambda: cluster.open == 0 and not leaks(before, cluster.footprints), SETTLED_S)
+    found = leaks(before, cluster.footprints)
+    if cluster.open:
+        found.append(f"{cluster.open:g} predictions are open without clients")
+    if wait_for(lambda: cluster.sessions == 0, SETTLED_S) is None:
+        found.append(f"{cluster.sessions} expired sessions are in Redis")
+    return found
+
+
+def client_leaks(client_report: ClientReport) -> list[str]:
+    """Return the resources that closed clients still have."""
+    found = []
+    if client_report.tasks:
+        found.append(f"the clients have {client_report.tasks} unfinished tasks")
+    for result, (before, after) in {"threads": client_report.threads, "descriptors": client_report.descriptors}.items():
+        if after > before:
+            found.append(f"the clients have {after} {result}, {before} before")
+    return found

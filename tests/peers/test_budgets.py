@@ -1,0 +1,82 @@
+"""Costs of trees and prefixes, and the model that a budget allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytime.groups import load_groups
+from benchmarks.peers.adapters.trees import lightgbm_features, used_by_rounds, xgboost_features
+from benchmarks.peers.budgets import Points, cost_of, mean_upto, prices, value_at_budgets
+
+GROUPS = load_groups(
+    {
+        "groups": [
+            {"name": "speed", "features": ["v"], "cost": 1},
+            {"name": "blood", "features": [], "cost": 10},
+            {"name": "lab", "features": ["l0", "l1"], "cost": 4, "requires": ["blood"]},
+        ]
+    }
+)
+
+
+def test_a_model_pays_whole_groups_and_what_they_require_once() -> None:
+    used = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1]], dtype=bool)
+    assert cost_of(used, GROUPS).tolist() == [0.0, 1.0, 14.0, 14.0, 15.0]
+
+
+def test_features_are_priced_at_their_share_or_at_the_whole_group() -> None:
+    shared, full = prices(GROUPS)
+    assert shared.tolist() == [1.0, 2.0, 2.0]
+    assert full.tolist() == [1.0, 4.0, 4.0]
+
+
+def test_features_are_read_from_the_splits_of_a_tree() -> None:
+    leaf = {"leaf_value": 1.0}
+    tree = {
+        "split_feature": 3,
+        "left_child": {"split_feature": 0, "left_child": leaf, "right_child": leaf},
+        "right_child": leaf,
+    }
+    assert sorted(lightgbm_features(tree)) == [0, 3]
+    assert list(lightgbm_features(leaf)) == []
+    tree_dump = {
+        "split": "f12",
+        "children": [{"leaf": 1.0}, {"split": "f2", "children": [{"leaf": 0.0}, {"leaf": 1.0}]}],
+    }
+    assert sorted(xgboost_features(tree_dump)) == [2, 12]
+    assert list(xgboost_features({"leaf": 0.5})) == []
+
+
+def test_features_count_from_the_first_round_that_uses_them() -> None:
+    trees = [[0], [], [1], [0], [2], [2]]  # two trees a round
+    assert used_by_rounds(trees, 2, (1, 2, 3), 4).tolist() == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+    ]
+    assert used_by_rounds(trees, 2, (2,), 4).tolist() == [[True, True, False, False]]
+
+
+POINTS = Points(np.array([1.0, 5.0, 3.0]), np.array([0.5, 0.6, 0.7]), np.array([0.55, 0.9, 0.65]))
+
+
+def test_a_budget_selects_the_model_that_validates_best_within_it() -> None:
+    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 3.0, 5.0]), 0.1, chosen=True)
+    assert values.tolist() == [0.1, 0.55, 0.65, 0.65]
+
+
+def test_or_the_most_expensive_within_it() -> None:
+    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 4.0, 5.0]), 0.1, chosen=False)
+    assert values.tolist() == [0.1, 0.55, 0.65, 0.9]
+
+
+def test_points_are_joined() -> None:
+    both = POINTS.joined(Points(np.array([0.0]), np.array([0.9]), np.array([0.2])))
+    assert value_at_budgets(both, np.array([9.0]), 0.0, chosen=True).tolist() == [0.2]
+
+
+def test_the_mean_of_a_curve_is_that_of_a_step_function() -> None:
+    budgets, values = np.array([0.0, 1.0, 4.0]), np.array([0.0, 1.0, 2.0])
+    assert mean_upto(budgets, values, 1.0) == 0.0
+    assert mean_upto(budgets, values, 2.0) == 0.5
+    assert mean_upto(budgets, values, 5.0) == (0 + 3 * 1 + 1 * 2) / 5
