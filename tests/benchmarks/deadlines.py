@@ -124,7 +124,6 @@ class Soak:
         return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
 
     def aiohttp(self, count: int, rate: float) -> Result:
-        """Stream predictions with aiohttp."""
         predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share))))
         server_stats(self.child)
         cpu, start = self.child.cpu_us, time.perf_counter()

@@ -3,9 +3,9 @@
 The model of the demo is trained at the costs of its extractors, and served. Then one of them becomes slow, by default
 the first of the sequence: every prediction waits for it, and under short deadlines nearly all answers are the base
 rate. Group times are read from the metrics port (`anytime costs`), the groups are resequenced (`anytime resequence
---data`), and the service reloads the file. Accuracy and depth by deadline are measured before and after by a client that computes
-the groups one after the other, and plotted with what a simulation expects from the learned costs (`anytime evaluate
---random-costs`); the client finishes and sends the group in progress.
+--data`), and the service reloads the file. A client measures accuracy and depth by deadline before and after, and they
+are plotted with what a simulation expects from the learned costs (`anytime evaluate --random-costs`). The client
+computes the groups one after the other; it finishes and sends the group in progress.
 
 It fails if the slow group's cost is not learned within a fifth, or nothing is gained at the deadline of 3 ms.
 """
@@ -95,7 +95,6 @@ def anytime(*arguments: object, code: int = 0) -> str:
 
 
 def free_port() -> int:
-    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port

@@ -2,8 +2,8 @@
 
 Requests to one server, directly and through every installed proxy, are interleaved, so that noise of the machine
 affects all alike. A client sends three of four groups until the deadline and never ends the request; the table shows
-the lateness of the answer at the client, and how many groups it used. A complete POST has no deadline; its round trip is
-shown instead. Prints a table in Markdown. Everything runs with real-time priority if permitted.
+the lateness of the answer at the client, and how many groups it used. A complete POST has no deadline; its round trip
+is shown instead. Prints a table in Markdown. Everything runs with real-time priority if permitted.
 """
 
 from __future__ import annotations
@@ -170,7 +170,6 @@ class WholePost:
 
 
 def _send(connection: Connection, request: str, body: bytes | None = None) -> None:
-    """Send a complete request."""
     form = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     connection.send(f"{request} HTTP/1.1\r\nHost: load\r\n{form}\r\n".encode() + (body or b""))
 

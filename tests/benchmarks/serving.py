@@ -81,7 +81,6 @@ class Stream:
         self.ids = itertools.count()
 
     def frame(self, kind: str, name: int, **fields: Any) -> bytes:
-        """Return one message."""
         message = {"type": kind, "id": name, **fields}
         return binary(msgspec.msgpack.encode(message)) if self.packed else text(json.dumps(message).encode())
 

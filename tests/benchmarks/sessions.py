@@ -33,7 +33,6 @@ GROUPS, WIDTH = 20, 10
 
 
 def get(path: str) -> bytes:
-    """Return a GET request."""
     return f"GET {path} HTTP/1.1\r\nHost: load\r\n\r\n".encode()
 
 

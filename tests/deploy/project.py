@@ -31,7 +31,6 @@ def routes() -> set[str]:
 
 
 def version() -> str:
-    """Return the project's version."""
     text: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     return text
 

@@ -32,8 +32,6 @@ UNFINISHED = 0.5
 
 
 class DrillClient(Protocol):
-    """A client."""
-
     async def call(self, number: int) -> Call:
         """Make one call."""
 
@@ -48,7 +46,6 @@ class SlowInputs:
         self._values = values
 
     def compute(self, group: str) -> list[float]:
-        """Compute a group."""
         pause(EXTRACTING_S)
         return self._values[group]
 
@@ -84,14 +81,12 @@ class _Sdk(_Kind):
     """A client of this project; the caller's deadline applies."""
 
     def answered(self, number: int, started: float, answer: Answer) -> Call:
-        """Record an answer."""
         received = time.perf_counter()
         return self.record(
             number, started, received, answer=msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False)
         )
 
     def failed(self, number: int, started: float, error: AnytimeError) -> Call:
-        """Record a failure."""
         received = time.perf_counter()
         if isinstance(error, ProblemError):
             return self.record(number, started, received, status=error.status, type=error.type, detail=error.detail)
@@ -202,11 +197,9 @@ class _Plain(_Kind):
             return self.record(number, started, time.perf_counter(), replica=replica, error=reason)
 
     async def exchange(self, number: int, started: float) -> Call:
-        """Make a call."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Close its connections."""
         raise NotImplementedError
 
     def replied(self, number: int, started: float, status: int, kind: str, content: bytes, **more: Any) -> Call:

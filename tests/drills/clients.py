@@ -84,7 +84,6 @@ class Clients:
         self._line("ready")
 
     def start(self) -> None:
-        """Start the load."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -120,7 +119,6 @@ def clients(plan: Plan, environment: Mapping[str, str]) -> Iterator[Clients]:
 
 
 def create_clients(plan: Plan) -> list[DrillClient]:
-    """Create the clients."""
     model, found = load(plan.model), list[DrillClient]()
     sdk: dict[str, type[Run | Predict | ThreadedRun]] = {"run": Run, "predict": Predict, "threaded": ThreadedRun}
     for kind, count in plan.counts.items():

@@ -166,7 +166,6 @@ class Redis:
 
     @property
     def sessions(self) -> int:
-        """Number of stored sessions."""
         command = ["redis-cli", "-p", str(self.port), "--scan", "--pattern", "anytime:session:*"]
         listed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
         return len(listed.stdout.split())
@@ -181,7 +180,6 @@ class Redis:
             raise RuntimeError("redis-server did not start")
 
     def kill(self) -> None:
-        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(15)

@@ -29,7 +29,6 @@ class Disk:
         self._limited: list[int] = []
 
     def fill(self, pids: Iterable[int]) -> None:
-        """Use up all space."""
         self._limited = list(pids)
         for pid in self._limited:
             self.limit(pid)
@@ -46,7 +45,6 @@ class Disk:
                     piece //= 2
 
     def free(self) -> None:
-        """Release the space."""
         if not self.mounted:
             for pid in self._limited:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -59,7 +59,7 @@ class Report:
     ----------
     rows : figures by phase.
     broken : broken promises.
-    unshown : phases with too many stalls of the machine to be judged.
+    inconclusive : phases with too many stalls of the machine to be judged.
     """
 
     name: str

@@ -33,10 +33,10 @@ from drills.machine import StallMonitor
 from drills.monitors import MemoryMonitor, Prober
 from drills.trials import Bounds, Trial, faults_of
 
-BODY_MIB, HELD_MIB, MAX_CONNECTIONS = 1, 64, 10_500
+BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500
 SETTINGS = {
     "ANYTIME_MAX_BODY_BYTES": str(BODY_MIB << 20),
-    "ANYTIME_MAX_HELD_BYTES": str(HELD_MIB << 20),
+    "ANYTIME_MAX_HELD_BYTES": str(VALUES_MIB << 20),
     "ANYTIME_MAX_CONNECTIONS": str(MAX_CONNECTIONS),
     "ANYTIME_MAX_SESSIONS": "2000",
     "ANYTIME_SESSION_TTL_S": "8",
@@ -45,7 +45,7 @@ SETTINGS = {
     "ANYTIME_BODY_TIMEOUT_S": "2",
     "ANYTIME_MAX_DEADLINE_MS": "3000",
 }
-BOUNDS = Bounds(HELD_MIB, 0.04, 3 * BODY_MIB + 1, 48)
+BOUNDS = Bounds(VALUES_MIB, 0.04, 3 * BODY_MIB + 1, 48)
 COUNTS = {"websocket": 4, "post": 2, "session": 1, "run": 2}
 PERIOD_S = 0.1
 SETTLED_S = 8.0
@@ -118,7 +118,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan, ENVIRONMENT) as load, attacker(port, ENVIRONMENT) as hostile, StallMonitor(0) as watch:
+        with clients(plan, ENVIRONMENT) as load, attacker(port, ENVIRONMENT) as hostile, StallMonitor(0) as monitor:
             load.await_ready()
             load.start()
             time.sleep(1.0)
@@ -132,11 +132,11 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
         if trials[-1][0].alive:
             wait_for(lambda: metric(port, "anytime_open_predictions") == 0, SETTLED_S)
             trials[-1][0].open = metric(port, "anytime_open_predictions")
-    stalls = Stalls([*client_report.stalls, *watch.stalls])
+    stalls = Stalls([*client_report.stalls, *monitor.stalls])
     print(f"{'attack':<52}" + "".join(f"{name:>{width}}" for name, width in COLUMNS) + "  replies")
-    for number, (trial, started, over) in zip(chosen, trials, strict=False):
+    for number, (trial, started, ended) in zip(chosen, trials, strict=False):
         judge_others(
-            trial, [call for call in calls if started <= call.started < over], model, stalls, ATTACKS[number].full
+            trial, [call for call in calls if started <= call.started < ended], model, stalls, ATTACKS[number].full
         )
         print_trial(trial)
         yield trial
@@ -164,7 +164,7 @@ def judge_others(trial: Trial, calls: Sequence[Call], model: Model, stalls: Stal
 
 
 def print_trial(trial: Trial) -> None:
-    replies = ", ".join(f"{times} x {what}" for what, times in trial.received.most_common(5))
+    replies = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
     memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
     probe = f"{max(trial.probes_s, default=float('nan')):.2f}"
     values = (trial.times, memory, f"{trial.others_ms:.1f}", trial.shed, probe)

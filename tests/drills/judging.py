@@ -57,8 +57,6 @@ _FALLBACK = re.compile(r"; this is the (base rate|last update)")
 
 
 class Outcome(StrEnum):
-    """Result of a call."""
-
     SERVER = "server"
     FALLBACK = "fallback"
     REFUSED = "refused"

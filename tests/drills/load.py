@@ -110,7 +110,6 @@ def write(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
-    """Return the broken promises."""
     broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != "stalled"]
     if not steady.answered or not steady.samples:
         return [*broken, "nothing was answered" if not steady.answered else "nothing was sampled"]

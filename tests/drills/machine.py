@@ -90,8 +90,6 @@ def raise_priority(pid: int) -> None:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Resources of a process."""
-
     pid: int
     mib: float
     descriptors: int

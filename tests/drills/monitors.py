@@ -34,7 +34,6 @@ class _Monitor:
             self.check()
 
     def check(self) -> None:
-        """Check once."""
         raise NotImplementedError
 
 

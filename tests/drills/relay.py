@@ -160,7 +160,6 @@ class _Pair(asyncio.Protocol):
         self.cut()
 
     def stall(self, length_s: float) -> None:
-        """Delay both directions."""
         for direction in (self._up, self._down):
             direction.stall(length_s)
 
@@ -169,7 +168,6 @@ class _Pair(asyncio.Protocol):
             direction.cut()
 
     def reset(self) -> None:
-        """Reset both connections."""
         for direction in (self._up, self._down):
             direction.reset()
 
@@ -225,7 +223,6 @@ class _Direction:
             self._deliver()
 
     def stall(self, length_s: float) -> None:
-        """Delay all further bytes."""
         self._next_at = max(self._next_at, time.perf_counter() + length_s)
 
     def end(self) -> None:
@@ -242,7 +239,6 @@ class _Direction:
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close with a reset."""
         if self._transport is not None:
             sock: Any = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")

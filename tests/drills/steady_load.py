@@ -110,13 +110,13 @@ class SteadyLoad:
         self._checking: list[LoadPrediction] = []
         self._due: list[LoadPrediction] = []
         self._stalls: deque[list[tuple[float, float]]] = deque(maxlen=3)
-        self._begun = self._until = 0.0
+        self._started = self._until = 0.0
 
     def run(self, length_s: float, on_sample: Callable[[Sample], None]) -> None:
         """Run the load, and wait for open predictions; `on_sample` is called with each sample."""
         server_stats(self._child)
-        self._begun = time.perf_counter()
-        self._until = self._begun + length_s
+        self._started = time.perf_counter()
+        self._until = self._started + length_s
         bindings = {name: kind.make(self._load, self._child.port) for name, kind in MIX.items()}
         for name, binding in bindings.items():
             gap_s = 1.0 / (self._rate * MIX[name].share)
@@ -192,7 +192,7 @@ class SteadyLoad:
             ):
                 all_ms.extend(new_ms)
             sample = Sample(
-                now - self._begun,
+                now - self._started,
                 counts.requests,
                 counts.answered,
                 errors,

@@ -40,7 +40,6 @@ def _frame(opcode: int, content: bytes) -> bytes:
 
 
 def post(path: str, content: bytes, kind: str = "application/json") -> bytes:
-    """Return a POST request."""
     head = f"POST {path} HTTP/1.1\r\nHost: load\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 

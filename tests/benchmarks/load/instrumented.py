@@ -58,7 +58,6 @@ class _Instruments:
         self.gc_started = 0.0
 
     def collected(self, phase: str, _info: object) -> None:
-        """Record a garbage collection."""
         now = now_ms()
         if phase == "start":
             self.gc_started = now

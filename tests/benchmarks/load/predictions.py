@@ -61,7 +61,6 @@ class LoadPrediction:
     on_answer: Callable[[LoadPrediction], None] | None = None
 
     def answer(self, received: float, content: dict[str, Any]) -> None:
-        """Record an answer."""
         self.answers.append((received, content))
         if self.on_answer is not None:
             self.on_answer(self)

@@ -36,7 +36,6 @@ class SyntheticProblem:
 
     @property
     def name(self) -> str:
-        """Description."""
         n, D = self.X.shape
         J = len(self.sizes)
         return f"n={n:,} D={D:,}, {J:,} groups of {'one' if J == D else D // J}"

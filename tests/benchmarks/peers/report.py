@@ -47,7 +47,6 @@ def write(sections: Sequence[Section], folder: Path) -> Path:
 
 
 def machine() -> str:
-    """Describe this machine."""
     models = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -105,7 +104,6 @@ def _sheet(sheet: Sheet) -> Iterator[str]:
 
 
 def format_cell(value: Cell) -> str:
-    """Format a cell."""
     if isinstance(value, float):
         return f"{value:,.4g}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value

@@ -42,8 +42,6 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """A table."""
-
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -77,7 +75,6 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def picture(caption: str, figure: Any) -> Picture:
-    """Convert a matplotlib figure."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.png"
         write_figure(figure, path)

@@ -91,7 +91,6 @@ class Server:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:

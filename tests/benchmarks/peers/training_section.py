@@ -51,8 +51,8 @@ WHAT = (
     "and SPAMS solve one penalty of the same Group Lasso to a tolerance, from rows, and so does ours next to them. "
     "abess splices sets of groups without costs. No other method computes what ours computes; the ratios compare the "
     "time of each for its own result. Environments, compilation and loading are not timed; measurements of more than "
-    "four seconds have fewer rounds. Memory is the peak of the process during the work minus its peak before: memory that a "
-    "solver had already allocated is not shown."
+    "four seconds have fewer rounds. Memory is the peak of the process during the work minus its peak before: memory "
+    "that a solver had already allocated is not shown."
 )
 FROM_THE_GRAM = "All use the same standardised X'X/n and X'y/n (the pursuit with our 1e-5 on the diagonal)."
 FROM_THE_ROWS = (

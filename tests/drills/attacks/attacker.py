@@ -58,7 +58,6 @@ class Attacker:
 
 @contextmanager
 def attacker(port: int, environment: Mapping[str, str]) -> Iterator[Attacker]:
-    """Run the attacker."""
     command = [sys.executable, "-m", "drills.attacks.attacker", str(port)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -81,12 +80,12 @@ def run_attack(attack: Attack, port: int, length_s: float) -> AttackResult:
     times, until = 0, time.monotonic() + length_s
     while True:
         try:
-            received += attack.act(port)
+            replies += attack.act(port)
         except OSError as error:
-            return AttackResult(times, received, f"{type(error).__name__}: {error}")
+            return AttackResult(times, replies, f"{type(error).__name__}: {error}")
         times += 1
         if times == attack.rounds or time.monotonic() >= until:
-            return AttackResult(times, received)
+            return AttackResult(times, replies)
 
 
 def main() -> None:

@@ -40,7 +40,6 @@ def frame(opcode: int, content: bytes, *, final: bool = True, bits: int = 0, mas
 
 
 def open_websocket(port: int, receive_buffer: int | None = None) -> socket.socket:
-    """Open a WebSocket."""
     sock = connect(port, receive_buffer)
     send_all(sock, UPGRADE_REQUEST)
     head = b""
@@ -203,7 +202,7 @@ def _pings(port: int) -> Counter[str]:
     return Counter(["gone"])
 
 
-def _begun(port: int) -> Counter[str]:
+def _begin_many(port: int) -> Counter[str]:
     """Begin 20,000 predictions on one connection, and end none."""
     found: Counter[str] = Counter()
     with open_websocket(port) as sock:
@@ -243,6 +242,6 @@ FRAMES = (
     Attack("WebSocket: 1000 messages damaged", _mutated, others_ms=50.0),
     Attack("WebSocket: random frames", _random_frames, may_reset=True),
     Attack("WebSocket: pings, never read", _pings, may_reset=True, others_ms=50.0),
-    Attack("WebSocket: 20,000 begun", _begun, others_ms=50.0),
+    Attack("WebSocket: 20,000 begun", _begin_many, others_ms=50.0),
     Attack("WebSocket: 20,000 ids", _ids, others_ms=50.0),
 )

@@ -235,7 +235,6 @@ class _Connection:
         self.end: str | None = None
 
     def read(self) -> None:
-        """Read and discard."""
         try:
             if self.sock.recv(1 << 20):
                 self.waiting = False

@@ -105,7 +105,6 @@ def receive(sock: socket.socket, timeout_s: float = TIMEOUT_S, limit: int = 1 <<
 
 
 def replies(content: bytes) -> Iterator[str]:
-    """Parse responses."""
     while content.startswith(b"HTTP/"):
         head, _, rest = content.partition(b"\r\n\r\n")
         status = int(head[9:12])

@@ -54,7 +54,6 @@ class Counts:
     slip_ms: list[float] = field(default_factory=list)
 
     def answered(self, took_ms: float, deadline_ms: float, steps: int) -> None:
-        """Count an answer."""
         if took_ms <= deadline_ms + ALLOWANCE_MS:
             self.good += 1
             self.steps += steps
@@ -104,7 +103,6 @@ class OpenLoop:
         return counts
 
     def close(self) -> None:
-        """Close the poll object."""
         self._poll.close()
 
     def _watch(self, client: Client) -> None:

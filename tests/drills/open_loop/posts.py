@@ -47,7 +47,6 @@ class Posts:
             self._send(client, self._unsent.pop(client))
 
     def sockets(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-        """Yield new connections."""
         while self._new:
             client = self._new.pop()
             yield client.sock, partial(self._read, client)

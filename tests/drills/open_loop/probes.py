@@ -48,7 +48,6 @@ class Probes:
             self._new.append(client)
 
     def sockets(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-        """Yield new connections."""
         while self._new:
             client = self._new.pop()
             yield client.sock, partial(self._read, client)
