@@ -84,10 +84,7 @@ def conformal_rank(rows: int, coverage: float) -> int:
 
 
 def conformal_level(rows: int, coverage: float) -> float:
-    """Return the exact coverage of the threshold, ceil((rows + 1) coverage) / (rows + 1).
-
-    Raises as `conformal_rank`.
-    """
+    """Return the exact coverage of the threshold, ceil((rows + 1) coverage) / (rows + 1); raise as `conformal_rank`."""
     return conformal_rank(rows, coverage) / (rows + 1)
 
 

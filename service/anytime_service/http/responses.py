@@ -18,7 +18,7 @@ from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities
 from anytime.types import Float
@@ -438,11 +437,11 @@ def test_a_null_in_any_row_lists_its_feature_once() -> None:
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     X = table(5, 6)
     counted, reported = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
-    assert (counted.rows, counted.rows_known) == (1, False)
+    assert counted.rows == 1
     assert counted.answer().prediction == Prediction(MODEL).answer().prediction
     with pytest.raises(ValuesError, match="expected 1 x 2"):
         counted.add("near", [1.0, 2.0, 3.0])
-    assert not counted.rows_known
+    assert counted.rows == 1
     for name in NAMES:
         counted.add(name, X[:, SLICES[name]])
     assert same(counted.answer(), reported.answer())

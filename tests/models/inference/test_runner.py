@@ -668,11 +668,11 @@ with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
 def test_workers_serve_a_client_without_a_model() -> None:
     with Workers(extractors(), "process", max_workers=1) as workers:
         until = time.perf_counter() + LONG_MS / 1e3
-        arrivals = list(workers.extract(("c", "a"), X, until))
+        arrivals = list(workers.start(("c", "a"), X).arrivals(until))
         assert [arrival.group for arrival in arrivals] == ["c", "a"]
         assert arrivals[0].values.tolist() == [3.0, 4.0]
         assert all(arrival.took_ms >= 0 and arrival.error is None for arrival in arrivals)
-        assert list(workers.extract(("a",), X, time.perf_counter())) == []
+        assert list(workers.start(("a",), X).arrivals(time.perf_counter())) == []
 
 
 def test_an_extraction_can_be_read_on_after_a_pause() -> None:

@@ -19,8 +19,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.export import c_source, document
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float

@@ -75,7 +75,7 @@ class Extraction:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the extraction was cancelled."""
+        """Whether `cancel` was called."""
         return self.cancelled_at is not None
 
     @property
@@ -99,12 +99,12 @@ class Extraction:
         ----------
         until : the deadline, by `time.perf_counter`, in seconds. A second call with a later deadline continues.
         """
-        while (arrival := self._next(until)) is not None:
+        while (arrival := self._next(until, until)) is not None:
             yield arrival
         woken = time.perf_counter()
         stall = woken - until
         grace = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
-        while (arrival := self._next_complete(woken + grace, woken + MAX_DRAIN_S)) is not None:
+        while (arrival := self._next(woken + grace, woken + MAX_DRAIN_S)) is not None:
             yield arrival
 
     def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
@@ -165,29 +165,17 @@ class Extraction:
             self._stop = self._pending = None
             self._changed.notify_all()
 
-    def _next(self, until: float) -> Arrival | None:
+    def _next(self, until: float, limit: float) -> Arrival | None:
+        """Return the next group: wait until `until`, or until `limit` for a group that the worker is passing on."""
         with self._changed:
-            while True:
-                remaining = until - time.perf_counter()
-                if remaining <= 0 or self.cancelled or self.finished:
-                    return None
+            while not (self.cancelled or self.finished) and (now := time.perf_counter()) < limit:
                 if self._arrived:
                     return self._arrived.popleft()
-                self._changed.wait(min(remaining, TIMEOUT_MAX))
-
-    def _next_complete(self, grace: float, limit: float) -> Arrival | None:
-        """Return a complete group: wait until `limit` for one that the worker is passing on, else until `grace`."""
-        with self._changed:
-            while not (self.cancelled or self.finished):
-                now = time.perf_counter()
-                if now >= limit:
-                    break
-                if self._arrived:
-                    return self._arrived.popleft()
-                remaining = (limit if self._pending is not None and self._pending() else grace) - now
+                passing = until < limit and self._pending is not None and self._pending()
+                remaining = (limit if passing else until) - now
                 if remaining <= 0:
                     break
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, TIMEOUT_MAX))
         return None
 
 
