@@ -189,7 +189,7 @@ class Prediction:
         missing = np.isnan(values)
         if missing.any():
             stored[missing] = 0.0
-            nulls = missing.any(axis=0)
+            nulls = np.asarray(missing.any(axis=0))
         if group in self._nulls:
             self.replaced[group] = None
             self.replacements += 1

@@ -46,6 +46,7 @@ __all__ = [
     "LatenessRecord",
     "Runner",
     "check_extractors",
+    "checked_seconds",
     "imported",
     "imported_extractors",
 ]
@@ -292,9 +293,7 @@ class Runner:
             The runner is closed, or `x` is not picklable for a process.
         """
         begin = time.perf_counter()
-        if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
-            raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
-        deadline = begin + float(deadline_ms) / 1e3
+        deadline = begin + checked_seconds(deadline_ms)
         order = self.model.computed[self.model.affordable(budget)]
         prediction = Prediction(self.model)
         if not order or deadline == begin:
@@ -376,6 +375,19 @@ def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tu
         reason = "deadline" if interrupted else "end"
     elapsed_ms = (time.perf_counter() - begin) * 1e3
     return replace(answer, reason=reason, elapsed_ms=elapsed_ms, unused_groups=unused_groups)
+
+
+def checked_seconds(deadline_ms: float) -> float:
+    """Return a deadline in seconds.
+
+    Raises
+    ------
+    ValuesError
+        The deadline is not a finite number of milliseconds, 0 or more.
+    """
+    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
+        raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
+    return float(deadline_ms) / 1e3
 
 
 def _solve_seconds(model: Model) -> float:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -143,11 +145,10 @@ class Model:
         found: dict[str, GroupPosition] = {}
         start = 0
         for number, step in enumerate(self.manifest.steps, start=1):
-            for name in step.adds:
-                group = self.groups.groups[self.groups.positions[name]]
+            for index in map(self.groups.positions.__getitem__, step.adds):
+                group, mean = self.groups.groups[index], self.prefixes.mean[self.groups.slices[index]]
                 if group.features:
-                    mean = self.prefixes.mean[self.groups.slices[self.groups.positions[name]]]
-                    found[name] = GroupPosition(start, start + len(mean), mean, number, group.features)
+                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features)
                     start += len(mean)
         return found
 
@@ -165,11 +166,8 @@ class Model:
     @cached_property
     def needed(self) -> tuple[frozenset[str], ...]:
         """Return, for each prefix, the groups with features that it is computed from, (steps + 1,)."""
-        sets: list[frozenset[str]] = [frozenset()]
-        featured = {group.name for group in self.groups.groups if group.features}
-        for step in self.manifest.steps:
-            sets.append(sets[-1] | featured.intersection(step.adds))
-        return tuple(sets)
+        added = (frozenset(step.adds).intersection(self.groups.featured) for step in self.manifest.steps)
+        return tuple(accumulate(added, or_, initial=frozenset[str]()))
 
     def affordable(self, budget: float | None) -> int:
         """Return the longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
@@ -188,11 +186,11 @@ class Model:
         The best possible F is that of any set of the model's groups with the same cost, on the training data. The share
         is 1 where nothing can be explained. Shares above 1 by rounding are clipped to 1.
         """
-        found = self.manifest.certificate
-        if found is None:
+        certificate = self.manifest.certificate
+        if certificate is None:
             return None
-        reached = (0.0, *(step.explained_variance for step in self.manifest.steps))
-        pairs = zip(reached, found.bounds, strict=True)
+        explained = (0.0, *(step.explained_variance for step in self.manifest.steps))
+        pairs = zip(explained, certificate.bounds, strict=True)
         return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
 
     def expected(self, prefix: int) -> Expected:
