@@ -116,16 +116,20 @@ def residual_scores(Y: Float, fitted: Float, scale: Float) -> Float:
     return scores
 
 
+def _around(centre: Float, radius: Float) -> Float:
+    """Return the ends centre -+ radius on a new last axis, widened by `ROUNDING`; callers check for overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = radius + ROUNDING * (np.abs(centre) + radius)
+        return np.stack([centre - wide, centre + wide], axis=-1)
+
+
 def residual_intervals(fitted: Float, threshold: float, scale: Float) -> Float:
     """Return boxes (rows, P, 2) of lower and upper ends: fitted_p -+ threshold scale_p, for `fitted` (rows, P)."""
     return _around(fitted, threshold * scale)
 
 
 def pearson_scores(y: Float, mean: Float) -> Float:
-    """Return scores (m,) for counts: |y - mean| / sqrt(mean), the Pearson residual of a Poisson with that mean.
-
-    `y` (m,) is the counts and `mean` (m,) their predicted means, which are positive.
-    """
+    """Return scores (m,) for counts: |y - mean| / sqrt(mean), the Pearson residual of a Poisson; mean (m,) > 0."""
     return np.abs(y - mean) / np.sqrt(mean)
 
 
@@ -176,17 +180,10 @@ def expected_calibration_error(probabilities: Float, codes: Index, bins: int = 1
     return float(np.abs(np.bincount(bin_of, weights=(codes == chosen) - confidence)).sum() / rows)
 
 
-def _around(centre: Float, radius: Float) -> Float:
-    """Return the ends centre -+ radius on a new last axis, widened by `ROUNDING`; callers check for overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = radius + ROUNDING * (np.abs(centre) + radius)
-        return np.stack([centre - wide, centre + wide], axis=-1)
-
-
 def model_outputs(model: Model, scores: Float) -> Float:
     """Return the probabilities or expected responses of a prefix with these scores (rows, P)."""
-    family = model.manifest.family
-    return expected_responses(scores, family) if model.manifest.classes is None else class_probabilities(scores, family)
+    outputs = expected_responses if model.manifest.classes is None else class_probabilities
+    return outputs(scores, model.manifest.family)
 
 
 def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:

@@ -203,22 +203,17 @@ class Prediction:
     def prepare(self, budget: float | None = None) -> None:
         """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
 
-        The base rate is not computed: it needs no product, and it would use memory for each row of a prediction without
-        values.
+        The base rate needs no product, and it would use memory for each row of a prediction without values.
         """
         prefix = min(self.prefix, self.model.affordable(budget))
         if self.model.prefixes.ends[prefix]:
             self._prefix_scores(prefix)
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
-        """Return the groups that the policy "arrived" uses.
-
-        Without a budget these are all received groups; with a budget, groups in sequence order while the joint cost
-        fits.
-        """
-        groups = self.model.groups
+        """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._nulls)
+        groups = self.model.groups
         selected: set[str] = set()
         paid: set[int] = set()
         for name in self.received:

@@ -127,17 +127,17 @@ def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> Non
 def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_fits(
     names: tuple[str, ...], budget: float
 ) -> None:
-    taken: list[str] = []
+    selected: list[str] = []
     for name in MODEL.order(names):
-        cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*taken, name])
-        cost += 2.0 if {"b", "c"} & {*taken, name} else 0.0
+        cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*selected, name])
+        cost += 2.0 if {"b", "c"} & {*selected, name} else 0.0
         if cost > budget:
             break
-        taken.append(name)
+        selected.append(name)
     answer = answered(MODEL, names, budget=budget)
-    assert answer.groups == tuple(taken)
+    assert answer.groups == tuple(selected)
     assert answer.cost <= budget
-    np.testing.assert_allclose(answer.prediction, ridge(tuple(taken))[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(answer.prediction, ridge(tuple(selected))[0], rtol=1e-8, atol=1e-8)
 
 
 def test_a_model_without_moments_answers_by_the_prefix_and_says_so() -> None:
@@ -198,10 +198,10 @@ def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(arrived, "MAX_SETS", 5)
     model = trained()
     expected = {names: answered(MODEL, names).prediction for names in SETS}
-    asked = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
+    requested = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda names: answered(model, names).prediction, asked))
-    assert found == [expected[names] for names in asked]
+        found = list(threads.map(lambda names: answered(model, names).prediction, requested))
+    assert found == [expected[names] for names in requested]
 
 
 # Likelihoods: one Newton step from the nearest prefix.
