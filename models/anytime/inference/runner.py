@@ -54,72 +54,6 @@ __all__ = [
 _log = logging.getLogger("anytime.runner")
 
 
-def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Mapping[str, object]) -> None:
-    """Check that every group with features has a callable extractor, and no other group has one.
-
-    Parameters
-    ----------
-    names : all groups.  featured : groups with features.  extractors : by group.
-
-    Raises
-    ------
-    ExtractorError
-        A group with features has no extractor, an extractor belongs to no group with features, or is not callable.
-    """
-    for name, extractor in extractors.items():
-        if name not in names:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
-        if not callable(extractor):
-            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
-    missing = [name for name in featured if name not in extractors]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
-
-
-def imported(reference: str) -> Any:
-    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
-
-    Raises
-    ------
-    ExtractorError
-        The reference does not have that form, the module fails to import, or it does not define the name.
-    """
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name):
-        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = import_module(module)
-    except Exception as error:  # the module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
-    try:
-        return reduce(getattr, name.split("."), found)
-    except AttributeError as error:
-        known = [public for public in vars(found) if not public.startswith("_")]
-        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
-
-
-def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
-
-    Raises
-    ------
-    ExtractorError
-        As `imported`; or the object is not a mapping, or an empty one.
-    """
-    found = imported(reference)
-    if callable(found) and not isinstance(found, Mapping):
-        found = found()
-    if not isinstance(found, Mapping) or not found:
-        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
-    return dict(found)
-
-
 WINDOW = 4096
 """Number of most recent answers that the percentiles cover."""
 
@@ -401,3 +335,69 @@ def _solve_seconds(model: Model) -> float:
     begin = time.perf_counter()
     prediction.answer(policy="arrived")
     return time.perf_counter() - begin
+
+
+def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Mapping[str, object]) -> None:
+    """Check that every group with features has a callable extractor, and no other group has one.
+
+    Parameters
+    ----------
+    names : all groups.  featured : groups with features.  extractors : by group.
+
+    Raises
+    ------
+    ExtractorError
+        A group with features has no extractor, an extractor belongs to no group with features, or is not callable.
+    """
+    for name, extractor in extractors.items():
+        if name not in names:
+            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
+        if name not in featured:
+            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
+        if not callable(extractor):
+            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
+    missing = [name for name in featured if name not in extractors]
+    if missing:
+        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+
+
+def imported(reference: str) -> Any:
+    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
+
+    Raises
+    ------
+    ExtractorError
+        The reference does not have that form, the module fails to import, or it does not define the name.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+    except Exception as error:  # the module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
+    try:
+        return reduce(getattr, name.split("."), found)
+    except AttributeError as error:
+        known = [public for public in vars(found) if not public.startswith("_")]
+        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
+
+
+def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
+
+    Raises
+    ------
+    ExtractorError
+        As `imported`; or the object is not a mapping, or an empty one.
+    """
+    found = imported(reference)
+    if callable(found) and not isinstance(found, Mapping):
+        found = found()
+    if not isinstance(found, Mapping) or not found:
+        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
+    return dict(found)
