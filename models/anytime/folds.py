@@ -109,11 +109,8 @@ class GroupedFolds:
 class FoldCounts:
     """Summary of some rows that fold assignment needs to continue after them.
 
-    Attributes
-    ----------
-    rows : number of rows.
-    classes : number of rows of each class, by its code, where folds are stratified.
-    queries : the distinct queries in order of appearance, where rows have queries.
+    `classes` is the number of rows of each class, by its code, where folds are stratified; `queries` is the distinct
+    queries in order of appearance, where rows have queries.
     """
 
     rows: int = 0

@@ -55,13 +55,7 @@ class FeatureGroup(BaseModel):
 
 
 class FeatureGroups(BaseModel):
-    """A partition of the features into groups with costs, in the order of the file.
-
-    Raises
-    ------
-    GroupsError
-        From `load_groups`: a feature in two groups, a negative or missing cost, an unknown or cyclic requirement.
-    """
+    """A partition of the features into groups with costs, in the order of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
@@ -199,7 +193,8 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     Raises
     ------
     GroupsError
-        The file does not exist, is not JSON or YAML, or the groups break a rule in the docstring of this module.
+        The file does not exist or is not JSON or YAML; a feature is in two groups, a cost is negative or missing, or a
+        requirement is unknown or cyclic.
     """
     if isinstance(source, FeatureGroups):
         return source
@@ -265,13 +260,7 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
-    """Write a groups file, JSON or YAML by its suffix, one line per group; `load_groups` restores the groups.
-
-    Raises
-    ------
-    GroupsError
-        The file is not writable.
-    """
+    """Write a groups file, JSON or YAML by its suffix, one line per group; raise GroupsError if that fails."""
     entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
     if path.suffix.lower() == ".json":
         lines = ",\n".join("  " + json.dumps(group, ensure_ascii=False) for group in entries)

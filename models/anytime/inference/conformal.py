@@ -23,7 +23,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import compress
-from typing import TypeVar
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from anytime.errors import TrainingError
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
-from anytime.types import Bool, Float, Index
+from anytime.types import Bool, Float, Index, Label
 
 __all__ = [
     "ROUNDING",
@@ -58,8 +57,6 @@ ROUNDING = 1e-12
 A row at the boundary must stay inside if its prediction is rounded differently, on another processor or in another
 batch. Where many rows tie, as classes and counts do at the base rate, the last digit would decide for all of them.
 """
-
-_Label = TypeVar("_Label")
 
 
 def conformal_rank(rows: int, coverage: float) -> int:
@@ -112,8 +109,7 @@ def residual_scores(Y: Float, fitted: Float, scale: Float) -> Float:
 
     `Y` and `fitted` are (m, P); `scale` (P,) is the responses' training standard deviations, which are positive.
     """
-    scores: Float = (np.abs(Y - fitted) / scale).max(axis=1)
-    return scores
+    return np.asarray((np.abs(Y - fitted) / scale).max(axis=1))
 
 
 def _around(centre: Float, radius: Float) -> Float:
@@ -156,7 +152,7 @@ def class_members(probabilities: Float, threshold: float) -> Bool:
     return 1.0 - probabilities <= threshold + ROUNDING
 
 
-def label_sets(members: Bool, labels: Sequence[_Label]) -> list[tuple[_Label, ...]]:
+def label_sets(members: Bool, labels: Sequence[Label]) -> list[tuple[Label, ...]]:
     """Return the set of each row as a tuple of labels, in the order of `labels`; `members` is (rows, classes)."""
     return [tuple(compress(labels, row)) for row in members.tolist()]
 

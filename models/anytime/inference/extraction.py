@@ -89,15 +89,11 @@ class Extraction:
         return self._ended and not self._arrived
 
     def arrivals(self, until: float) -> Iterator[Arrival]:
-        """Yield groups as they arrive, until all have arrived or the deadline expires.
+        """Yield groups as they arrive, until all have arrived or the deadline (`time.perf_counter`, in s) expires.
 
         Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall of
         this process they are in the queue, in the pipe of a worker process, or about to be returned by a thread that
-        was stalled as well.
-
-        Parameters
-        ----------
-        until : the deadline, by `time.perf_counter`, in seconds. A second call with a later deadline continues.
+        was stalled as well. A second call with a later deadline continues.
         """
         while (arrival := self._next(until, until)) is not None:
             yield arrival
@@ -108,17 +104,10 @@ class Extraction:
             yield arrival
 
     def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
-        """Cancel the extraction: no further group is started, and the running extractor is abandoned.
+        """Abandon the running extractor and start no further group; return the groups that were computed and not read.
 
-        Parameters
-        ----------
-        late : called, from any thread, with each group that is computed nevertheless, now or later: its values are
-            discarded, but its duration is known.
-
-        Returns
-        -------
-        tuple of str
-            Groups that were computed and not read.
+        `late` is called, from any thread, with each group that is computed nevertheless, now or later: its values are
+        discarded, but its duration is known.
         """
         with self._changed:
             if self.cancelled_at is None:
@@ -137,10 +126,7 @@ class Extraction:
     def begin(self, stop: Callable[[], object], pending: Callable[[], bool]) -> None:
         """Connect the worker that computes this extraction; both functions are called from other threads.
 
-        Parameters
-        ----------
-        stop : called by `cancel`.
-        pending : returns whether the worker has computed a group that it has not yet put.
+        `cancel` calls `stop`; `pending` returns whether the worker has computed a group that it has not yet put.
         """
         with self._changed:
             self._stop, self._pending = stop, pending

@@ -132,13 +132,7 @@ class Prediction:
         return tuple(self.model.order(self._nulls))
 
     def expect_rows(self, rows: int) -> None:
-        """Set the number of rows, if it is not known yet.
-
-        Raises
-        ------
-        ValuesError
-            The number of rows is known and different.
-        """
+        """Set the number of rows; raise ValuesError if a different one is known."""
         if self._rows not in (None, rows):
             raise ValuesError(f"rows is {rows}; expected {self._rows}, as before")
         if self._rows is None:
@@ -424,12 +418,7 @@ class LoadedModel(Model):
         return cls(model.manifest, model.prefixes, model.moments, model.curvatures)
 
     def open(self, rows: int | None = 1) -> Prediction:
-        """Return a new prediction: add groups as they are computed, and request an answer at any time.
-
-        Parameters
-        ----------
-        rows : number of rows of the prediction; None takes the number of rows of the first values.
-        """
+        """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
         return Prediction(self, rows)
 
 

@@ -181,12 +181,13 @@ class ProcessWorker:
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction) -> None:
-        """Send the job and put each arriving group; kill the process if it stays busy too long after a cancellation.
+        """Send the job and put each arriving group.
 
         Raises
         ------
         WorkerLostError
-            The process died or was killed; the group that it was computing has been put as failed.
+            The process died, and the group that it was computing has been put as failed; or it stays busy too long
+            after a cancellation, and the caller must close it.
         """
         self._job += 1
         job = self._job

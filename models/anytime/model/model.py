@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,12 +59,10 @@ def checked_budget(budget: Any, cost_unit: str) -> float | None:
     """
     if budget is None:
         return None
-    number = math.nan
-    if isinstance(budget, int | float | np.number) and not isinstance(budget, bool):
-        number = float(min(budget.item() if isinstance(budget, np.number) else budget, UNLIMITED))
-    if not number >= 0:
+    number = budget.item() if isinstance(budget, np.number) else budget
+    if isinstance(number, bool) or not isinstance(number, int | float | np.floating) or not number >= 0:
         raise ValuesError(f"budget is {budget!r}; expected a number of {cost_unit}, 0 or more")
-    return None if number >= UNLIMITED else number
+    return None if number >= UNLIMITED else float(number)
 
 
 def affordable(costs: Float, budget: float | None) -> int:
@@ -77,14 +74,9 @@ def affordable(costs: Float, budget: float | None) -> int:
 
 
 class GroupPosition(NamedTuple):
-    """Position of a group with features in the sequence.
+    """Position of a group with features in the sequence: its columns, and the first prefix that contains it.
 
-    Attributes
-    ----------
-    start, stop : its columns, in the order of the sequence.
-    mean : (features,) training means of its features.
-    step : number of the step that adds it, which is the first prefix that contains it.
-    features : names of its features.
+    `mean` is the training means of its features, (features,), and `step` the number of the step that adds it.
     """
 
     start: int
