@@ -129,7 +129,7 @@ class Prediction:
     @property
     def received(self) -> tuple[str, ...]:
         """Groups received so far, in sequence order."""
-        return tuple(self.model.order(self._nulls))
+        return self.model.order(self._nulls)
 
     def expect_rows(self, rows: int) -> None:
         """Set the number of rows; raise ValuesError if a different one is known."""
@@ -260,7 +260,7 @@ class Prediction:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
             scores = self._prefix_scores(prefix)
         else:
-            used, cost, expected = tuple(model.order(arrived.groups)), arrived.cost, arrived.expected
+            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
             scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
         outputs = model_outputs(model, scores)
         prediction, probabilities = self._prediction(outputs)
@@ -285,7 +285,7 @@ class Prediction:
             prediction_set=prediction_set,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
-            replaced=tuple(model.order(self.replaced)),
+            replaced=model.order(self.replaced),
             ranking=self._ranked(scores) if ranking else None,
             note=note,
             approximate=arrived is not None and arrived.approximate,

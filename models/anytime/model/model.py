@@ -153,7 +153,7 @@ class Model:
     @cached_property
     def computed(self) -> tuple[tuple[str, ...], ...]:
         """Return, for each prefix, the groups of `needed` in the order of the sequence, (steps + 1,)."""
-        return tuple(tuple(self.order(names)) for names in self.needed)
+        return tuple(self.order(names) for names in self.needed)
 
     @cached_property
     def needed(self) -> tuple[frozenset[str], ...]:
@@ -205,14 +205,9 @@ class Model:
             return "multinomial models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
-    def order(self, groups: Iterable[str]) -> list[str]:
-        """Return groups in the order in which the sequence computes them."""
-        return sorted(groups, key=self._places.__getitem__)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """Return the position of each group in the sequence."""
-        return {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
+    def order(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return groups that have features, in the order in which the sequence computes them."""
+        return tuple(sorted(groups, key=lambda name: self.places[name].start))
 
     def save(self, path: str | Path) -> Self:
         """Write the model file atomically; return the model with the version of its content.

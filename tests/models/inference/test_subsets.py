@@ -88,7 +88,7 @@ def test_any_set_is_answered_by_ridge_regression_on_it_from_the_rows(names: tupl
     np.testing.assert_allclose(answer.prediction, predicted, rtol=1e-8, atol=1e-8)
     assert answer.expected.explained_variance == pytest.approx(explained, rel=1e-8)
     assert answer.expected.r2 == pytest.approx(r2, rel=1e-8)
-    assert answer.groups == tuple(MODEL.order(names))
+    assert answer.groups == MODEL.order(names)
     visit = 2.0 if {"b", "c"} & set(names) else 0.0
     assert answer.cost == pytest.approx(visit + sum(g["cost"] for g in GROUPS["groups"] if g["name"] in names))
     assert (answer.policy, answer.note) == ("arrived", None)
@@ -116,9 +116,9 @@ def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> Non
     late = MODEL.order(NAMES)[1:]
     assert answered(MODEL, late, policy="prefix").groups == ()
     answer = answered(MODEL, late)
-    assert answer.groups == tuple(late)
+    assert answer.groups == late
     assert answer.prefix == 0
-    assert answer.missing == tuple(MODEL.order(NAMES)[:1])
+    assert answer.missing == MODEL.order(NAMES)[:1]
     assert not answer.complete
 
 
@@ -284,7 +284,7 @@ def test_any_set_of_a_likelihood_is_one_newton_step_from_the_nearest_prefix(kind
     is_prefix = frozenset(names) in model.needed
     assert found.approximate == (not is_prefix)
     assert answer.policy == "arrived"
-    assert answer.groups == tuple(model.order(names))
+    assert answer.groups == model.order(names)
     if is_prefix:
         there = answered(model, names, policy="prefix")
         assert (answer.prediction, answer.probabilities) == (there.prediction, there.probabilities)
