@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from own_server import serving
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client import AsyncClient
 
 Numbers = NDArray[Any]

@@ -32,7 +32,7 @@ from own_server import serving
 from scipy import ndimage
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client import Client
 
 Numbers = NDArray[Any]

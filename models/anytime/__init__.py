@@ -15,9 +15,8 @@ from anytime.errors import (
     ValuesError,
 )
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
-from anytime.inference.prediction import LoadedModel, Prediction, load
+from anytime.inference.prediction import Answer, LoadedModel, Prediction, load
 from anytime.inference.runner import Runner
-from anytime.inference.values import Answer
 from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:

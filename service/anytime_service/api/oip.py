@@ -19,8 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime_service.api.openapi import PREDICT_OPERATION, PROBLEMS
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest

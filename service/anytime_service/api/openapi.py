@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.types import Overload, Policy
 from anytime_service.http.auth import required_scope
 from anytime_service.schemas.oip_request import (

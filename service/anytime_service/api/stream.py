@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.api.openapi import STREAM_OPERATION
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest

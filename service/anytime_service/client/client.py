@@ -21,8 +21,8 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import Lateness, LatenessRecord, check_extractors
-from anytime.inference.values import Answer
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
 from anytime_service.client.control import Control, ModelCard, ModelDescription, Plan

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import affordable, checked_budget
 from anytime.types import Policy
 from anytime_service.client.errors import (

@@ -25,8 +25,8 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.values import Answer
-from anytime.inference.workers.extraction import MAX_DRAIN_S
+from anytime.inference.extraction import MAX_DRAIN_S
+from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError

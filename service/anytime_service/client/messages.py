@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError, summary
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 

@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anytime.errors import ValuesError
+from anytime.inference.extraction import Arrival, Extraction
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import Failure
-from anytime.inference.values import Answer
-from anytime.inference.workers import Arrival, Extraction, Worker, Workers
+from anytime.inference.workers import Worker, Workers
 from anytime_service.client.control import Control, ModelDescription
 from anytime_service.client.engine import Call, PredictionOptions, with_note
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.types import Policy
 from anytime_service.client.control import MESSAGEPACK, Control, described
 from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError

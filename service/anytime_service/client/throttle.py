@@ -30,8 +30,8 @@ from numbers import Real
 from typing import Any
 
 from anytime.errors import ValuesError
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
-from anytime.inference.values import Answer
 
 __all__ = [
     "LONGEST_MS",

@@ -37,7 +37,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, ProblemError, ReplyError
 from anytime_service.client.messages import (
     Begin,

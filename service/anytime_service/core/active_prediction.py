@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anytime.inference.prediction import Answer
 from anytime.inference.subsets import ArrivedModel
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.clock import now_ms

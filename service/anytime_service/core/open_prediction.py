@@ -44,9 +44,8 @@ from enum import Enum, auto
 from typing import Any, get_args
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
@@ -208,7 +207,7 @@ class OpenPrediction:
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         self._expect("group")
-        self._prediction.take(name, self._checked(name, values))
+        self._prediction.add_checked(name, self._checked(name, values))
         return self._took((name,), now_ms)
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
@@ -219,7 +218,7 @@ class OpenPrediction:
             counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
             raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
         for name, array in arrays.items():
-            self._prediction.take(name, array)
+            self._prediction.add_checked(name, array)
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:

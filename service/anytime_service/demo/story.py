@@ -23,8 +23,8 @@ from sklearn.model_selection import train_test_split
 from anytime.cli.report import steps_table
 from anytime.errors import AnytimeError
 from anytime.estimators import AnytimeClassifier
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import Runner
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table

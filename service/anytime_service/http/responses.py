@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from starlette.types import Send
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,

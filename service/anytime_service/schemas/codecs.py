@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
 __all__ = [

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import suggestion
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError

@@ -302,6 +302,6 @@ def prediction_of(name: str, snapshot: Snapshot, model: Model, max_rows: int) ->
     prediction = Prediction(model, snapshot.rows)
     arrays = unpacked(name, prediction, {group: stored.content for group, stored in snapshot.groups.items()}, max_rows)
     for group, array in arrays.items():
-        prediction.take(group, array)
+        prediction.add_checked(group, array)
     prediction.replaced.update((group, None) for group, stored in snapshot.groups.items() if stored.again)
     return prediction

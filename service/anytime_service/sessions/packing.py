@@ -116,7 +116,7 @@ def packed(session: str, name: str, array: Float) -> bytes:
 
 
 def unpacked(session: str, prediction: Prediction, groups: Mapping[str, bytes], max_rows: int) -> dict[str, Float]:
-    """Return values of groups as `Prediction.take` accepts them.
+    """Return values of groups as `Prediction.add_checked` accepts them.
 
     Raises
     ------

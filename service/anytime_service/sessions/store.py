@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
 from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
@@ -148,7 +147,7 @@ class Session:
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store groups that `checked_groups` accepted, and pass them to the open predictions."""
         for name, array in arrays.items():
-            self.prediction.take(name, array)
+            self.prediction.add_checked(name, array)
         for live in tuple(self.waiting):
             live.took(arrays)
 
@@ -170,7 +169,7 @@ class Session:
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the values of groups and return them as arrays for `Prediction.take`.
+    """Validate the values of groups and return them as arrays for `Prediction.add_checked`.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
 from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics

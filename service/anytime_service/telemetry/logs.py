@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.logging import DefaultFormatter
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT

@@ -27,8 +27,8 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Reason
 from anytime_service.errors import UnknownModelError

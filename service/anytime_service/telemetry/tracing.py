@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from anytime.errors import AnytimeError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
 from anytime_service.version import release

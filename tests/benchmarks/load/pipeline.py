@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client.messages import Begin, Encoded, End, Group, Reply, decode_reply, encode_frame, encode_values
 from benchmarks.load.frames import WebSocketClient, binary
 

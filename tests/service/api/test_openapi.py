@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.api.stream import SUBPROTOCOL
 from anytime_service.app import create_app

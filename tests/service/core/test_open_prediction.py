@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import arrived_model
-from anytime.inference.values import Answer
 from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
 from models.properties import quick

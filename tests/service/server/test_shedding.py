@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
 from anytime_service.api.openapi import AnytimeAPI

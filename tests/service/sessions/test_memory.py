@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService

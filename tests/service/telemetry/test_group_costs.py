@@ -18,8 +18,9 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
+from anytime.inference.extraction import Arrival
 from anytime.inference.prediction import Prediction, load
-from anytime.inference.workers import Arrival, Workers
+from anytime.inference.workers import Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.engine import Call, PredictionOptions
