@@ -45,6 +45,7 @@ __all__ = [
     "LatenessRecord",
     "Runner",
     "check_extractors",
+    "checked_seconds",
     "collect",
     "imported",
     "imported_extractors",
@@ -410,7 +411,7 @@ class Runner:
             The runner is closed, or `x` is not picklable for a process.
         """
         begin = time.perf_counter()
-        deadline = begin + _seconds(deadline_ms)
+        deadline = begin + checked_seconds(deadline_ms)
         order = self._orders[self.model.affordable(budget)]
         prediction = Prediction(self.model)
         if not order or deadline == begin:
@@ -440,7 +441,14 @@ def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tu
     return replace(answer, reason=reason, elapsed_ms=elapsed_ms, unused_groups=unused_groups)
 
 
-def _seconds(deadline_ms: float) -> float:
+def checked_seconds(deadline_ms: float) -> float:
+    """Return a deadline in seconds.
+
+    Raises
+    ------
+    ValuesError
+        The deadline is not a finite number of milliseconds, 0 or more.
+    """
     if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
         raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
     return float(deadline_ms) / 1e3

@@ -32,6 +32,7 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.models.catalogue import summary
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
@@ -358,7 +359,7 @@ def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
         last = client.model().order()[-1]
 
         def updated() -> bool:
-            link = client._core.connection._link
+            link = client._async._connection._link
             assert link is not None
             return any(each.update is not None and each.update.prefix == 2 for each in list(link._open.values()))
 
@@ -454,7 +455,7 @@ def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
         app.state.handler.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
-        wait_until(lambda: client._core._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
+        wait_until(lambda: client._async._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
 
 
 # something that is no server of ours
@@ -462,27 +463,9 @@ def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
 
 OURS = (Subprotocol("anytime.v1"),)
 
-DESCRIPTION = {
-    "name": "brake",
-    "version": "v1",
-    "task": "regression",
-    "responses": ["y0"],
-    "cost_unit": "ms",
-    "total_cost": 1.0,
-    "steps": [
-        {
-            "group": "speed",
-            "adds": ["speed"],
-            "cost": 1.0,
-            "cumulative_cost": 1.0,
-            "explained_variance": 0.1,
-            "r2": 0.2,
-            "news": [],
-        }
-    ],
-    "groups": [{"name": "speed", "features": ["v"], "cost": 1.0}],
-    "news": {},
-}
+DESCRIPTION = summary(small_model(), ("v1",)).model_dump(mode="json") | {"version": "v1", "news": {}}
+for _part in (*DESCRIPTION["steps"], *DESCRIPTION["groups"], DESCRIPTION["guarantee"]):
+    _part["news"] = []
 
 
 def describe(connection: ServerConnection, request: Request) -> Response | None:
@@ -632,7 +615,7 @@ def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
 
     with fake(flooding) as url, Client(url) as client:
         assert client.predict(VALUES, deadline_ms=LONG_MS).reason == "deadline"
-        link = client._core.connection._link
+        link = client._async._connection._link
         assert link is not None
         assert not link._open
         assert not link._abandoned
@@ -647,7 +630,7 @@ def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> No
     with fake(silent) as url, Client(url) as client:
         for _ in range(300):
             assert client.predict({}, deadline_ms=0.05).note is not None
-        link = client._core.connection._link
+        link = client._async._connection._link
         assert link is not None
         assert not link._open
         assert len(link._abandoned) <= 256
@@ -721,4 +704,5 @@ def test_what_is_no_description_is_an_error() -> None:
 def test_a_model_of_a_newer_server_is_described_as_far_as_it_is_understood() -> None:
     with fake(answering) as url, Client(url) as client:
         described = client.model("brake")
-        assert (described.order(), described.policies) == (("speed",), ("prefix",))
+        assert (described.order(), described.policies) == (("speed", "hog", "lab"), ("prefix",))
+        assert not hasattr(described, "news")

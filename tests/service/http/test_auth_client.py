@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from anytime_service.client import Client, ProblemError
-from anytime_service.client.control import Control
-from anytime_service.client.transport import Address, authorization
+from anytime_service.client.transport import Control, Endpoint
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running, until
 
@@ -69,7 +68,7 @@ def test_who_has_a_key_is_answered_on_both_ways(guarded: Running) -> None:
 
 def test_a_key_that_does_not_allow_something_is_a_problem_too(guarded: Running) -> None:
     async def reload(key: str) -> None:
-        control = Control(Address.of(guarded.url), authorization(key), timeout_s=10)
+        control = Control(Endpoint.of(guarded.url, api_key=key, timeout_s=10))
         try:
             await control.request("POST", "/models/brake/reload")
         finally:

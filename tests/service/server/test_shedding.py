@@ -411,7 +411,7 @@ def test_the_first_call_of_a_client_has_the_base_rate_of_a_server_that_refuses(
     first: Callable[[Client], Answer], spares: bool, swamped: Asking, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(swamped.url) as client:
-        monkeypatch.setattr(client._core.connection.throttle, "rejects", lambda: spares)
+        monkeypatch.setattr(client._async._connection.throttle, "rejects", lambda: spares)
         answer = first(client)
         assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
         assert answer.note is not None
