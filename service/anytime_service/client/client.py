@@ -536,7 +536,7 @@ def _blocking(
     """Return a method that runs a method of the asynchronous twin `self._async` in `self._portal`."""
 
     @wraps(method)
-    def blocking(self: Client | Session, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def blocking(self: Client | Session, /, *args: P.args, **kwargs: P.kwargs) -> Result:
         return self._portal.call(method, self._async, *args, **kwargs)
 
     return blocking
