@@ -22,7 +22,7 @@ class Clock:
 
 
 def served(throttle: Throttle, clock: Clock, capacity: float, wanted: float, seconds: float) -> tuple[int, int, int]:
-    """Return how many predictions were wanted, sent, and accepted, by a server with a capacity per second and a burst."""
+    """Return how many predictions were wanted, sent and accepted by a server with a capacity per second and a burst."""
     sent = accepted = 0
     tokens = BURST
     count = round(wanted * seconds)
