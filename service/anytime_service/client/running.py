@@ -276,67 +276,74 @@ async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
     ExtractorError
         `x` is not picklable for a process.
     """
-    delivery = _Delivery(call, asyncio.get_running_loop())
+    current = _Run(call, known)
     pool.users += 1
     try:
         extraction = pool.workers.start(known.description.order(call.options.budget), x)
         try:
-            pool.pumps.submit(_pump, extraction, call.options.rows, call.until, delivery)
-            answer = await _Run(call, known).follow()
+            pool.pumps.submit(current.pump, extraction)
+            answer = await current.follow()
         finally:
-            unread = extraction.cancel(delivery.deliver_late)
+            unread = extraction.cancel(lambda arrival: current.submit(current.encoded(arrival)))
     finally:
         pool.users -= 1
-        delivery.close()
+        current.close()
     # The answer lists as missing what the server had not received, even if the client had sent it.
-    computed = (*delivery.computed, *unread)
+    computed = (*current.computed, *unread)
     return replace(answer, unused_groups=tuple(group for group in computed if group in answer.missing))
 
 
-class _Delivery:
-    """Delivery of computed groups to the call; after the call ends, of their computation times to the server.
+class _Run:
+    """One run: a thread passes the computed groups to the event loop, which sends them and waits for the answer.
 
-    The extractor that runs when the answer arrives continues to its end. Without its time, the server's statistics
-    would contain fast groups only.
+    The extractor that runs when the answer arrives continues to its end, and the run reports its computation time.
+    Without it, the server's statistics would contain fast groups only.
     """
 
-    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call: Call, known: KnownModel) -> None:
         self.computed: list[str] = []
         self._call = call
-        self._loop = loop
+        self._known = known
+        self._loop = asyncio.get_running_loop()
+        self._failures: list[Failure] = []
+        self._finished = False
         self._send_late: Callable[[str, Encoded, float], None] | None = None
 
-    def deliver(self, event: object) -> None:
-        """Deliver an event of a worker; in the event loop."""
-        if self._send_late is None:
-            self._call.events.put(event)
-        elif isinstance(event, Arrival) and event.error is None:
-            self._send_late(event.group, event.values, event.took_ms)
+    def pump(self, extraction: Extraction) -> None:
+        """Encode groups in a thread, and pass them to the event loop."""
+        for arrival in extraction.arrivals(self._call.until):
+            encoded = self.encoded(arrival)
+            if encoded.error is None:
+                self.computed.append(arrival.group)
+            self.submit(encoded)
+        if extraction.finished:
+            self.submit(_Finished())
 
-    def submit(self, event: object) -> None:
-        """Deliver an event from any thread."""
+    def encoded(self, arrival: Arrival) -> Arrival:
+        """Return an arrival with encoded values, or with an error if they are invalid."""
+        if arrival.error is not None:
+            return arrival
+        try:
+            return replace(arrival, values=encode_values(arrival.group, arrival.values, self._call.options.rows))
+        except ValuesError as error:
+            return replace(arrival, values=None, error=str(error))
+
+    def submit(self, event: Arrival | _Finished) -> None:
+        """Pass an event to the event loop, from any thread."""
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self.deliver, event)
-
-    def deliver_late(self, arrival: Arrival) -> None:
-        """Deliver a group that was computed after the answer, from any thread."""
-        self.submit(_encoded(arrival, self._call.options.rows))
+            self._loop.call_soon_threadsafe(self._deliver, event)
 
     def close(self) -> None:
         """Close the call, and report its unread groups as late."""
         self._send_late = self._call.late_sender()
         for event in self._call.close():
-            self.deliver(event)
+            self._deliver(event)
 
-
-class _Run:
-    """The event loop side of one run: it handles the events of the call."""
-
-    def __init__(self, call: Call, known: KnownModel) -> None:
-        self._call = call
-        self._known = known
-        self._failures: list[Failure] = []
-        self._finished = False
+    def _deliver(self, event: object) -> None:
+        if self._send_late is None:
+            self._call.events.put(event)
+        elif isinstance(event, Arrival) and event.error is None:
+            self._send_late(event.group, event.values, event.took_ms)
 
     async def follow(self) -> Answer:
         """Return the answer by the deadline: from the server, or the last update or base rate."""
@@ -383,24 +390,3 @@ class _Run:
             self._call.restart("arrived", without=group)
             if self._finished:
                 self._call.end()
-
-
-def _pump(extraction: Extraction, rows: int | None, until: float, delivery: _Delivery) -> None:
-    """Encode groups in a thread, and pass them to the event loop."""
-    for arrival in extraction.arrivals(until):
-        event = _encoded(arrival, rows)
-        if event.error is None:
-            delivery.computed.append(arrival.group)
-        delivery.submit(event)
-    if extraction.finished:
-        delivery.submit(_Finished())
-
-
-def _encoded(arrival: Arrival, rows: int | None) -> Arrival:
-    """Return an arrival with encoded values, or with an error if they are invalid."""
-    if arrival.error is not None:
-        return arrival
-    try:
-        return replace(arrival, values=encode_values(arrival.group, arrival.values, rows))
-    except ValuesError as error:
-        return replace(arrival, values=None, error=str(error))

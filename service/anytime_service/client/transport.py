@@ -493,17 +493,10 @@ class Connection:
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def link(self, until: float | None = None) -> Link | None:
-        """Return the link, and connect first if necessary.
+    async def link(self, until: float) -> Link | None:
+        """Return the link, and connect first if necessary; return None at the time `until` of `time.perf_counter`.
 
-        Parameters
-        ----------
-        until : time at which to stop waiting, in seconds of `time.perf_counter`; None waits for the complete attempt.
-
-        Returns
-        -------
-        Link or None
-            None if `until` passes first; the attempt then continues in the background.
+        The attempt then continues in the background.
 
         Raises
         ------
@@ -516,12 +509,12 @@ class Connection:
             raise ClosedError("this client is closed; create a new one")
         if self._link is not None and self._link.lost is None:
             return self._link
-        if self._refused is not None and until is not None and until < self._retry_at:
+        if self._refused is not None and until < self._retry_at:
             raise copy.copy(self._refused) from self._refused
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect())
         attempt = self._attempt
-        await asyncio.wait({attempt}, timeout=None if until is None else max(0.0, until - time.perf_counter()))
+        await asyncio.wait({attempt}, timeout=max(0.0, until - time.perf_counter()))
         return result_of(attempt) if attempt.done() else None
 
     async def close(self) -> None:
