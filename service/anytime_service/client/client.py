@@ -219,13 +219,7 @@ class AsyncClient:
             await self._workers.close()
 
     async def _run(
-        self,
-        begun: float,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        options: BeginFrame,
-        worker: Worker,
+        self, begun: float, extractors: Extractors, x: Any, deadline_ms: float, options: BeginFrame, worker: Worker
     ) -> tuple[Answer, _Deadline]:
         """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
         self._check()
@@ -251,13 +245,10 @@ class AsyncClient:
         """Answer from available groups; a deadline counts from `begun`, in seconds of `time.perf_counter`."""
         self._check()
         if deadline_ms is None:
-            answer = await self._answered(
-                Call(self._connection, options, time.perf_counter() + self._endpoint.timeout_s), groups
-            )
+            url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
+            answer = await self._answered(Call(self._connection, options, time.perf_counter() + timeout_s), groups)
             if answer is None:
-                raise NoAnswerError(
-                    f"{self._endpoint.url} did not answer within {self._endpoint.timeout_s:g} s; is it overloaded?"
-                )
+                raise NoAnswerError(f"{url} did not answer within {timeout_s:g} s; is it overloaded?")
             return answer, None
         length_s, known = checked_seconds(deadline_ms), self._known.cached(options.model)
         if known is None:
@@ -307,6 +298,7 @@ class AsyncClient:
 class _SessionState:
     model: str | None
     created: SessionCreated | None = None
+    path: str = ""
 
 
 class _SessionProperties:
@@ -334,6 +326,13 @@ class _SessionProperties:
     def expires_in_s(self) -> float | None:
         """Seconds without use after which the server deletes the session; None before the session begins."""
         return None if self._state.created is None else self._state.created.expires_in_s
+
+
+_CREATED = msgspec.json.Decoder(SessionCreated)
+_STORED = msgspec.json.Decoder(SessionTook)
+
+_ENDED = (404, 410)
+"""HTTP statuses of a session that does not exist any more."""
 
 
 class AsyncSession(_SessionProperties):
@@ -368,7 +367,7 @@ class AsyncSession(_SessionProperties):
         ConnectionLostError
             The server is unreachable.
         """
-        await self._path()
+        await self._begin()
 
     async def add(self, group: str, values: Any) -> SessionTook:
         """Send the values of one group, see `add_many`."""
@@ -388,7 +387,7 @@ class AsyncSession(_SessionProperties):
         ProblemError
             The server refuses them, or the session has expired (status 410).
         """
-        path = await self._path()
+        path = await self._begin()
         content = {
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
             for name, each in encode_all(groups, self._rows).items()
@@ -418,7 +417,7 @@ class AsyncSession(_SessionProperties):
         ProblemError
             The server refuses, or the session has expired (status 410).
         """
-        path = await self._path()
+        path = await self._begin()
         waits_s = 0.0 if deadline_ms is None else checked_seconds(deadline_ms)
         options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy, "ranking": ranking or None}
         params = {name: value for name, value in options.items() if value is not None}
@@ -431,35 +430,27 @@ class AsyncSession(_SessionProperties):
         if created is None:
             return
         try:
-            await self._control.request("DELETE", _path(created))
+            await self._control.request("DELETE", self._state.path)
         except ProblemError as problem:
             if problem.status not in _ENDED:
                 raise
         except (ConnectionLostError, NoAnswerError):
             return  # it expires by itself
 
-    async def _path(self) -> str:
-        """Return the path of the session; begin it on the server if necessary."""
-        if self._state.created is None:
+    async def _begin(self) -> str:
+        """Begin the session on the server, unless it has begun; return its path."""
+        state = self._state
+        if state.created is None:
             async with self._opening:
                 if self._closed:
                     raise ClosedError("this session is closed; begin a new one")
-                if self._state.created is None:
-                    content = JSON.encode(SessionRequest(self._state.model, self._rows))
+                if state.created is None:
+                    content = JSON.encode(SessionRequest(state.model, self._rows))
                     reply = await self._control.request("POST", "/sessions", content=content, once=True)
-                    self._state.created = parsed(reply, _CREATED.decode)
-                    self._state.model = self._state.created.model
-        return _path(self._state.created)
-
-
-def _path(created: SessionCreated) -> str:
-    return f"/sessions/{quote(created.id, safe='')}"
-
-
-_CREATED = msgspec.json.Decoder(SessionCreated)
-_STORED = msgspec.json.Decoder(SessionTook)
-_ENDED = (404, 410)
-"""HTTP statuses of a session that does not exist any more."""
+                    created = parsed(reply, _CREATED.decode)
+                    state.created, state.model = created, created.model
+                    state.path = f"/sessions/{quote(created.id, safe='')}"
+        return state.path
 
 
 class Portal:
