@@ -1,6 +1,6 @@
 """Transport of the client: address of the server, HTTP requests, WebSocket link and reconnection.
 
-`Control` sends the HTTP requests: everything except predictions of groups at hand and of extractors.
+`Control` sends the HTTP requests: descriptions of models, plans and sessions. All other predictions use the WebSocket.
 
 `Link` is one open WebSocket that many predictions share, each with its own id. Its memory is bounded: it stores the
 last update of each prediction, a limited number of abandoned predictions, and a limited number of unsent bytes. A lost
