@@ -131,7 +131,7 @@ class SessionGroups(_Route):
         else:
             groups = await self._read(form, content, session)
         prefix, replaced = await session.add_groups(groups)
-        stored = SessionTook(prefix, session.model.steps, [each for each in groups if each in replaced])
+        stored = SessionTook(prefix, session.model.steps, tuple(each for each in groups if each in replaced))
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)

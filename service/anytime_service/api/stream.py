@@ -32,6 +32,7 @@ from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
 from anytime_service.schemas.stream import (
+    SUBPROTOCOL,
     BeginFrame,
     EndFrame,
     ErrorFrame,
@@ -49,7 +50,6 @@ __all__ = [
     "AT_A_TIME",
     "MAX_OPEN",
     "REMEMBERED",
-    "SUBPROTOCOL",
     "Refusals",
     "Stream",
     "UpgradeRequired",
@@ -78,8 +78,6 @@ class Refusals:
         before, after = self._parts[form.name]
         return b"".join((before, form.encode(name), after))
 
-
-SUBPROTOCOL = "anytime.v1"
 
 MAX_OPEN = 1024
 """Maximum number of open predictions on one connection."""

@@ -1,105 +1,15 @@
-"""Descriptions of models for clients: cards, summaries of manifests, and plans."""
+"""Descriptions of loaded models for clients: cards, summaries of manifests, and plans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from anytime.errors import suggestion
-from anytime.groups import FeatureGroup
-from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
 from anytime.model.model import Model
-from anytime.types import FamilyName, Label, Link, Task
 from anytime_service.errors import FieldError
+from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, PlannedStep
 
-__all__ = [
-    "ModelCard",
-    "ModelSummary",
-    "Plan",
-    "PlannedStep",
-    "card",
-    "plan",
-    "summary",
-]
-
-
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ModelCard(_View):
-    """The short description of a model in the list of models."""
-
-    name: str
-    version: str
-    task: Task
-    steps: int
-    groups: int
-    cost_unit: str
-    total_cost: float
-
-
-class ModelSummary(_View):
-    """The summary of a model's manifest; `steps` are in sequence order.
-
-    `versions` are all loaded versions, the newest first. `cv_error` of steps and `prior_error` are mean squared errors
-    for least squares (family gaussian) and mean deviances for other families. `deviance` and `prior_deviance` are mean
-    deviances on the training rows.
-    """
-
-    name: str
-    version: str
-    versions: tuple[str, ...]
-    task: Task
-    family: FamilyName
-    link: Link
-    method: str
-    target: tuple[str, ...]
-    responses: tuple[str, ...]
-    classes: tuple[Label, ...] | None
-    cost_unit: str
-    total_cost: float
-    prior_error: float | None
-    prior_deviance: float | None
-    policies: tuple[Literal["prefix", "arrived"], ...]
-    guarantee: Guarantee
-    calibration: Calibration | None
-    stopped: Stopped | None
-    certificate: Certificate | None
-    redundant: Redundant
-    steps: tuple[StepRecord, ...]
-    groups: tuple[FeatureGroup, ...]
-
-
-class PlannedStep(_View):
-    """An incomplete step: the groups to compute for it, their cost, and the quality of the prefix after it.
-
-    `spent` is the cost of the available groups and of this plan up to and including this step.
-    """
-
-    prefix: int
-    group: str
-    compute: tuple[str, ...]
-    cost: float
-    spent: float
-    explained_variance: float
-    r2: float | None
-    cv_error: float | None
-    deviance: float | None
-
-
-class Plan(_View):
-    """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps."""
-
-    model: str
-    version: str
-    cost_unit: str
-    budget: float | None
-    have: tuple[str, ...]
-    prefix: int
-    steps: tuple[PlannedStep, ...]
+__all__ = ["card", "plan", "summary"]
 
 
 def card(model: Model) -> ModelCard:

@@ -81,7 +81,7 @@ class SessionTook(msgspec.Struct, frozen=True):
 
     prefix: int
     steps: int
-    replaced: list[str]
+    replaced: tuple[str, ...]
 
 
 class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

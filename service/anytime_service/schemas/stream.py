@@ -18,6 +18,7 @@ from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, Dtype, Pauses, Values, array_of, is_long, long_array_of, malformed
 
 __all__ = [
+    "SUBPROTOCOL",
     "BeginFrame",
     "EndFrame",
     "ErrorFrame",
@@ -32,6 +33,9 @@ __all__ = [
     "read_frame",
 ]
 
+SUBPROTOCOL = "anytime.v1"
+"""Subprotocol of the WebSocket."""
+
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
 
@@ -39,7 +43,9 @@ Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
-class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
+class BeginFrame(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="begin"
+):
     """Begin a prediction.
 
     `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
@@ -92,8 +98,10 @@ class LongGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     took_ms: _Amount | None = None
 
 
-class LongPackedGroupFrame(LongGroupFrame, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A long `PackedGroupFrame`; its values are not decoded yet."""
+class LongPackedGroupFrame(
+    LongGroupFrame, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="group"
+):
+    """A long `PackedGroupFrame`; its values are not decoded yet, or encoded already."""
 
     dtype: Dtype | None = None
 
