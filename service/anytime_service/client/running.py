@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -140,7 +140,7 @@ class KnownModel:
     description: ModelSummary
     base: Answer
 
-    def check(self, extractors: Iterable[str]) -> None:
+    def check(self, extractors: Mapping[str, object]) -> None:
         """Raise ExtractorError unless exactly the groups with features have extractors."""
         described = self.description
         check_extractors([group.name for group in described.groups], described.featured, extractors)
