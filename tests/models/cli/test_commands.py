@@ -804,7 +804,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
     trained()
     capsys.readouterr()
-    monkeypatch.setattr("anytime.cli.show.load", fail)
+    monkeypatch.setattr("anytime.cli.model_file.load", fail)
     assert main(["show", "m.safetensors"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from anytime._files import check_writable
-from anytime.costs.distributions import CostDistributions, Histogram, Samples, checked_quantile, milliseconds, priced
+from anytime.cli.options import checked_quantile
+from anytime.costs.distributions import CostDistributions, Histogram, Samples, milliseconds, priced
 from anytime.errors import AnytimeError, GroupsError
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
+from anytime.evaluation.certificate.certify import CertifiedPrefix, certify_prefixes
 from anytime.evaluation.certificate.relaxation import (
     COST_TOLERANCE,
     SelectionProblem,
     Split,
     first_split,
-    priced,
+    knapsack_bound,
     relax,
 )
 from anytime.evaluation.certificate.search import Search, filled, improved
@@ -219,7 +219,7 @@ def test_any_split_and_any_coefficients_give_a_bound(case: Case, seed: int, shar
     u = np.linalg.solve(problem.C, problem.q) * rng.choice([0.0, 0.5, 1.0, 2.0], size=(len(problem.C), 1))
     starts = np.flatnonzero(np.diff(problem.own, prepend=-1))
     z = np.full(len(case.groups), share)
-    found = priced(problem.C, problem.q, starts, case.groups.costs / budget, Split(delta, z, 0.0), u)
+    found = knapsack_bound(problem.C, problem.q, starts, case.groups.costs / budget, Split(delta, z, 0.0), u)
     assert found.value >= sets.best(budget) * (1 - ROUNDING)
     within = sets.members[sets.costs <= budget]
     values = sets.F[sets.costs <= budget]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, FileTable, Text, damaged, required
+from anytime.data.formats.table import Batch, Table, Text, damaged, required
 from anytime.errors import TableError, listed, unusable
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def to_numpy(column: pa.Array, kind: ColumnKind) -> NDArray[Any]:
     return array
 
 
-class ArrowTable(FileTable):
+class ArrowTable(Table):
     """A table that pyarrow reads; it stores names, types and kinds only."""
 
     format: ClassVar[str]

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import INT64_MAX
-from anytime.data.formats.table import ROWS, Batch, FileTable, damaged
+from anytime.data.formats.table import ROWS, Batch, Table, damaged
 from anytime.errors import TableError, listed, unusable
 
 __all__ = [
@@ -44,7 +44,7 @@ class _Header:
     dtype: np.dtype[Any]
 
 
-class NpzTable(FileTable):
+class NpzTable(Table):
     """An .npz file, compressed or not."""
 
     def __init__(self, path: Path) -> None:

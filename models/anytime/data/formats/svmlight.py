@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, FileTable, damaged, required
+from anytime.data.formats.table import Batch, Table, damaged, required
 from anytime.errors import TableError
 from anytime.types import Float
 
@@ -29,7 +29,7 @@ __all__ = [
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
 
-class SvmlightTable(FileTable):
+class SvmlightTable(Table):
     """An svmlight file, read completely when opened; batches are made dense one at a time."""
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Certificates of a sequence: each prefix's share of the best possible explained variance.
+"""Certificates of a model or a sequence: each prefix's share of the best possible explained variance.
 
 For a prefix of cost K and training F, U is an upper bound on the F of any set of groups of cost at most K, on the same
 data at the same penalty: the prefix reaches at least F/U of the best possible.
@@ -22,23 +22,24 @@ from anytime.errors import TrainingError
 from anytime.evaluation.certificate.relaxation import SelectionProblem
 from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Found, Search, Stopped
 from anytime.groups import FeatureGroups
+from anytime.model.manifest import FORMAT, Certificate
+from anytime.model.model import Model
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
 __all__ = [
+    "NODES",
     "CertifiedPrefix",
     "at_least",
+    "certify",
     "certify_prefixes",
 ]
 
+NODES = 200
+"""Default maximum number of nodes of the search for each prefix."""
+
 ROUNDING = 1e-6
 """Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
-
-
-def at_least(share: float) -> str:
-    """Return a share as a percentage, rounded down to at most one decimal."""
-    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
-
 
 CHAIN = 8
 """Prefixes that one process bounds in turn, in order of decreasing cost.
@@ -51,6 +52,63 @@ EXCESS_TOLERANCE = 1e-6
 
 NEAR_SHARE = 0.75
 """A budget below this share of the previous one starts from scratch too, as its relaxation differs too much."""
+
+
+def at_least(share: float) -> str:
+    """Return a share as a percentage, rounded down to at most one decimal."""
+    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
+
+
+def certify(
+    model: Model,
+    *,
+    nodes: int = NODES,
+    seconds: float | None = None,
+    n_jobs: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Model:
+    """Return the model with a certificate from the moments that it contains; its version is empty until saved.
+
+    Parameters
+    ----------
+    nodes, seconds, n_jobs : as for `certify_prefixes`.
+    progress : called with 1 for each finished prefix.
+
+    Raises
+    ------
+    TrainingError
+        The model is of a likelihood or was saved without its moments, or the limits are invalid.
+
+    Notes
+    -----
+    Sets with groups that training left out are not considered: the model's moments do not contain them.
+    """
+    manifest = model.manifest
+    if manifest.family != "gaussian":
+        raise TrainingError(
+            f"model {model.name!r} is {manifest.family}; certificates support least squares only (family gaussian)"
+        )
+    if model.moments is None:
+        raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
+    prefixes = certify_prefixes(
+        Gram.of(model.moments),
+        model.groups,
+        model.costs,
+        [0.0, *(step.explained_variance for step in manifest.steps)],
+        manifest.alpha,
+        nodes=nodes,
+        seconds=seconds,
+        n_jobs=n_jobs,
+        progress=lambda _prefix, _certified: progress(1),
+    )
+    certificate = Certificate(
+        bounds=tuple(float(prefix.bound) for prefix in prefixes),
+        exact=tuple(bool(prefix.exact) for prefix in prefixes),
+        nodes=nodes,
+        seconds=seconds,
+    )
+    changes = {"format": FORMAT, "version": "", "certificate": certificate}
+    return replace(model, manifest=manifest.model_copy(update=changes))
 
 
 @dataclass(frozen=True)
@@ -91,7 +149,7 @@ def certify_prefixes(
     F_of_prefixes: Many[float] | Float,
     alpha: float,
     *,
-    nodes: int = 200,
+    nodes: int = NODES,
     seconds: float | None = None,
     n_jobs: int | None = None,
     progress: Callable[[int, CertifiedPrefix], None] = lambda _, __: None,
@@ -130,17 +188,20 @@ def certify_prefixes(
         raise TrainingError(
             f"a prefix has F {F.max():.6g}, but all groups at alpha {alpha:g} have {most:.6g}; expected F at this alpha"
         )
-    run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
+    end = None if seconds is None else time.monotonic() + seconds
+    run = partial(_searches, problem, end=end, n_jobs=n_jobs)
     done: dict[int, CertifiedPrefix] = {}
 
     def report(k: int, found: Found) -> None:
-        done[k] = _certified(*prefixes[k], found)
+        best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
+        solved = found.stopped == "solved"
+        done[k] = CertifiedPrefix(*prefixes[k], found.bound, solved, best, found.explained, found.nodes, found.stopped)
         progress(k, done[k])
 
     order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
     searches = [Search(*prefixes[k]) for k in order]
     chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
-    unbranched = run.all(chains, [len(several) for several in chains], nodes=1)
+    unbranched = run(chains, [len(several) for several in chains], nodes=1)
     unsolved: list[tuple[int, Search, float]] = []
     for k, (search, found) in zip(order, unbranched, strict=True):
         if found.stopped == "solved" or nodes == 1:
@@ -149,31 +210,30 @@ def certify_prefixes(
             unsolved.append((k, search, (found.bound - found.explained) / found.bound))
     # Small budgets are often solved early; the rest of their time goes to later ones.
     unsolved.reverse()
-    branched = run.all([[search] for _, search, _ in unsolved], [gap for _, _, gap in unsolved], nodes=nodes)
+    branched = run([[search] for _, search, _ in unsolved], [gap for _, _, gap in unsolved], nodes=nodes)
     for (k, _, _), (_, found) in zip(unsolved, branched, strict=True):
         report(k, found)
     return _shared([done[k] for k in range(len(prefixes))])
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The environment of the searches: the problem, the end time and the number of processes."""
-
-    problem: SelectionProblem
-    end: float | None
-    n_jobs: int | None
-
-    def all(self, chains: list[list[Search]], weights: Many[float], nodes: int) -> Iterator[tuple[Search, Found]]:
-        """Yield each search with its result, in this order; the chains share the remaining time by their weights."""
-        jobs = effective_n_jobs(self.n_jobs)
-        ahead = np.cumsum(weights[::-1])[::-1]
-        shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
-        parallel = Parallel(n_jobs=self.n_jobs, return_as="generator", pre_dispatch="n_jobs")
-        found: Iterator[list[tuple[Search, Found]]] = parallel(
-            delayed(_searched)(self.problem, several, nodes, self.end, share)
-            for several, share in zip(chains, shares, strict=True)
-        )
-        return chain.from_iterable(found)
+def _searches(
+    problem: SelectionProblem,
+    chains: list[list[Search]],
+    weights: Many[float],
+    *,
+    nodes: int,
+    end: float | None,
+    n_jobs: int | None,
+) -> Iterator[tuple[Search, Found]]:
+    """Yield each search with its result, in this order; the chains share the remaining time by their weights."""
+    jobs = effective_n_jobs(n_jobs)
+    ahead = np.cumsum(weights[::-1])[::-1]
+    shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")
+    found: Iterator[list[tuple[Search, Found]]] = parallel(
+        delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
+    )
+    return chain.from_iterable(found)
 
 
 def _searched(
@@ -196,13 +256,6 @@ def _searched(
 
 def _late(until: float | None) -> bool:
     return until is not None and time.monotonic() >= until
-
-
-def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
-    best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
-    return CertifiedPrefix(
-        cost, F, found.bound, found.stopped == "solved", best, found.explained, found.nodes, found.stopped
-    )
 
 
 def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:

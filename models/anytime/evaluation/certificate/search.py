@@ -44,6 +44,30 @@ __all__ = [
     "improved",
 ]
 
+Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
+"""Why a search ended: the best set is known, or a limit was reached."""
+
+SAME_F_TOLERANCE = 1e-9
+"""Relative difference below which two values of F are equal: a node with no larger bound is closed."""
+
+ROUNDING = 1e-14
+"""Values of F below this, if the variance of a response is 1, are rounding errors."""
+
+ROUNDS = 4
+"""How often a node is bounded, while its bound settles groups."""
+
+UNDECIDED = 0.25
+"""Weight of a share's distance from 0 and 1 when choosing the group to branch on; a group's value has weight 1."""
+
+FROM_SCRATCH = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
+"""Barrier values, and the maximum number of steps at each, without a starting point."""
+
+FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
+"""The same for the root, from the point of a larger budget."""
+
+FROM_PARENT = ((1e-4, 2), (1e-5, 2))
+"""The same for a node, from the point of its parent."""
+
 DROPPED = 12
 """Number of groups, those with the least loss per cost, that are dropped in turn."""
 
@@ -85,39 +109,14 @@ def _exchanged(problem: SelectionProblem, members: Bool, limit: float) -> Iterat
         rest = members & ~dropped
         extra = problem.extra_costs(rest)
         able = ~rest & ~dropped & problem.with_columns & (problem.cost(rest) + extra <= limit)
-        if not able.any():
+        candidates = np.flatnonzero(able)
+        if len(candidates) == 0:
             continue
         gains = np.zeros(len(members))
         gains[able] = problem.given(rest, able).gains()
         for score in (gains / np.maximum(extra, 1e-300), gains):
-            yield filled(problem, rest, _ordered(score, able), limit)
-
-
-def _ordered(score: Float, among: Bool) -> Index:
-    groups = np.flatnonzero(among)
-    return groups[np.argsort(-score[groups], kind="stable")]
-
-
-SAME_F_TOLERANCE = 1e-9
-"""Relative difference below which two values of F are equal: a node with no larger bound is closed."""
-
-ROUNDING = 1e-14
-"""Values of F below this, if the variance of a response is 1, are rounding errors."""
-
-ROUNDS = 4
-"""How often a node is bounded, while its bound settles groups."""
-
-UNDECIDED = 0.25
-"""Weight of a share's distance from 0 and 1 when choosing the group to branch on; a group's value has weight 1."""
-
-FROM_SCRATCH = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
-"""Barrier values, and the maximum number of steps at each, without a starting point."""
-
-FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
-"""The same for the root, from the point of a larger budget."""
-
-FROM_PARENT = ((1e-4, 2), (1e-5, 2))
-"""The same for a node, from the point of its parent."""
+            order = candidates[np.argsort(-score[candidates], kind="stable")]
+            yield filled(problem, rest, order, limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,10 +332,6 @@ class Nodes:
         return Node(part.selected, part.open, bound, split, branch)
 
 
-Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
-"""Why a search ended: the best set is known, or a limit was reached."""
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """Result of a search.
@@ -399,14 +394,11 @@ class Search:
                 break
             for child in bounding.children(heapq.heappop(self._heap)[2]):
                 self._push(child)
-        return self._found(stopped)
+        known = self.incumbent.explained
+        bound = known if stopped == "solved" else max(known, -self._heap[0][0])
+        return Found(bound, known, self.incumbent.best, self._bounded, stopped)
 
     def _push(self, node: Node | None) -> None:
         self._bounded += 1
         if node is not None:
             heapq.heappush(self._heap, (-node.bound, self._bounded, node))
-
-    def _found(self, stopped: Stopped) -> Found:
-        known = self.incumbent.explained
-        bound = known if stopped == "solved" else max(known, -self._heap[0][0])
-        return Found(bound, known, self.incumbent.best, self._bounded, stopped)
