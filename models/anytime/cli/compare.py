@@ -46,7 +46,7 @@ def compare(
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
     ] = "auto",
-    test: Annotated[Path | None, typer.Option("--test", help="Table to evaluate on.", show_default=False)] = None,
+    test: Annotated[Path | None, typer.Option(help="Table to evaluate on.")] = None,
     alpha: Alpha = "cv",
     folds: Folds = 5,
     level: Annotated[
@@ -56,7 +56,7 @@ def compare(
     weights: Weights = None,
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Picture to write: png, svg or pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write: png, svg or pdf.")] = None,
     json: AsJson = False,
     n_jobs: Jobs = None,
     seed: Seed = 0,

@@ -27,17 +27,7 @@ from anytime.cli.options import (
 from anytime.cli.sources import open_retrained
 from anytime.costs.distributions import CostDistributions, Histogram, milliseconds, priced
 from anytime.costs.drift import Drift, drift
-from anytime.costs.scraping import (
-    added,
-    histograms,
-    joined_text,
-    of_model,
-    paired,
-    pieces,
-    since,
-    tallies,
-    was_reset,
-)
+from anytime.costs.scraping import added, histograms, joined_text, of_model, paired, pieces, since, tallies, was_reset
 from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
 from anytime.inference.prediction import load
@@ -51,33 +41,18 @@ DRIFT = 3
 """Exit code of `--check` if the sequence should change; no failure uses it."""
 
 Sources = Annotated[
-    list[str],
-    typer.Option(
-        "--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.", show_default=False
-    ),
+    list[str], typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.")
 ]
 Since = Annotated[
     list[str] | None,
-    typer.Option(
-        "--since",
-        help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from.",
-        show_default=False,
-    ),
+    typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
 ]
-ServedModel = Annotated[Path, typer.Option("--model", help="Model file that the service uses.", show_default=False)]
+ServedModel = Annotated[Path, typer.Option("--model", help="Model file that the service uses.")]
 MaybeOut = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.", show_default=False
-    ),
+    Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
 ]
-Keep = Annotated[
-    Path | None, typer.Option("--keep", help="File to store the metrics in, for --since.", show_default=False)
-]
-Budgets = Annotated[
-    list[float] | None,
-    typer.Option("--budget", min=0, help="Budget to compare at, in ms; may be repeated.", show_default=False),
-]
+Keep = Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")]
+Budgets = Annotated[list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")]
 
 
 def costs(
@@ -92,9 +67,7 @@ def costs(
     budget: Budgets = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
     tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Table on which to refit a likelihood.", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Table on which to refit a likelihood.")] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,

@@ -29,15 +29,9 @@ SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 
 RandomCosts = Annotated[
-    Path | None,
-    typer.Option(
-        "--random-costs", help="Distributions of costs, from profile or costs: simulate deadlines.", show_default=False
-    ),
+    Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
 ]
-Deadlines = Annotated[
-    list[float] | None,
-    typer.Option("--deadline", min=0, help="Deadline to simulate, in ms; may be repeated.", show_default=False),
-]
+Deadlines = Annotated[list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")]
 
 
 def evaluate(

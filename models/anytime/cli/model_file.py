@@ -26,18 +26,9 @@ __all__ = ["certify", "export", "plot", "show"]
 SECONDS = 60.0
 """Default time limit of `certify`."""
 
-Form = Annotated[
-    Literal["json", "c"],
-    typer.Option("--to", help="JSON, or a C11 header for one row at a time.", show_default=False),
-]
-ExportFile = Annotated[
-    Path | None,
-    typer.Option("--out", help="File to write, *.json or *.h; standard output by default.", show_default=False),
-]
-CertifiedFile = Annotated[
-    Path | None,
-    typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False),
-]
+Form = Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")]
+ExportFile = Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")]
+CertifiedFile = Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")]
 
 
 def show(model: ModelFile, json: AsJson = False) -> None:
@@ -58,7 +49,7 @@ def show(model: ModelFile, json: AsJson = False) -> None:
 
 def plot(
     model: ModelFile,
-    out: Annotated[Path, typer.Option("--out", help="Picture to write: png, svg or pdf.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")],
 ) -> None:
     """Draw the explained variance of each prefix of a model against its cost."""
     check_writable(out, FORMATS)
@@ -88,7 +79,7 @@ def certify(
     seconds: Annotated[
         float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
     ] = SECONDS,
-    nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.", show_default=False)] = NODES,
+    nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
     n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
     json: AsJson = False,
 ) -> None:

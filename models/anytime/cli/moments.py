@@ -34,14 +34,9 @@ from anytime.training.fit import library_version, now
 
 __all__ = ["moments"]
 
-Sources = Annotated[
-    list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.", show_default=False)
-]
-Minus = Annotated[
-    list[Path] | None,
-    typer.Option("--minus", help="Moments to subtract; their rows must be in DATA.", show_default=False),
-]
-OutMoments = Annotated[Path, typer.Option("--out", help="File to write, named *.moments.", show_default=False)]
+Sources = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")]
+Minus = Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")]
+OutMoments = Annotated[Path, typer.Option(help="File to write, named *.moments.")]
 Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")]
 
 

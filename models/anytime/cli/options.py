@@ -38,24 +38,15 @@ __all__ = [
     "workers",
 ]
 
-Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.", show_default=False)]
-ModelFile = Annotated[Path, typer.Argument(help="Model file.", show_default=False)]
-Out = Annotated[Path, typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False)]
-GroupsFile = Annotated[Path, typer.Option("--groups", help="Groups file, JSON or YAML.", show_default=False)]
-TargetColumns = Annotated[
-    list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
-]
-MaybeGroups = Annotated[
-    Path | None,
-    typer.Option("--groups", help="Groups file, JSON or YAML; moments contain their own.", show_default=False),
-]
+Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
+Out = Annotated[Path, typer.Option(help="Model file to write, named *.safetensors.")]
+GroupsFile = Annotated[Path, typer.Option(help="Groups file, JSON or YAML.")]
+TargetColumns = Annotated[list[str], typer.Option(help="Column to predict; repeat it for several responses.")]
+MaybeGroups = Annotated[Path | None, typer.Option(help="Groups file, JSON or YAML; moments contain their own.")]
 MaybeTarget = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target",
-        help="Column to predict; repeat it for several responses. Moments contain their own.",
-        show_default=False,
-    ),
+    typer.Option(help="Column to predict; repeat it for several responses. Moments contain their own."),
 ]
 Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
 Folds = Annotated[
@@ -66,33 +57,18 @@ Query = Annotated[
 ]
 Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
-First = Annotated[
-    list[str] | None,
-    typer.Option("--first", help="Group to place before all others; repeat it for an order.", show_default=False),
-]
-Without = Annotated[
-    list[str] | None, typer.Option("--without", help="Group to leave out; may be repeated.", show_default=False)
-]
+First = Annotated[list[str] | None, typer.Option(help="Group to place before all others; repeat it for an order.")]
+Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
+Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendName = Annotated[
-    Literal["local", "dask"],
-    typer.Option("--backend", help="Where rows are read and summed: here, or on a Dask cluster."),
+    Literal["local", "dask"], typer.Option(help="Where rows are read and summed: here, or on a Dask cluster.")
 ]
-Scheduler = Annotated[
-    str | None,
-    typer.Option("--scheduler", help="Address of the cluster's scheduler, as tcp://host:8786.", show_default=False),
-]
-CostQuantile = Annotated[
-    float | None,
-    typer.Option("--cost-quantile", help="Quantile to use as a cost, 0.9 for example.", show_default=False),
-]
-Distributions = Annotated[
-    Path | None,
-    typer.Option("--distributions", help="File to write all measurements to (.json).", show_default=False),
-]
+Scheduler = Annotated[str | None, typer.Option(help="Address of the cluster's scheduler, as tcp://host:8786.")]
+CostQuantile = Annotated[float | None, typer.Option(help="Quantile to use as a cost, 0.9 for example.")]
+Distributions = Annotated[Path | None, typer.Option(help="File to write all measurements to (.json).")]
 
 
 def parsed_alpha(alpha: str) -> float | Literal["cv"]:

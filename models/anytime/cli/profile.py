@@ -27,29 +27,14 @@ __all__ = ["profile"]
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
 
-Extractors = Annotated[
-    str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.", show_default=False)
-]
-MaybeData = Annotated[
-    Path | None,
-    typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.", show_default=False),
-]
-GroupsOrModel = Annotated[
-    Path, typer.Option("--groups", help="Groups file, or a model that has the groups.", show_default=False)
-]
-OutGroups = Annotated[
-    Path, typer.Option("--out", help="Groups file to write: .yaml or .json, costs in ms.", show_default=False)
-]
+Extractors = Annotated[str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")]
+MaybeData = Annotated[Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")]
+GroupsOrModel = Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")]
+OutGroups = Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")]
 InputsName = Annotated[
-    str | None,
-    typer.Option(
-        "--inputs", metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.", show_default=False
-    ),
+    str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
 ]
-RowCounts = Annotated[
-    str | None,
-    typer.Option("--rows", help="Row counts for extractors of several rows, 1,8,64 for example.", show_default=False),
-]
+RowCounts = Annotated[str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")]
 
 
 def profile(

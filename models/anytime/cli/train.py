@@ -32,14 +32,7 @@ from anytime.cli.options import (
     workers,
 )
 from anytime.cli.report import evaluation_table, steps_table, summary
-from anytime.cli.sources import (
-    ColumnOptions,
-    TableSource,
-    open_backend,
-    open_calibration,
-    open_source,
-    open_test,
-)
+from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
@@ -53,35 +46,19 @@ __all__ = ["train"]
 COVERAGE = 0.9
 """Default coverage."""
 
-TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.", show_default=False)]
+TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.")]
 Epsilon = Annotated[
-    float | None,
-    typer.Option(
-        "--epsilon", help="Stop when no remaining group has a longer projection of the residual.", show_default=False
-    ),
+    float | None, typer.Option(help="Stop when no remaining group has a longer projection of the residual.")
 ]
 Validation = Annotated[
-    Path | None,
-    typer.Option(
-        "--validation", help="Table of other rows: stop at the prefix with the least error there.", show_default=False
-    ),
+    Path | None, typer.Option(help="Table of other rows: stop at the prefix with the least error there.")
 ]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option("--calibrate", help="Table of other rows, for calibrated intervals or sets.", show_default=False),
-]
-Coverage = Annotated[
-    float | None,
-    typer.Option("--coverage", help="Coverage of intervals or sets; 0.9 by default.", show_default=False),
-]
-Test = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
+Calibrate = Annotated[Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")]
+Coverage = Annotated[float | None, typer.Option(help="Coverage of intervals or sets; 0.9 by default.")]
+Test = Annotated[Path | None, typer.Option(help="Table to evaluate every prefix on.")]
 CheckpointFile = Annotated[
     Path | None,
-    typer.Option(
-        "--checkpoint",
-        help="File that stores the progress of reading every 30 s: the same command resumes from it.",
-        show_default=False,
-    ),
+    typer.Option(help="File that stores the progress of reading every 30 s: the same command resumes from it."),
 ]
 
 
@@ -98,9 +75,7 @@ def train(
     ] = "auto",
     family: Annotated[
         FamilyName | None,
-        typer.Option(
-            help="Likelihood to fit; gaussian (least squares) by default, poisson for counts.", show_default=False
-        ),
+        typer.Option(help="Likelihood to fit; gaussian (least squares) by default, poisson for counts."),
     ] = None,
     method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = False,

@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 
 from anytime._linalg import single_blas_thread
 from anytime.data.formats import Table
-from anytime.errors import ExtractorError, TableError, summary
+from anytime.errors import ExtractorError, summary
 from anytime.groups import FeatureGroups
 from anytime.inference.runner import check_extractors
 from anytime.types import Float
@@ -37,6 +37,12 @@ __all__ = [
     "profile",
     "required_first",
 ]
+
+MIN_BATCHES = 10
+"""Minimum number of calls per row count in each repeat, for tables with few rows."""
+
+CLOCK_READINGS = 1001
+"""Number of pairs of clock readings that measure the clock's own duration."""
 
 
 class Inputs(Protocol):
@@ -64,22 +70,9 @@ class TableInputs:
 
     @classmethod
     def of(cls, table: Table, limit: int) -> TableInputs:
-        """Return the first `limit` rows of a table.
-
-        Raises
-        ------
-        TableError
-            The table has no rows or is unreadable.
-        """
-        batches, rows = [], 0
-        for batch in table.batches(table.columns, limit):
-            batches.append(batch.columns)
-            rows += batch.rows
-            if rows >= limit:
-                break
-        if not batches:
-            raise TableError(f"{table.name} has no rows; expected at least one")
-        return cls({name: np.concatenate([each[name] for each in batches])[:limit] for name in table.columns})
+        """Return the first `limit` rows of a table; raise TableError if it is unreadable."""
+        batches = list(table.batches(table.columns, limit, stop=limit))
+        return cls({name: np.concatenate([batch.columns[name] for batch in batches]) for name in table.columns})
 
     @property
     def count(self) -> int:
@@ -134,16 +127,6 @@ class ModuleInputs:
     def batch(self, rows: Sequence[int]) -> list[Any]:
         """Return several inputs."""
         return [self.items[row] for row in rows]
-
-
-MIN_BATCHES = 10
-"""Minimum number of calls per row count in each repeat, for tables with few rows."""
-
-CLOCK_READINGS = 1001
-"""Number of pairs of clock readings that measure the clock's own duration."""
-
-Clock = Callable[[], int]
-Progress = Callable[[int], None]
 
 
 class Scaling(NamedTuple):
@@ -204,8 +187,8 @@ def profile(
     rows: Sequence[int] = (),
     warm_up: int = 5,
     repeats: int = 5,
-    clock: Clock = time.perf_counter_ns,
-    progress: Progress = lambda _: None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Profile:
     """Measure extractors, with one thread of the linear algebra library, as in a worker process.
 

@@ -25,16 +25,7 @@ from anytime.moments.moments import Moments
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.types import Bool, FamilyName, Float, Label, Task
 
-__all__ = [
-    "Dataset",
-    "Progress",
-    "Rows",
-    "Survey",
-    "checked_dataset",
-    "ignored",
-    "settle_target",
-    "survey_target",
-]
+__all__ = ["Dataset", "Progress", "Rows", "Survey", "checked_dataset", "ignored", "settle_target", "survey_target"]
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
@@ -123,7 +114,7 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
     """Return the rows of a batch in which a target is missing, (rows,)."""
-    return np.logical_or.reduce([_absent(batch.columns[name]) for name in columns])
+    return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
 
 
 def _absent(column: NDArray[Any]) -> Bool:

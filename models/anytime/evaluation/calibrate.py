@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.data.dataset import Dataset, Rows, survey_target
+from anytime.data.dataset import Dataset, Rows, checked_dataset
 from anytime.data.formats import Table
 from anytime.inference.conformal import (
     conformal_level,
@@ -37,22 +37,14 @@ def held_out(
 ) -> tuple[Dataset, int]:
     """Return a checked dataset of a table with the model's columns, and the number of its rows with a target.
 
-    Parameters
-    ----------
-    weights : column of row weights, or None.
-
     Raises
     ------
     TableError, GroupsError
         The table lacks a column of the model, or a target.
     """
     manifest = model.manifest
-    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
-    survey = survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset = Dataset(table, model.groups, target, query, weights, drop_missing)
-    dataset.check()
-    return dataset, survey.rows - survey.missing
+    return checked_dataset(table, model.groups, target, manifest.query, weights, drop_missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +88,10 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 
 def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
     """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
-    rows, thresholds = _thresholds(model, dataset, coverage)
-    found = Calibration(
+    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
+    thresholds = tuple(conformal_threshold(each, coverage) for each in scores)
+    rows = len(scores[0])
+    calibration = Calibration(
         coverage=float(coverage),
         level=conformal_level(rows, coverage),
         rows=rows,
@@ -106,7 +100,7 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
         sizes=tuple(measured(model, dataset, thresholds).size.tolist()),
         reliability=None if model.manifest.classes is None else _reliability(model, dataset),
     )
-    changes = {"format": FORMAT, "version": "", "calibration": found}
+    changes = {"format": FORMAT, "version": "", "calibration": calibration}
     return replace(model, manifest=model.manifest.model_copy(update=changes))
 
 
@@ -123,12 +117,6 @@ def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> Cov
             finite[prefix] += w[known].sum()
             total[prefix] += w.sum()
     return CoverageCurve(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
-
-
-def _thresholds(model: Model, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
-    """Return the number of rows, and the threshold of each prefix."""
-    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
-    return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
 
 
 def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:

@@ -12,12 +12,7 @@ from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.compare import Comparison
 from anytime.model.model import Model
 
-__all__ = [
-    "blank_figure",
-    "plot_comparison",
-    "plot_model",
-    "write_figure",
-]
+__all__ = ["blank_figure", "plot_comparison", "plot_model", "write_figure"]
 
 FORMATS = (".png", ".svg", ".pdf")
 LINES = (

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from anytime.costs.profiling import ModuleInputs, TableInputs, measurements, profile, required_first
-from anytime.data.formats import Batch
-from anytime.errors import ExtractorError, TableError
+from anytime.data.formats import Batch, open_table
+from anytime.errors import ExtractorError
 from anytime.groups import FeatureGroups, load_groups
 from models.unreadable import Unreadable
 
@@ -132,29 +134,11 @@ def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_la
         ModuleInputs.of([], 4, "m:make")
 
 
-class _Empty:
-    name, columns = "t.csv", ("n",)
-
-    def batches(self, *_: Any, **__: Any) -> Any:
-        return iter(())
-
-
-def test_a_table_without_rows_is_refused() -> None:
-    with pytest.raises(TableError, match=r"t\.csv has no rows"):
-        TableInputs.of(_Empty(), 5)  # type: ignore[arg-type]
-
-
-class _Piecewise:
-    name, columns = "t.csv", ("n", "s")
-
-    def batches(self, *_: Any, **__: Any) -> Any:
-        for start in range(0, 40, 4):
-            yield Batch(start, {"n": np.arange(start, start + 4), "s": np.array(["a", None, "b", "c"], dtype=object)})
-
-
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), (4, 4), (3, 3), (100, 40)])
-def test_rows_are_gathered_from_as_many_batches_as_it_takes(limit: int, count: int) -> None:
-    found = TableInputs.of(_Piecewise(), limit)  # type: ignore[arg-type]
+def test_rows_are_collected_from_as_many_row_groups_as_needed(limit: int, count: int, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": np.arange(40), "s": ["a", None, "b", "c"] * 10})
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=4)
+    found = TableInputs.of(open_table(tmp_path / "t.parquet"), limit)
     assert found.count == count
     assert found.columns["n"].tolist() == list(range(count))
     assert found.one(count - 1) == {"n": count - 1, "s": ["a", None, "b", "c"][(count - 1) % 4]}

@@ -25,11 +25,7 @@ from anytime.errors import TableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CsvTable",
-    "Evidence",
-    "converted",
-]
+__all__ = ["CsvTable", "Evidence", "converted"]
 
 
 @dataclass
@@ -47,6 +43,15 @@ class Evidence:
     def text(self) -> bool:
         """Return whether the column is definitely text."""
         return self.words or (self.booleans and (self.integers or self.decimals))
+
+    @property
+    def kind(self) -> ColumnKind:
+        """Return the kind of the cells."""
+        if self.text:
+            return ColumnKind.TEXT
+        if self.booleans:
+            return ColumnKind.BOOL
+        return ColumnKind.INT if self.integers and not self.decimals and not self.gaps else ColumnKind.FLOAT
 
     def add(self, cells: pa.Array, start: int) -> None:
         """Add a piece of a column; `start` is the row of its first cell."""
@@ -185,20 +190,11 @@ class CsvTable(ArrowTable):
                     evidence.add(cells.column(name), start)
                 start += cells.num_rows
         for name, evidence in seen.items():
-            self._settle(name, evidence)
-
-    def _settle(self, name: str, evidence: Evidence) -> None:
-        pa = required("pyarrow")
-        if evidence.text:
-            self._types[name], self._kinds[name] = pa.string(), ColumnKind.TEXT
-            if evidence.first_text is not None:
+            kind = evidence.kind
+            if kind is ColumnKind.TEXT and evidence.first_text is not None:
                 self._culprits[name] = evidence.first_text
-        elif evidence.booleans:
-            self._types[name], self._kinds[name] = pa.bool_(), ColumnKind.FLOAT if evidence.gaps else ColumnKind.BOOL
-        elif evidence.integers and not evidence.decimals and not evidence.gaps:
-            self._types[name], self._kinds[name] = pa.int64(), ColumnKind.INT
-        else:
-            self._types[name], self._kinds[name] = pa.float64(), ColumnKind.FLOAT
+            self._types[name] = required("pyarrow").type_for_alias(kind.value)
+            self._kinds[name] = ColumnKind.FLOAT if kind is ColumnKind.BOOL and evidence.gaps else kind
 
     def _complaint(self, error: Exception) -> TableError:
         message = str(error)

@@ -27,13 +27,7 @@ from anytime.model.model import Model
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
-__all__ = [
-    "NODES",
-    "CertifiedPrefix",
-    "at_least",
-    "certify",
-    "certify_prefixes",
-]
+__all__ = ["NODES", "CertifiedPrefix", "at_least", "certify", "certify_prefixes"]
 
 NODES = 200
 """Default maximum number of nodes of the search for each prefix."""

@@ -32,17 +32,7 @@ from anytime.evaluation.certificate.relaxation import (
 )
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "SAME_F_TOLERANCE",
-    "Found",
-    "Incumbent",
-    "Node",
-    "Nodes",
-    "Search",
-    "Stopped",
-    "filled",
-    "improved",
-]
+__all__ = ["SAME_F_TOLERANCE", "Found", "Incumbent", "Node", "Nodes", "Search", "Stopped", "filled", "improved"]
 
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 """Why a search ended: the best set is known, or a limit was reached."""
