@@ -9,24 +9,8 @@ import typer
 from rich.table import Table
 
 from anytime._files import check_writable
+from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, remark, results
-from anytime.cli.options import (
-    Alpha,
-    AsJson,
-    Data,
-    Drop,
-    DropMissing,
-    Folds,
-    GroupsFile,
-    Jobs,
-    Query,
-    Seed,
-    TargetColumns,
-    Weights,
-    checked_folds,
-    parsed_alpha,
-    workers,
-)
 from anytime.cli.sources import ColumnOptions, open_table_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import Comparison, MethodCurve
@@ -40,43 +24,43 @@ __all__ = ["compare"]
 
 
 def compare(
-    data: Data,
-    groups: GroupsFile,
-    target: TargetColumns,
+    data: options.Data,
+    groups: options.GroupsFile,
+    target: options.TargetColumns,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
     ] = "auto",
     test: Annotated[Path | None, typer.Option(help="Table to evaluate on.")] = None,
-    alpha: Alpha = "cv",
-    folds: Folds = 5,
+    alpha: options.Alpha = "cv",
+    folds: options.Folds = 5,
     level: Annotated[
         float | None, typer.Option(help="Stop at this share of the final value; the plateau's by default.")
     ] = None,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
-    drop_missing_target: DropMissing = False,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
+    drop_missing_target: options.DropMissing = False,
     plot: Annotated[Path | None, typer.Option(help="Picture to write: png, svg or pdf.")] = None,
-    json: AsJson = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
+    json: options.AsJson = False,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
 ) -> None:
     """Compare the methods: explained variance against cost, and timeliness up to the plateau.
 
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
     """
-    options = Options("omp", alpha=parsed_alpha(alpha))
-    options.check()
+    training = Options("omp", alpha=options.parsed_alpha(alpha))
+    training.check()
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
-    jobs, folds = workers(n_jobs), checked_folds(folds, needed=options.alpha == "cv")
+    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     if plot is not None:
         check_writable(plot, FORMATS)
     columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     source = open_table_source(data, columns)
     test_moments = None if test is None else table_moments(open_test(test, source), n_jobs=jobs)
     settled = source.columns.groups
-    fitted = fit(source.moments(folds, seed, jobs), settled, options)
+    fitted = fit(source.moments(folds, seed, jobs), settled, training)
     held = None if test_moments is None else fitted.gram.held_out_moments(test_moments)
     compared = compare_methods(fitted.gram, settled, fitted.alpha, held, level)
     unit = settled.cost_unit

@@ -127,13 +127,7 @@ def costs(
 
 
 def _measured(sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None) -> CostDistributions:
-    """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested.
-
-    Raises
-    ------
-    AnytimeError
-        As `scraped`, `paired`, `tallies`, `of_model` and `histograms`; or no group has arrived since.
-    """
+    """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested."""
     key = os.environ.get("ANYTIME_KEY") or None
     now = [piece for source in sources for piece in pieces(source, key)]
     timings = of_model([tallies(piece.text) for piece in now], model)

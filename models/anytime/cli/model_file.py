@@ -47,10 +47,7 @@ def show(model: ModelFile, json: AsJson = False) -> None:
     console.print(summary(loaded), markup=False)
 
 
-def plot(
-    model: ModelFile,
-    out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")],
-) -> None:
+def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
     """Draw the explained variance of each prefix of a model against its cost."""
     check_writable(out, FORMATS)
     plot_model(load(model), out)

@@ -10,22 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from anytime._files import check_writable
+from anytime.cli import options
 from anytime.cli.console import remark, results
-from anytime.cli.options import (
-    BackendName,
-    Drop,
-    DropMissing,
-    Folds,
-    Jobs,
-    MaybeGroups,
-    MaybeTarget,
-    Query,
-    Scheduler,
-    Seed,
-    Weights,
-    checked_folds,
-    workers,
-)
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
@@ -43,27 +29,27 @@ Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the wei
 def moments(
     data: Sources,
     out: OutMoments,
-    groups: MaybeGroups = None,
-    target: MaybeTarget = None,
+    groups: options.MaybeGroups = None,
+    target: options.MaybeTarget = None,
     task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
     minus: Minus = None,
     decay: Decay = 1.0,
-    folds: Folds = 5,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
-    drop_missing_target: DropMissing = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
-    backend: BackendName = "local",
-    scheduler: Scheduler = None,
+    folds: options.Folds = 5,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
+    drop_missing_target: options.DropMissing = False,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
+    backend: options.BackendName = "local",
+    scheduler: options.Scheduler = None,
 ) -> None:
     """Sum the rows of tables into moments, add and subtract others, and write them: `train` needs nothing else.
 
     Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
     features.
     """
-    folds, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
+    folds, jobs = max(options.checked_folds(folds, needed=False), 1), options.workers(n_jobs)
     check_writable(out, (".moments",))
     columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     with open_backend(backend, scheduler, None) as opened:
@@ -93,11 +79,6 @@ def _gathered(
     """Return the moments of each of some tables and moments files.
 
     The first input defines the meaning of the target: later tables may lack some of its classes, but have no others.
-
-    Raises
-    ------
-    AnytimeError
-        As `open_table_source` and `StoredMoments.load`; or the target differs from that of the first input.
     """
     found: list[StoredMoments] = []
     for path in data:

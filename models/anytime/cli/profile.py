@@ -73,7 +73,7 @@ def profile(
     if distributions is not None:
         write_text(times.text(), distributions)
     if json:
-        print_json(_values(measured, costs))
+        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return
     console = results()
     console.print(_table(measured, costs))
@@ -107,8 +107,7 @@ def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
 
 
 def _table(measured: Profile, costs: FeatureGroups) -> Table:
-    """Return the times of each group as a table, one row per group."""
-    values = _group_values(measured, costs)
+    values = _values(measured, costs)
     percentiles = [f"p{q}" for q in PERCENTILES]
     scaled = ["a call", "a row"] if "base" in values[0] else []
     table = blank_table("cost (ms)", "median", *percentiles, "timer", *scaled)
@@ -120,21 +119,14 @@ def _table(measured: Profile, costs: FeatureGroups) -> Table:
     return table
 
 
-def _values(measured: Profile, costs: FeatureGroups) -> dict[str, Any]:
-    """Return the output of `profile --json`."""
-    return {"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _group_values(measured, costs)}
-
-
-def _group_values(measured: Profile, costs: FeatureGroups) -> list[dict[str, Any]]:
+def _values(measured: Profile, costs: FeatureGroups) -> list[dict[str, Any]]:
     entries = []
     for name, times in measured.groups.items():
         median, *others = np.percentile(times.per_row, (50, *PERCENTILES)).tolist()
         values = {"group": name, "cost": float(costs.costs[costs.positions[name]]), "median": median}
         values |= {f"p{q}": value for q, value in zip(PERCENTILES, others, strict=True)}
-        values |= {
-            "calls": len(times.per_row),
-            "timer_share": min(measured.timer_ms / median, 1.0) if median > 0 else 1.0,
-        }
+        share = min(measured.timer_ms / median, 1.0) if median > 0 else 1.0
+        values |= {"calls": len(times.per_row), "timer_share": share}
         if times.scaling is not None:
             values |= times.scaling._asdict()
         entries.append(values)

@@ -71,13 +71,7 @@ LOCAL = Backend()
 def open_backend(
     backend: Literal["local", "dask"], scheduler: str | None, checkpoint: Path | None
 ) -> Iterator[Backend]:
-    """Return the backend that --backend, --scheduler and --checkpoint select.
-
-    Raises
-    ------
-    TrainingError
-        The options conflict, or no scheduler answers.
-    """
+    """Return the backend that --backend, --scheduler and --checkpoint select."""
     if backend == "local":
         if scheduler is not None:
             raise TrainingError("--scheduler requires --backend dask")
@@ -198,13 +192,7 @@ Source: TypeAlias = TableSource | MomentsSource
 
 
 def open_source(data: Path, options: ColumnOptions, backend: Backend = LOCAL) -> Source:
-    """Open and check a table or moments.
-
-    Raises
-    ------
-    TrainingError
-        An option that a table requires is missing, or an option does not apply to moments.
-    """
+    """Open and check a table or moments; options that the one requires do not apply to the other."""
     if not are_moments(data):
         return open_table_source(data, options, backend)
     if backend != LOCAL:
@@ -280,14 +268,10 @@ def open_test(test: Path, source: Source) -> Dataset:
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
-    """Open a table to calibrate on, as `open_test`, and check that it has enough rows.
+    """Open a table to calibrate on, as `open_test`, and check that it has enough rows and no weights.
 
-    Raises
-    ------
-    TrainingError
-        It has too few rows, or rows have weights: the threshold of a weighted table depends on the weight of the row to
-        predict (Tibshirani, Barber, Candès and Ramdas 2019, "Conformal prediction under covariate shift"), and requests
-        contain no weights.
+    The threshold of a weighted table depends on the weight of the row to predict (Tibshirani, Barber, Candès and Ramdas
+    2019, "Conformal prediction under covariate shift"), and requests contain no weights.
     """
     weights = source.columns.weights
     if weights is not None:

@@ -10,27 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from anytime._files import check_writable
+from anytime.cli import options
 from anytime.cli.console import remark, results, working
-from anytime.cli.options import (
-    Alpha,
-    BackendName,
-    Drop,
-    DropMissing,
-    First,
-    Folds,
-    Jobs,
-    MaybeGroups,
-    MaybeTarget,
-    Out,
-    Query,
-    Scheduler,
-    Seed,
-    Weights,
-    Without,
-    checked_folds,
-    parsed_alpha,
-    workers,
-)
 from anytime.cli.report import evaluation_table, steps_table, summary
 from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.errors import TrainingError
@@ -64,9 +45,9 @@ CheckpointFile = Annotated[
 
 def train(
     data: TablesOrMoments,
-    out: Out,
-    groups: MaybeGroups = None,
-    target: MaybeTarget = None,
+    out: options.Out,
+    groups: options.MaybeGroups = None,
+    target: options.MaybeTarget = None,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
         typer.Option(
@@ -83,10 +64,10 @@ def train(
         bool,
         typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget."),
     ] = False,
-    first: First = None,
-    without: Without = None,
-    alpha: Alpha = "cv",
-    folds: Folds = 5,
+    first: options.First = None,
+    without: options.Without = None,
+    alpha: options.Alpha = "cv",
+    folds: options.Folds = 5,
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = False,
@@ -95,21 +76,21 @@ def train(
     ] = False,
     epsilon: Epsilon = None,
     validation: Validation = None,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
     calibrate: Calibrate = None,
     coverage: Coverage = None,
     test: Test = None,
-    drop_missing_target: DropMissing = False,
+    drop_missing_target: options.DropMissing = False,
     no_moments: Annotated[
         bool, typer.Option("--no-moments", help="Smaller file, without re-sequencing and the policy 'arrived'.")
     ] = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
     checkpoint: CheckpointFile = None,
-    backend: BackendName = "local",
-    scheduler: Scheduler = None,
+    backend: options.BackendName = "local",
+    scheduler: options.Scheduler = None,
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
@@ -118,11 +99,11 @@ def train(
     """
     family = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
-    options = Options(
-        method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, family, epsilon, tuple(first or ())
+    training = Options(
+        method, cost_blind, doubling, options.parsed_alpha(alpha), one_se, nested, family, epsilon, tuple(first or ())
     )
-    options.check()
-    jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
+    training.check()
+    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
     coverage = COVERAGE if coverage is None else coverage
@@ -146,7 +127,7 @@ def train(
             observed = source.observed(folds, seed, jobs)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = None if validated is None else hold_out(validated, family, n_jobs=jobs)
-            fitted = fit(parts, settled.groups, options, observed, held)
+            fitted = fit(parts, settled.groups, training, observed, held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
         out.stem,

@@ -181,10 +181,10 @@ class CostDistributions(BaseModel):
         return self
 
     @classmethod
-    def measured(cls, times: Mapping[str, Float], source: str, *, paired: bool = True) -> CostDistributions:
-        """Return the distributions of samples, (count,) milliseconds each, to four significant digits."""
+    def measured(cls, times: Mapping[str, Float], source: str) -> CostDistributions:
+        """Return the distributions of paired samples, (count,) milliseconds each, to four significant digits."""
         groups = {name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()}
-        return cls(source=source, paired=paired, groups=dict(groups))
+        return cls(source=source, paired=True, groups=dict(groups))
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
@@ -305,30 +305,21 @@ class RandomTimes(NamedTuple):
         """Return the expected value by each deadline, (deadlines,), of a quantity of each prefix, (steps + 1,)."""
         return Estimate.of(values[self.reached(deadlines)])
 
-    def timeliness(self, explained: Float, stop: float, risk: float = 1.0) -> tuple[float, float]:
-        """Return the area under `explained` up to `stop`, as a share of `stop` times `risk`; and its standard error.
+    def timeliness(self, explained: Float, stop: float) -> tuple[float, float]:
+        """Return the mean of `explained` (steps + 1,) over the time up to `stop` milliseconds; and its standard error.
 
-        This is the "step" variant of `anytime.model.curve.timeliness`, averaged over draws.
-
-        Parameters
-        ----------
-        explained : (steps + 1,) of each prefix.
-        stop : milliseconds, more than 0.
-        risk : maximum of `explained`.
+        This is the "step" variant of `anytime.model.curve.timeliness` at a risk of 1, averaged over draws.
         """
-        ends = np.minimum(np.column_stack([self.times[:, 1:], np.full(len(self.times), np.inf)]), stop)
-        spent = ends - np.minimum(self.times, stop)
-        mean, error = Estimate.of(spent @ explained / (stop * risk))
+        begins = np.minimum(self.times, stop)
+        spent = np.diff(begins, axis=1, append=stop)
+        mean, error = Estimate.of(spent @ explained / stop)
         return float(mean), float(error)
 
 
 def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
     """Return the times at which each prefix is complete.
 
-    Parameters
-    ----------
-    steps : columns of `costs` that each step adds.
-    costs : (draws, groups) milliseconds, 0 or more.
+    `costs` (draws, groups) are milliseconds, 0 or more; `steps` are the columns of them that each step adds.
     """
     added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
     return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +43,6 @@ MIN_BATCHES = 10
 
 CLOCK_READINGS = 1001
 """Number of pairs of clock readings that measure the clock's own duration."""
-
-
-class Inputs(Protocol):
-    """Rows that extractors receive."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-
-    def one(self, row: int) -> Any:
-        """Return the input of an extractor of one row."""
-
-    def batch(self, rows: Sequence[int]) -> Any:
-        """Return the input of an extractor of several rows."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +113,10 @@ class ModuleInputs:
     def batch(self, rows: Sequence[int]) -> list[Any]:
         """Return several inputs."""
         return [self.items[row] for row in rows]
+
+
+Inputs: TypeAlias = TableInputs | ModuleInputs
+"""Rows that extractors receive: one by one, or several together."""
 
 
 class Scaling(NamedTuple):

@@ -88,9 +88,7 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 
 def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
     """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
-    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
-    thresholds = tuple(conformal_threshold(each, coverage) for each in scores)
-    rows = len(scores[0])
+    rows, thresholds = _thresholds(model, dataset, coverage)
     calibration = Calibration(
         coverage=float(coverage),
         level=conformal_level(rows, coverage),
@@ -117,6 +115,12 @@ def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> Cov
             finite[prefix] += w[known].sum()
             total[prefix] += w.sum()
     return CoverageCurve(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
+
+
+def _thresholds(model: Model, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
+    """Return the number of rows, and the threshold of each prefix."""
+    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
+    return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
 
 
 def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:

@@ -70,12 +70,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Model,
-    table: Table,
-    *,
-    weights: str | None = None,
-    drop_missing: bool = False,
-    n_jobs: int | None = None,
+    model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False, n_jobs: int | None = None
 ) -> Evaluation:
     """Evaluate every prefix on a table; the model contains the names of its columns.
 
@@ -129,13 +124,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
 
 
 def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
-    """Return the moments of a checked dataset for evaluation.
-
-    Raises
-    ------
-    TableError
-        No row has a weight above 0.
-    """
+    """Return the moments of a checked dataset for evaluation; raise TableError if no row has a weight above 0."""
     moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
     _check_weight(dataset, moments.weight)
     return moments

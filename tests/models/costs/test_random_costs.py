@@ -56,8 +56,8 @@ def test_it_is_the_literal_simulation(seed: int, deadline: float, stop: float) -
     found = times.expected(values, np.array([deadline]))
     assert found.mean[0] == pytest.approx(expected.mean())
     assert found.error[0] == pytest.approx(expected.std(ddof=1) / np.sqrt(30))
-    areas = np.array([literal_area(steps, draw, values, stop) for draw in costs]) / (stop * 2.0)
-    mean, error = times.timeliness(values, stop, 2.0)
+    areas = np.array([literal_area(steps, draw, values, stop) for draw in costs]) / stop
+    mean, error = times.timeliness(values, stop)
     assert mean == pytest.approx(areas.mean())
     assert error == pytest.approx(areas.std(ddof=1) / np.sqrt(30))
 
@@ -72,8 +72,8 @@ def test_costs_that_are_certain_give_the_step_curve() -> None:
         assert (found.mean[0], found.error[0]) == (values[last], 0.0)
         assert times.prefixes(np.array([deadline])).mean[0] == last
     for stop in (0.5, 3.0, 4.5, 7.0):
-        mean, error = times.timeliness(values, stop, 0.9)
-        assert mean == pytest.approx(timeliness(cumulative, values, stop, 0.9, "step"))
+        mean, error = times.timeliness(values, stop)
+        assert mean == pytest.approx(timeliness(cumulative, values, stop, 1.0, "step"))
         assert error == pytest.approx(0.0, abs=1e-12)
 
 

@@ -347,9 +347,7 @@ def small() -> Case:
 def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
     case, reported = small(), list[int]()
     costs, F = budgets(case)
-    once = certify_prefixes(
-        case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: reported.append(k)
-    )
+    once = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=reported.append)
     assert sorted(reported) == list(range(len(costs)))
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3)
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)

@@ -59,11 +59,10 @@ class NpzTable(Table):
             name: header for name, header in headers.items() if len(header.shape) == 1 or (name == "X" and names)
         }
         # Source of each column: its array, and the column's index in a 2-D array.
-        self._sources: dict[str, tuple[str, int]] = {}
-        columns = [(name, "X", j) for j, name in enumerate(names)]
-        columns += [(name, name, 0) for name, header in self._arrays.items() if len(header.shape) == 1]
-        self._check_names([name for name, _, _ in columns])
-        self._sources = {name: (array, j) for name, array, j in columns}
+        sources = [(name, ("X", j)) for j, name in enumerate(names)]
+        sources += [(name, (name, 0)) for name, header in self._arrays.items() if len(header.shape) == 1]
+        self._check_names([name for name, _ in sources])
+        self._sources = dict(sources)
         self._check_lengths()
         self._types: dict[str, np.dtype[Any]] = {}
 
@@ -147,8 +146,7 @@ class NpzTable(Table):
             start = 0
             for pieces in zip(*streams, strict=True):
                 found = dict(zip(arrays, pieces, strict=True))
-                columns = {name: self._column(found, name) for name in names}
-                yield Batch(start, columns)
+                yield Batch(start, {name: self._column(found, name) for name in names})
                 start += len(pieces[0])
 
     def _column(self, found: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:

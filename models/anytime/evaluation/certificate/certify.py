@@ -93,7 +93,7 @@ def certify(
         nodes=nodes,
         seconds=seconds,
         n_jobs=n_jobs,
-        progress=lambda _prefix, _certified: progress(1),
+        progress=lambda _: progress(1),
     )
     certificate = Certificate(
         bounds=tuple(float(prefix.bound) for prefix in prefixes),
@@ -146,7 +146,7 @@ def certify_prefixes(
     nodes: int = NODES,
     seconds: float | None = None,
     n_jobs: int | None = None,
-    progress: Callable[[int, CertifiedPrefix], None] = lambda _, __: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> list[CertifiedPrefix]:
     """Bound the best F within the cost of each prefix of a least-squares sequence.
 
@@ -160,7 +160,7 @@ def certify_prefixes(
         distributed in proportion to the gaps of these bounds. One step of a relaxation, about 10 D^3 operations, is
         finished before the clock is checked.
     n_jobs : number of processes, as in joblib.
-    progress : called with the index of each finished prefix and its certificate.
+    progress : called with the index of each finished prefix.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def certify_prefixes(
         best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
         solved = found.stopped == "solved"
         done[k] = CertifiedPrefix(*prefixes[k], found.bound, solved, best, found.explained, found.nodes, found.stopped)
-        progress(k, done[k])
+        progress(k)
 
     order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
     searches = [Search(*prefixes[k]) for k in order]
