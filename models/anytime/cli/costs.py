@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -99,22 +100,14 @@ def costs(
         write_groups(groups, out)
     if distributions is not None:
         write_text(measured.text(), distributions)
+    sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
     if json:
         entries = [each.values() for each in group_costs]
-        sequence = _drift_values(changed, budgets) | {"tolerance": tolerance}
         print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
     else:
         console = results()
         console.print(_cost_table(group_costs))
-        for line in _order_lines(changed):
-            console.print(line, markup=False)
-        console.print(_drift_table(changed, budgets))
-        staying, moving = changed.timeliness
-        console.print(
-            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
-            f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
-            markup=False,
-        )
+        _print_sequence(console, sequence)
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
             console.print(f"wrote {' and '.join(written)}", markup=False)
@@ -207,27 +200,8 @@ def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
     return table
 
 
-def _drift_table(changed: Drift, budgets: Sequence[float]) -> Table:
-    """Return a table of what each budget explains with the current and with the new sequence."""
-    table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
-    for budget in budgets:
-        staying, moving = changed.staying.at(budget), changed.moving.at(budget)
-        cells = ["-"] * 3
-        if staying is not None and moving is not None:
-            cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
-        table.add_row(f"{budget:.4g}", *cells)
-    return table
-
-
-def _order_lines(changed: Drift) -> list[str]:
-    if not changed.changes:
-        return ["the sequence does not change"]
-    orders = [" ".join("+".join(adds) for adds in order.steps) for order in (changed.staying, changed.moving)]
-    return [f"current: {orders[0]}", f"new:     {orders[1]}"]
-
-
-def _drift_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
-    """Return the part of the output of `costs --json` about the sequence."""
+def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
+    """Return both sequences, their timeliness, and what each budget explains with them."""
     staying, moving = changed.timeliness
     return {
         "changes": changed.changes,
@@ -241,3 +215,25 @@ def _drift_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
             for budget in budgets
         ],
     }
+
+
+def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
+    if sequence["changes"]:
+        for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
+            console.print(title + " ".join("+".join(adds) for adds in steps), markup=False)
+    else:
+        console.print("the sequence does not change")
+    table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
+    for row in sequence["budgets"]:
+        staying, moving = row["r2_staying"], row["r2_moving"]
+        cells = ["-"] * 3
+        if staying is not None and moving is not None:
+            cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
+        table.add_row(f"{row['budget']:.4g}", *cells)
+    console.print(table)
+    timeliness = sequence["timeliness"]
+    console.print(
+        f"timeliness up to {sequence['stop']:.4g} ms, in training: {timeliness['staying']:.4f} with the current "
+        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}",
+        markup=False,
+    )

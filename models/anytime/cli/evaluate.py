@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ from anytime.evaluation.evaluate import Evaluation
 from anytime.evaluation.evaluate import evaluate as evaluate_model
 from anytime.inference.prediction import load
 from anytime.model.model import Model
-from anytime.types import Float
 
 __all__ = ["evaluate"]
 
@@ -56,10 +54,10 @@ def evaluate(
     evaluation = evaluate_model(
         loaded, open_table(data), weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
     )
-    simulation = None if times is None else _Simulation(evaluation, times, _deadlines(times, deadline or ()))
+    simulation = None if times is None else _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)
-        print_json(values if simulation is None else values | {"random_costs": simulation.values()})
+        print_json(values if simulation is None else values | {"random_costs": simulation})
         return
     console = results()
     console.print(evaluation_table(loaded, evaluation))
@@ -69,8 +67,8 @@ def evaluate(
         markup=False,
     )
     if simulation is not None:
-        console.print(simulation.table(loaded))
-        console.print(simulation.line(), markup=False)
+        console.print(_simulation_table(loaded, simulation["deadlines"]))
+        console.print(_simulation_line(simulation["draws"], simulation["timeliness_r2"]), markup=False)
 
 
 def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
@@ -98,74 +96,51 @@ def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _deadlines(times: RandomTimes, requested: Sequence[float]) -> Float:
-    """Return the requested deadlines (ms), or shares of the mean time of all groups."""
+def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[float]) -> dict[str, Any]:
+    """Return the simulated timeliness, and the expected measures at each deadline (ms) with standard errors."""
     mean_total = float(times.times[:, -1].mean())
-    return np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
+    deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
+    measures = {
+        "r2": evaluation.r2,
+        "mse": evaluation.mse if evaluation.deviance is None else None,
+        "deviance": evaluation.deviance,
+        "accuracy": evaluation.accuracy,
+        "ndcg@5": evaluation.ndcg,
+    }
+    columns = {"deadline_ms": deadlines, "prefix": times.prefixes(deadlines).mean}
+    for name, values in measures.items():
+        if values is not None:
+            columns[name], columns[f"{name}_error"] = times.expected(values, deadlines)
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    return {"draws": len(times.times), "timeliness_r2": _timeliness(evaluation, times), "deadlines": rows}
 
 
-@dataclass(frozen=True, eq=False)
-class _Simulation:
-    """Times at which the prefixes are complete in random draws, and the deadlines (ms) to simulate."""
+def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float | None]:
+    """Return the stopping time, and the timeliness of R² under random costs and at mean costs; None without R²."""
+    means = times.times.mean(axis=0)
+    stop = float(means[int(np.searchsorted(evaluation.costs, evaluation.stop * (1 - 1e-12)))])
+    if evaluation.r2 is None:
+        return {"stop_ms": stop, "mean": None, "error": None, "at_mean_costs": None}
+    if stop <= 0:
+        return {"stop_ms": 0.0, "mean": 0.0, "error": 0.0, "at_mean_costs": 0.0}
+    mean, error = times.timeliness(evaluation.r2, stop)
+    fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluation.r2, stop)
+    return {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
 
-    evaluation: Evaluation
-    times: RandomTimes
-    deadlines: Float
 
-    def values(self) -> dict[str, Any]:
-        """Return the results as JSON values."""
-        stop, random, fixed = self._timeliness()
-        mean, error = (None, None) if random is None else random
-        timeliness = {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
-        return {"draws": len(self.times.times), "timeliness_r2": timeliness, "deadlines": self._rows()}
+def _simulation_table(model: Model, rows: Sequence[Mapping[str, float]]) -> Table:
+    measures = [name.removesuffix("_error") for name in rows[0] if name.endswith("_error")]
+    table = blank_table("deadline (ms)", f"steps of {model.steps}", *(f"test {name}" for name in measures))
+    for row in rows:
+        cells = [f"{row[name]:.4g} ± {row[f'{name}_error']:.1g}" for name in measures]
+        table.add_row(f"{row['deadline_ms']:.4g}", f"{row['prefix']:.2f}", *cells)
+    return table
 
-    def table(self, model: Model) -> Table:
-        """Return the expected measures at each deadline as a table."""
-        measures = list(self._measures())
-        table = blank_table("deadline (ms)", f"steps of {model.steps}", *(f"test {name}" for name in measures))
-        for row in self._rows():
-            cells = [f"{row[name]:.4g} ± {row[f'{name}_error']:.1g}" for name in measures]
-            table.add_row(f"{row['deadline_ms']:.4g}", f"{row['prefix']:.2f}", *cells)
-        return table
 
-    def line(self) -> str:
-        """Return the summary of the simulation, in one line."""
-        stop, random, fixed = self._timeliness()
-        draws = f"{len(self.times.times)} draws of costs"
-        if random is None:
-            return f"{draws}; no timeliness of r2, as the target is constant in the table"
-        return (
-            f"{draws}; timeliness of r2 up to {stop:.4g} ms: {random[0]:.4f} ± {random[1]:.1g}, "
-            f"{fixed:.4f} if every group takes its mean time"
-        )
-
-    def _measures(self) -> dict[str, Float]:
-        values = {
-            "r2": self.evaluation.r2,
-            "mse": self.evaluation.mse if self.evaluation.deviance is None else None,
-            "deviance": self.evaluation.deviance,
-            "accuracy": self.evaluation.accuracy,
-            "ndcg@5": self.evaluation.ndcg,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-    def _rows(self) -> list[dict[str, float]]:
-        """Return the expected measures at each deadline, with standard errors."""
-        columns = {"deadline_ms": self.deadlines, "prefix": self.times.prefixes(self.deadlines).mean}
-        for name, values in self._measures().items():
-            columns[name], columns[f"{name}_error"] = self.times.expected(values, self.deadlines)
-        return [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def _timeliness(self) -> tuple[float, tuple[float, float] | None, float | None]:
-        """Return the stopping time, timeliness under random costs with standard error, and timeliness at mean costs.
-
-        Both timeliness values are None if R² is None.
-        """
-        evaluation, means = self.evaluation, self.times.times.mean(axis=0)
-        stop = float(means[int(np.searchsorted(evaluation.costs, evaluation.stop * (1 - 1e-12)))])
-        if evaluation.r2 is None:
-            return stop, None, None
-        if stop <= 0:
-            return 0.0, (0.0, 0.0), 0.0
-        fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluation.r2, stop)
-        return stop, self.times.timeliness(evaluation.r2, stop), fixed
+def _simulation_line(draws: int, timeliness: Mapping[str, float | None]) -> str:
+    if timeliness["mean"] is None:
+        return f"{draws} draws of costs; no timeliness of r2, as the target is constant in the table"
+    return (
+        f"{draws} draws of costs; timeliness of r2 up to {timeliness['stop_ms']:.4g} ms: {timeliness['mean']:.4f} ± "
+        f"{timeliness['error']:.1g}, {timeliness['at_mean_costs']:.4f} if every group takes its mean time"
+    )
