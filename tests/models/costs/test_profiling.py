@@ -34,11 +34,11 @@ class Clock:
 
 def groups(**requires: list[str]) -> FeatureGroups:
     widths = {"late": ["l0"], "early": ["e0", "e1"], "visit": []}
-    told = [
+    entries = [
         {"name": name, "features": features, "cost": 1.0, "requires": requires.get(name, [])}
         for name, features in widths.items()
     ]
-    return load_groups({"cost_unit": "ms", "groups": told})
+    return load_groups({"cost_unit": "ms", "groups": entries})
 
 
 def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str] | None = None, name: str = "") -> Any:
@@ -54,12 +54,12 @@ def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str]
 def test_every_input_is_measured_as_often_as_asked_and_samples_stay_paired() -> None:
     clock, inputs = Clock(), ModuleInputs((1.0, 2.0, 3.0))
     extractors = {"late": slow(clock, lambda x: x, 1), "early": slow(clock, lambda x: 10 * x, 2)}
-    told: list[int] = []
-    found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=told.append)
+    progressed: list[int] = []
+    found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=progressed.append)
     assert found.times["late"].tolist() == [1.0, 2.0, 3.0] * 2
     assert found.times["early"].tolist() == [10.0, 20.0, 30.0] * 2
     assert found.timer_ms == 0
-    assert len(told) == measurements(inputs, (), 2) == 6
+    assert len(progressed) == measurements(inputs, (), 2) == 6
     assert found.groups["late"].scaling is None
 
 

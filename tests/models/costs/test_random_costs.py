@@ -109,7 +109,7 @@ def test_one_draw_has_no_error() -> None:
 
 
 def model(unit: str = "ms", draw: float = 2.0) -> Model:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "cost_unit": unit,
         "groups": [
             {"name": "a", "features": ["a0"], "cost": 1.0},
@@ -118,7 +118,7 @@ def model(unit: str = "ms", draw: float = 2.0) -> Model:
         ],
     }
     X = np.random.default_rng(0).normal(size=(40, 2))
-    return AnytimeRegressor(told).fit(X, X @ [1.0, 2.0]).model_
+    return AnytimeRegressor(content).fit(X, X @ [1.0, 2.0]).model_
 
 
 def test_a_model_is_simulated_from_the_costs_of_its_groups_and_what_nobody_computes_costs_what_the_model_says() -> None:

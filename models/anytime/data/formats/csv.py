@@ -59,29 +59,23 @@ class Evidence:
         if self.text:
             return
         self.gaps |= cells.null_count > 0
-        try:
-            floats = converted(cells, pa.float64())
-        except pa.ArrowInvalid:
+        floats = _converted_or_none(cells, pa.float64())
+        if floats is None:
             if self.first_text is None:
                 row = _first_text(cells)
                 self.first_text = Text(start + row, cells[row].as_py())
             present = _trimmed(cells).drop_null()
             self.gaps |= len(present) < len(cells)
-            if _are_booleans(present):
-                self.booleans = True
-            else:
-                self.words = True
+            are_booleans = _are_booleans(present)
+            self.booleans |= are_booleans
+            self.words |= not are_booleans
             return
         self.gaps |= floats.null_count > 0
-        if self.decimals or floats.null_count == len(floats):
-            return
-        # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
-        try:
-            converted(cells, pa.int64())
-        except pa.ArrowInvalid:
-            self.decimals = True
-        else:
-            self.integers = True
+        if not self.decimals and floats.null_count < len(floats):
+            # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
+            are_integers = _converted_or_none(cells, pa.int64()) is not None
+            self.integers |= are_integers
+            self.decimals |= not are_integers
 
 
 def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
@@ -96,6 +90,13 @@ def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:
         # Blanks around numbers are rare, so they are trimmed only after a failure.
         return _trimmed(cells).cast(target)
+
+
+def _converted_or_none(cells: pa.Array, target: pa.DataType) -> pa.Array | None:
+    try:
+        return converted(cells, target)
+    except required("pyarrow").ArrowInvalid:
+        return None
 
 
 def _trimmed(cells: pa.Array) -> pa.Array:
@@ -116,9 +117,7 @@ def _first_text(cells: pa.Array) -> int:
     low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
-        try:
-            converted(cells.slice(low, middle - low), pa.float64())
-        except pa.ArrowInvalid:
+        if _converted_or_none(cells.slice(low, middle - low), pa.float64()) is None:
             high = middle
         else:
             low = middle
