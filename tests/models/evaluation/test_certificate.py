@@ -156,15 +156,15 @@ def test_without_time_the_bounds_still_hold(case: Case) -> None:
 @given(cases())
 def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case) -> None:
     budget = 0.5 * float(case.groups.costs.sum())
-    whole = Search(budget, 0.0).run(case.problem, nodes=10_000, late=lambda: False)
-    search, nodes = Search(budget, 0.0), 0
-    found = search.run(case.problem, nodes=1, late=lambda: False)
-    while found.stopped == "nodes":
+    whole, search, nodes = Search(budget, 0.0), Search(budget, 0.0), 0
+    whole.run(case.problem, nodes=10_000, late=lambda: False)
+    while search.stopped == "nodes":
         nodes += 1
-        bound, found = found.bound, search.run(case.problem, nodes=nodes, late=lambda: False)
-        assert found.bound <= bound * (1 + ROUNDING)
-    assert found.nodes == whole.nodes
-    assert found.bound == pytest.approx(whole.bound, rel=ROUNDING)
+        bound = search.bound
+        search.run(case.problem, nodes=nodes, late=lambda: False)
+        assert search.bound <= bound * (1 + ROUNDING)
+    assert search.nodes == whole.nodes
+    assert search.bound == pytest.approx(whole.bound, rel=ROUNDING)
 
 
 @quick(max_examples=40)

@@ -20,7 +20,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate.relaxation import SelectionProblem
-from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Found, Search, Stopped
+from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Search, Stopped
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model
@@ -186,27 +186,30 @@ def certify_prefixes(
     run = partial(_searches, problem, end=end, n_jobs=n_jobs)
     done: dict[int, CertifiedPrefix] = {}
 
-    def report(k: int, found: Found) -> None:
+    def report(k: int, search: Search) -> None:
+        found, solved = search.incumbent, search.stopped == "solved"
         best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
-        solved = found.stopped == "solved"
-        done[k] = CertifiedPrefix(*prefixes[k], found.bound, solved, best, found.explained, found.nodes, found.stopped)
+        done[k] = CertifiedPrefix(
+            *prefixes[k], search.bound, solved, best, found.explained, search.nodes, search.stopped
+        )
         progress(k)
 
     order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
     searches = [Search(*prefixes[k]) for k in order]
     chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
     unbranched = run(chains, [len(several) for several in chains], nodes=1)
-    unsolved: list[tuple[int, Search, float]] = []
-    for k, (search, found) in zip(order, unbranched, strict=True):
-        if found.stopped == "solved" or nodes == 1:
-            report(k, found)
+    unsolved: list[tuple[int, Search]] = []
+    for k, search in zip(order, unbranched, strict=True):
+        if search.stopped == "solved" or nodes == 1:
+            report(k, search)
         else:
-            unsolved.append((k, search, (found.bound - found.explained) / found.bound))
+            unsolved.append((k, search))
     # Small budgets are often solved early; the rest of their time goes to later ones.
     unsolved.reverse()
-    branched = run([[search] for _, search, _ in unsolved], [gap for _, _, gap in unsolved], nodes=nodes)
-    for (k, _, _), (_, found) in zip(unsolved, branched, strict=True):
-        report(k, found)
+    gaps = [(search.bound - search.incumbent.explained) / search.bound for _, search in unsolved]
+    branched = run([[search] for _, search in unsolved], gaps, nodes=nodes)
+    for (k, _), search in zip(unsolved, branched, strict=True):
+        report(k, search)
     return _shared([done[k] for k in range(len(prefixes))])
 
 
@@ -218,34 +221,32 @@ def _searches(
     nodes: int,
     end: float | None,
     n_jobs: int | None,
-) -> Iterator[tuple[Search, Found]]:
-    """Yield each search with its result, in this order; the chains share the remaining time by their weights."""
+) -> Iterator[Search]:
+    """Yield each search after its run, in this order; the chains share the remaining time by their weights."""
     jobs = effective_n_jobs(n_jobs)
     ahead = np.cumsum(weights[::-1])[::-1]
     shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
     parallel = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")
-    found: Iterator[list[tuple[Search, Found]]] = parallel(
+    finished: Iterator[list[Search]] = parallel(
         delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
     )
-    return chain.from_iterable(found)
+    return chain.from_iterable(finished)
 
 
 def _searched(
     problem: SelectionProblem, several: list[Search], nodes: int, end: float | None, share: float
-) -> list[tuple[Search, Found]]:
+) -> list[Search]:
     """Run searches in turn, each starting from the result of the previous one, within a share of the remaining time."""
     begun = time.monotonic()
     allowed = None if end is None else share * max(end - begun, 0.0)
     before: Search | None = None
-    results = []
     with single_blas_thread():
         for place, search in enumerate(several, start=1):
             until = None if allowed is None else begun + allowed * place / len(several)
             begin = before.wide if before is not None and search.budget >= NEAR_SHARE * before.budget else None
-            found = search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
+            search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
             before = search
-            results.append((search, found))
-    return results
+    return several
 
 
 def _late(until: float | None) -> bool:

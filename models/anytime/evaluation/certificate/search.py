@@ -32,7 +32,7 @@ from anytime.evaluation.certificate.relaxation import (
 )
 from anytime.types import Bool, Float, Index
 
-__all__ = ["SAME_F_TOLERANCE", "Found", "Incumbent", "Node", "Nodes", "Search", "Stopped", "filled", "improved"]
+__all__ = ["SAME_F_TOLERANCE", "Incumbent", "Node", "Nodes", "Search", "Stopped", "filled", "improved"]
 
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 """Why a search ended: the best set is known, or a limit was reached."""
@@ -322,25 +322,6 @@ class Nodes:
         return Node(part.selected, part.open, bound, split, branch)
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Result of a search.
-
-    Attributes
-    ----------
-    bound : no set within the budget has a larger F.
-    explained, best : F of the best known set, and the set as in `Incumbent`.
-    nodes : number of nodes that were bounded.
-    stopped : why the search ended.
-    """
-
-    bound: float
-    explained: float
-    best: Bool | None
-    nodes: int
-    stopped: Stopped
-
-
 class Search:
     """A search that can be resumed.
 
@@ -352,19 +333,24 @@ class Search:
     Attributes
     ----------
     incumbent : the best set so far.
+    bound : no set within the budget has a larger F.
+    nodes : number of nodes that were bounded.
+    stopped : why the last run ended.
     wide : a point of the relaxation, to start the search of a smaller budget from; None until there is one.
     """
 
     def __init__(self, budget: float, known: float) -> None:
         self.budget = budget
         self.incumbent = Incumbent(known)
+        self.bound = np.inf
+        self.nodes = 0
+        self.stopped: Stopped = "nodes"
         self.wide: Split | None = None
         self._heap: list[tuple[float, int, Node]] = []
-        self._bounded = 0
 
     def run(
         self, problem: SelectionProblem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None
-    ) -> Found:
+    ) -> None:
         """Continue the search until `nodes` nodes have been bounded in total, or one or two more, or the time is over.
 
         Parameters
@@ -374,21 +360,20 @@ class Search:
         begin : the `wide` of a search with a larger budget, as starting point.
         """
         bounding = Nodes(problem, self.budget, self.incumbent, late)
-        if self._bounded == 0:
+        if self.nodes == 0:
             self._push(bounding.root(begin))
             self.wide = bounding.wide
-        stopped: Stopped = "solved"
+        self.stopped = "solved"
         while self._heap and self.incumbent.beaten(-self._heap[0][0]):
-            if self._bounded >= nodes or late():
-                stopped = "nodes" if self._bounded >= nodes else "seconds"
+            if self.nodes >= nodes or late():
+                self.stopped = "nodes" if self.nodes >= nodes else "seconds"
                 break
             for child in bounding.children(heapq.heappop(self._heap)[2]):
                 self._push(child)
         known = self.incumbent.explained
-        bound = known if stopped == "solved" else max(known, -self._heap[0][0])
-        return Found(bound, known, self.incumbent.best, self._bounded, stopped)
+        self.bound = known if self.stopped == "solved" else max(known, -self._heap[0][0])
 
     def _push(self, node: Node | None) -> None:
-        self._bounded += 1
+        self.nodes += 1
         if node is not None:
-            heapq.heappush(self._heap, (-node.bound, self._bounded, node))
+            heapq.heappush(self._heap, (-node.bound, self.nodes, node))
