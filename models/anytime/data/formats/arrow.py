@@ -82,16 +82,7 @@ class ArrowTable(Table):
         self._kinds: dict[str, ColumnKind] = {}
         self._culprits: dict[str, Text] = {}
         with self._reading():
-            self._types = self._open()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the file."""
-        return tuple(self._types)
-
-    def has(self, name: str) -> bool:
-        """Return whether a column is readable."""
-        return name in self._types
+            self._columns = self._types = self._open()
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:

@@ -62,18 +62,9 @@ class NpzTable(Table):
         sources = [(name, ("X", j)) for j, name in enumerate(names)]
         sources += [(name, (name, 0)) for name, header in self._arrays.items() if len(header.shape) == 1]
         self._check_names([name for name, _ in sources])
-        self._sources = dict(sources)
+        self._columns = self._sources = dict(sources)
         self._check_lengths()
         self._types: dict[str, np.dtype[Any]] = {}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of `X`, then the 1-D arrays."""
-        return tuple(self._sources)
-
-    def has(self, name: str) -> bool:
-        """Return whether a column is readable."""
-        return name in self._sources
 
     def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
         """Return the names of the columns of `X`; the array of names then is not a column itself."""

@@ -11,7 +11,6 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,7 @@ class SvmlightTable(Table):
         self._labels: dict[str, NDArray[Any]] = {"target": _as_integers(target)}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Return `target`, `qid` if present, and the features that some row has."""
-        return (*self._labels, *self._places)
+        self._columns = {**self._labels, **self._places}
 
     def has(self, name: str) -> bool:
         """Return whether a column is readable: any feature is."""

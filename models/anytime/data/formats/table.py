@@ -101,6 +101,7 @@ class Table(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
 
     @property
     def name(self) -> str:
@@ -108,13 +109,13 @@ class Table(ABC):
         return str(self.path)
 
     @property
-    @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns, in the order of the file."""
+        return tuple(self._columns)
 
     def has(self, name: str) -> bool:
         """Return whether a column is readable; svmlight tables have features beyond `columns`, all zero."""
-        return name in self.columns
+        return name in self._columns
 
     @property
     def starts(self) -> tuple[int, ...]:
