@@ -348,7 +348,6 @@ class Dataset:
         return parts
 
     def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
-        """Return the state of an earlier pass, or None."""
         identity = {
             "table": fingerprint(self.table.name),
             "features": self.groups.features,

@@ -114,7 +114,7 @@ class ArrowTable(Table):
         A column of integers is int64 only if no row of the file is missing. Its type does not show that, so only such
         columns are surveyed first; the result is stored.
         """
-        unsettled: dict[str, ColumnKind] = {}
+        unsettled = []
         for name in names:
             kind = kind_of(self._types[name])
             if kind is None:
@@ -122,15 +122,16 @@ class ArrowTable(Table):
             if kind in (ColumnKind.FLOAT, ColumnKind.TEXT):
                 self._kinds[name] = kind
             elif name not in self._kinds and name not in numeric:
-                unsettled[name] = kind
+                unsettled.append(name)
         if unsettled:
             with self._reading():
                 self._survey(unsettled)
 
-    def _survey(self, kinds: dict[str, ColumnKind]) -> None:
+    def _survey(self, names: list[str]) -> None:
         """Determine the kind of integer and boolean columns: FLOAT if a value is missing or too large."""
         pc = required("pyarrow.compute")
-        for piece in self._pieces(tuple(kinds), rows=1 << 16):
+        kinds = {name: kind_of(self._types[name]) or ColumnKind.FLOAT for name in names}
+        for piece in self._pieces(names, rows=1 << 16):
             for name in [name for name, kind in kinds.items() if kind is not ColumnKind.FLOAT]:
                 column = decoded(piece.column(name))
                 if column.null_count or (kinds[name] is ColumnKind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
