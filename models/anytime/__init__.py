@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anytime.data.formats import open_table
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor
     from anytime.evaluation.calibrate import calibrate
-    from anytime.evaluation.certify import certify
+    from anytime.evaluation.certificate.certify import certify
     from anytime.evaluation.evaluate import evaluate
     from anytime.training.resequencing import resequence
 
@@ -59,7 +59,7 @@ _IMPORTED_ON_USE = {
     "AnytimeClassifier": "anytime.estimators",
     "AnytimeRegressor": "anytime.estimators",
     "calibrate": "anytime.evaluation.calibrate",
-    "certify": "anytime.evaluation.certify",
+    "certify": "anytime.evaluation.certificate.certify",
     "evaluate": "anytime.evaluation.evaluate",
     "open_table": "anytime.data.formats",
     "resequence": "anytime.training.resequencing",

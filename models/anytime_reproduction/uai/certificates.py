@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.certificate import at_least, certify_prefixes
+from anytime.evaluation.certificate.certify import at_least, certify_prefixes
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram, Moments

@@ -6,7 +6,7 @@ import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from anytime.evaluation.certificate import at_least
+from anytime.evaluation.certificate.certify import at_least
 from anytime.model.model import Model
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.control import Registry
