@@ -11,15 +11,17 @@ import pytest
 from anytime.selection import sequence
 from anytime.training.guarantee import bound, doubling_bound, subset_values
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.sets import load_set
-from anytime_reproduction.uai.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
-from anytime_reproduction.uai.certificates import (
+from anytime_reproduction.sets import load_set, recosted
+from anytime_reproduction.uai.bounds import (
+    BOUNDS,
     PROBLEMS,
     ProblemName,
     best_of_sets,
     cheapest,
+    check_doubling,
+    check_prefixes,
+    checked_problem,
     drawn_costs,
-    recosted,
     small_problem,
 )
 from models import literal

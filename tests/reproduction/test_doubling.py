@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.uai.certificates import knapsack
-from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, independent, learned, ratios
-
-
-def eq10(D: int) -> tuple[np.ndarray, np.ndarray]:
-    costs = np.arange(1, D + 1)
-    return np.exp(costs - float(D)), costs
+from anytime_reproduction.uai.doubling import (
+    DOUBLING,
+    SHARES,
+    any_sequence,
+    doubled,
+    eq10,
+    independent,
+    knapsack,
+    learned,
+    ratios,
+)
 
 
 def least_ratio(order: tuple[int, ...], share: float) -> float:

@@ -10,33 +10,30 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.experiment import Estimate, Finding, Setting
-from anytime_reproduction.group_omp.boston import BOSTON, READINGS, expanded, splits
-from anytime_reproduction.group_omp.designs import (
+from anytime_reproduction.experiment import Compared, Estimate, Finding, Setting, by_name
+from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expanded, splits
+from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
-    METHODS,
-    Design,
-    Rows,
-    group_lasso,
-    group_omp,
-    groups_of,
-    lasso,
-    ols,
-    omp,
-)
-from anytime_reproduction.group_omp.published import TABLE_1, TABLE_2, Compared, by_name, direction
-from anytime_reproduction.group_omp.simulations import GROUP_OMP
-from anytime_reproduction.group_omp.trials import (
     MEASURES,
+    METHODS,
     SCORINGS,
     VARIATIONS,
+    Design,
+    Rows,
     f1,
+    group_lasso,
+    group_omp,
     groups_with,
     held_out_errors,
+    lasso,
     model_errors,
+    ols,
+    omp,
     row_names,
     trials,
 )
+from anytime_reproduction.group_omp.table_1 import GROUP_OMP, TABLE_1
+from anytime_reproduction.sets import consecutive_groups
 
 QUICK = Setting(quick=True)
 
@@ -59,8 +56,8 @@ def test_drawn_rows_have_the_moments_that_are_stated(design: Design) -> None:
     # Every mean of products within six of its own standard errors, of which 2,500 are looked at.
     products = np.einsum("ni,nj->nij", X[:4000], X[:4000])
     error = products.std(axis=0) / np.sqrt(rows)
-    assert np.all(np.abs(X.T @ X / rows - design.second()) <= 6 * error + 1e-12)
-    assert np.all(np.abs(X.mean(axis=0) - design.mean()) <= 6 * X.std(axis=0) / np.sqrt(rows))
+    assert np.all(np.abs(X.T @ X / rows - design.second) <= 6 * error + 1e-12)
+    assert np.all(np.abs(X.mean(axis=0) - design.mean) <= 6 * X.std(axis=0) / np.sqrt(rows))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,7 @@ def test_group_omp_is_the_procedure_of_figure_1(design: Design) -> None:
 
 def test_omp_is_group_omp_of_single_columns() -> None:
     rows = drawn(DESIGNS[3], 200)
-    single = replace(rows, groups=groups_of((1,) * rows.X.shape[1]))
+    single = replace(rows, groups=consecutive_groups([1] * rows.X.shape[1], np.ones(rows.X.shape[1])))
     np.testing.assert_allclose(omp(rows), group_omp(single), rtol=0, atol=1e-9 * np.abs(rows.y).max())
 
 
@@ -191,7 +188,9 @@ def test_f1_by_hand() -> None:
     assert f1(np.array([True, True, False, True, False, False]), true) == pytest.approx(2 / 3)
     assert f1(np.zeros(6, dtype=np.bool_), true) == 0.0
     assert f1(true, true) == 1.0
-    assert groups_with(np.array([False, True, False, False, False, False]), groups_of((2, 3, 1))).tolist() == [
+    assert groups_with(
+        np.array([False, True, False, False, False, False]), consecutive_groups([2, 3, 1], np.ones(3))
+    ).tolist() == [
         True,
         False,
         False,
@@ -394,12 +393,12 @@ def test_the_advice_follows_the_runs() -> None:
 
 
 def test_a_direction_needs_an_interval_without_nought() -> None:
-    assert direction(Estimate.of([1.0, 1.1, 0.9])) == 1
-    assert direction(Estimate.of([-1.0, -1.1, -0.9])) == -1
+    assert Estimate.of([1.0, 1.1, 0.9]).direction == 1
+    assert Estimate.of([-1.0, -1.1, -0.9]).direction == -1
     # Over three standard errors from 0, which two values do not tell by Student's t.
-    assert direction(Estimate.of([1.0, 1.8])) == 0
-    assert direction(Estimate.of([5.0])) == 0
-    assert direction(Estimate.of([0.0, 0.0])) == 0
+    assert Estimate.of([1.0, 1.8]).direction == 0
+    assert Estimate.of([5.0]).direction == 0
+    assert Estimate.of([0.0, 0.0]).direction == 0
 
 
 def test_batches_share_out_a_hundred_repetitions() -> None:
@@ -425,9 +424,9 @@ def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
 
 def test_expansion_leaves_a_binary_variable_alone() -> None:
     X = np.array([[0.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
-    table = expanded(X, ("chas", "rm"))
-    assert [len(group.features) for group in table.groups.groups] == [1, 3]
-    np.testing.assert_array_equal(table.X, np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
+    powers, groups = expanded(X, ("chas", "rm"))
+    assert [len(group.features) for group in groups.groups] == [1, 3]
+    np.testing.assert_array_equal(powers, np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
 
 
 def test_boston_runs_on_the_stand_in_and_says_so() -> None:
@@ -473,7 +472,9 @@ def boston_results(
             "what": "Boston Housing",
             "real": True,
             "variables": 13,
-            "methods": {m: {"error": about(reading, m), "variables": [TABLE_2[m][1].mean] * splits} for m in METHODS},
+            "methods": {
+                m: {"error": about(reading, m), "variables": [TABLE_2[m]["variables"].mean] * splits} for m in METHODS
+            },
             "ols": {
                 "inside": [inside] * splits,
                 "outside": [3] * splits,
@@ -486,7 +487,7 @@ def boston_results(
 
 
 def published_error(_: str, method: str) -> float:
-    return TABLE_2[method][0].mean
+    return TABLE_2[method]["error"].mean
 
 
 def boston_finding(results: dict[str, Any], words: str) -> Finding:

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime_reproduction.uai.certificates import best_of_sets, knapsack
+from anytime_reproduction.uai.bounds import best_of_sets
+from anytime_reproduction.uai.doubling import knapsack
 from models.properties import quick
 
 COSTS = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 2.5]), min_size=1, max_size=6)

@@ -15,15 +15,19 @@ from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.uai.literal_selection import (
+from anytime_reproduction.uai.training_time import (
+    TRAINING_TIME,
     Equations,
     FromGram,
     FromRows,
-    LiteralPath,
+    TimedPath,
+    clocked,
+    counted,
+    grown,
     literal_fr,
     literal_omp,
+    timed,
 )
-from anytime_reproduction.uai.training_time import TRAINING_TIME, clocked, counted, grown, timed
 from models import literal
 from models.literal import Method
 from models.problems import grouped
@@ -32,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 SETTING = Setting(quick=True)
 ALPHA = 1e-5
-SELECT: dict[Method, Callable[[Equations, FeatureGroups], LiteralPath]] = {"fr": literal_fr, "omp": literal_omp}
+SELECT: dict[Method, Callable[[Equations, FeatureGroups], TimedPath]] = {"fr": literal_fr, "omp": literal_omp}
 
 
 def problem(seed: int = 0) -> tuple[Float, Float, FeatureGroups]:

@@ -26,38 +26,39 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_rows_relevances_queries_and_parts_are_those_of_the_files(folder: Path) -> None:
-    groups, X, y, query, part = read_yahoo(folder, folder / "costs.txt")
-    assert groups.names == ("f1", "f2", "f3", "f5")
-    assert groups.costs.tolist() == [1, 20, 5, 200]
+    data = read_yahoo(folder, folder / "costs.txt")
+    assert data.groups.names == ("f1", "f2", "f3", "f5")
+    assert data.groups.costs.tolist() == [1, 20, 5, 200]
     # What a line does not name is 0.
-    assert X.tolist() == [
+    assert data.X.tolist() == [
         [0.5, 0, 1, 0],
         [0, 0, 0.25, 0],
         [0.125, 0, 0, 0.75],
         [1, 0.5, 0, 0],
         [0, 0, 0, 1],
     ]
-    assert y.tolist() == [2, 0, 4, 1, 0]
-    assert query.tolist() == [1, 1, 2, 9, 9]
-    assert part.tolist() == [0, 0, 0, 1, 1]
+    assert data.y.tolist() == [2, 0, 4, 1, 0]
+    assert data.query is not None
+    assert data.query.tolist() == [1, 1, 2, 9, 9]
+    assert data.part.tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("text", ["1,20,5,1E8,200,50\n", "1\n20\n5\n1e8\n200\n50\n", "1, 20, 5,\n100000000, 200, 50"])
 def test_costs_may_stand_in_one_line_or_in_several(folder: Path, text: str) -> None:
     (folder / "costs.txt").write_text(text, encoding="utf-8")
-    assert read_yahoo(folder, folder / "costs.txt")[0].costs.tolist() == [1, 20, 5, 200]
+    assert read_yahoo(folder, folder / "costs.txt").groups.costs.tolist() == [1, 20, 5, 200]
 
 
 def test_features_that_cannot_be_had_are_left_out_though_rows_have_them(folder: Path) -> None:
     (folder / "costs.txt").write_text("1,20,2E8,1E8,200,50", encoding="utf-8")
-    groups, X, *_ = read_yahoo(folder, folder / "costs.txt")
-    assert groups.names == ("f1", "f2", "f5")
-    assert X.shape == (5, 3)
+    data = read_yahoo(folder, folder / "costs.txt")
+    assert data.groups.names == ("f1", "f2", "f5")
+    assert data.X.shape == (5, 3)
 
 
 def test_the_rows_for_validation_are_not_read(folder: Path) -> None:
     (folder / "set1.valid.txt").write_text("nothing of that form", encoding="utf-8")
-    assert len(read_yahoo(folder, folder / "costs.txt")[1]) == 5
+    assert len(read_yahoo(folder, folder / "costs.txt").X) == 5
 
 
 @pytest.mark.parametrize(
