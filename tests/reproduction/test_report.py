@@ -82,13 +82,13 @@ def test_what_runs_have_in_common_cancels_in_differences() -> None:
     assert (difference.mean, difference.error) == (1.0, 0.0)
 
 
-def test_methods_are_told_apart_without_colour() -> None:
+def test_methods_are_distinguished_without_colour() -> None:
     looks = [(style.shade, str(style.dashes), style.marker) for style in STYLES.values()]
     assert len(set(looks)) == len(looks)
     assert all(0.0 <= float(style.shade) < 0.8 for style in STYLES.values())
 
 
-def test_experiments_are_chosen_by_name_in_the_order_asked_for() -> None:
+def test_experiments_are_chosen_by_name_in_the_requested_order() -> None:
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
     assert [experiment.name for experiment in chosen(())] == names

@@ -433,12 +433,11 @@ def _text(scores: Scores) -> tuple[str, ...]:
     return (
         f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
         "here; no data set is needed.",
-        "Lasso and OMP choose single variables, the Group Lasso and Group-OMP whole groups. *Oracle* is the point of a "
-        "method's path with the smallest model error, which only a simulation knows; *Holdout* is the point with the "
-        "smallest error on the validation rows.",
-        "When to use which: Group-OMP if groups matter as a whole and the question is which; the Lasso and the Group "
-        "Lasso shrink the selected coefficients, which may reduce the error if groups explain little compared with "
-        f"the noise. {_advice(scores)} The paired table shows by how much.",
+        "*Oracle* is the point of a method's path with the smallest model error, which only a simulation knows; "
+        "*Holdout* is the point with the smallest error on the validation rows.",
+        "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso shrink the "
+        "selected coefficients, which may reduce the error if groups explain little compared with the noise. "
+        f"{_advice(scores)} The paired table shows by how much.",
         "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
         "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
         "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') derived "

@@ -23,8 +23,6 @@ __all__ = [
     "BOUNDS",
     "PROBLEMS",
     "ProblemName",
-    "SmallProblem",
-    "Staircase",
     "best_of_sets",
     "cheapest",
     "check_doubling",
@@ -35,10 +33,6 @@ __all__ = [
 ]
 
 ALPHA = 1e-5
-
-DRAWS = 10
-QUICK_DRAWS = 2
-"""Number of draws of costs in addition to the given costs."""
 
 ROUNDING = 1e-9
 """A bound is violated if F is below it by more than this share of the optimum."""
@@ -294,7 +288,7 @@ ByProblem = dict[ProblemName, Result]
 
 
 def _runs(setting: Setting) -> list[Run]:
-    draws = QUICK_DRAWS if setting.quick else DRAWS
+    draws = 2 if setting.quick else 10  # of costs, in addition to the given costs
     most = {name: MAX_QUICK if setting.quick else MAX_GROUPS.get(name, MAX_OTHERS) for name in PROBLEMS}
     return [
         Run(name.replace(" ", "-"), checked_problem, {"problem": name, "most": most[name], "draws": draws})
@@ -318,9 +312,8 @@ def _section(setting: Setting, results: Results) -> Section:
             "On problems of few groups every set was enumerated, so the optimum of every budget is known. Each "
             "sequence was then checked against every inequality that the theorems state for it, at the given costs and "
             f"at random costs, with alpha {ALPHA:g}.",
-            "Conclusion: gamma is a worst case over all sets, and it is small for correlated features. It is a "
-            "safeguard, not a forecast. A certificate bounds the distance of a given model from the best set far more "
-            "tightly, from its own data.",
+            "Conclusion: gamma is a worst case over all sets, and it is small for correlated features. A certificate "
+            "bounds the distance of a given model from the best set far more tightly, from its own data.",
             "Theorem 3.2 concerns budgets at which a step is complete; during an expensive step, CS-G-FR may be far "
             "behind. The theorem for all budgets needs Doubling and a doubling-capable set; an expensive group after "
             "a few cheap ones ends its validity early, and the model reports where.",

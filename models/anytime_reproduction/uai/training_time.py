@@ -11,7 +11,7 @@ machine would include the work of others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +49,8 @@ __all__ = [
 
 ALPHA = 1e-5
 
+METHODS: tuple[Method, Method] = ("fr", "omp")
+
 # Selection with a clock.
 
 
@@ -72,16 +74,15 @@ class FromGram:
     """Normal equations of a model from the precomputed X'X/n and X'Y/n."""
 
     gram: Gram
-    alpha: float
 
     def normal(self, columns: Index) -> tuple[Float, Float]:
         """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
-        return self.gram.penalised(self.alpha, columns)
+        return self.gram.penalised(ALPHA, columns)
 
     def gradient(self, columns: Index, w: Float) -> Float:
         """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        gradient: Float = self.gram.q - self.gram.S[:, columns] @ w
-        return gradient
+        explained: Float = self.gram.S[:, columns] @ w
+        return self.gram.q - explained
 
     def covariance(self, columns: slice) -> Float:
         """Return X_g'X_g/n of one group."""
@@ -94,33 +95,31 @@ class FromRows:
 
     X: Float
     Y: Float
-    alpha: float
 
     @staticmethod
-    def of(X: Float, y: Float, gram: Gram, alpha: float) -> FromRows:
+    def of(X: Float, y: Float, gram: Gram) -> FromRows:
         """Standardise rows by the means and deviations of their normal equations."""
         Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
         standard = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
         standard[:, gram.constant] = 0.0
-        return FromRows(standard, Y, alpha)
+        return FromRows(standard, Y)
 
     def normal(self, columns: Index) -> tuple[Float, Float]:
         """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
         XG, n = self.X[:, columns], len(self.X)
         C = XG.T @ XG / n
-        C[np.diag_indices_from(C)] += self.alpha
+        C[np.diag_indices_from(C)] += ALPHA
         return C, XG.T @ self.Y / n
 
     def gradient(self, columns: Index, w: Float) -> Float:
         """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        gradient: Float = self.X.T @ (self.Y - self.X[:, columns] @ w) / len(self.X)
-        return gradient
+        residual = self.Y - self.X[:, columns] @ w
+        return self.X.T @ residual / len(self.X)
 
     def covariance(self, columns: slice) -> Float:
         """Return X_g'X_g/n of one group."""
         Xg = self.X[:, columns]
-        covariance: Float = Xg.T @ Xg / len(Xg)
-        return covariance
+        return Xg.T @ Xg / len(Xg)
 
 
 Equations: TypeAlias = FromGram | FromRows
@@ -211,7 +210,7 @@ def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
 
 
 class _Clocked:
-    """Least-squares search with a clock."""
+    """Least-squares search with a clock, as `greedy` expects it."""
 
     def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
         self._sweep, self.candidates = sweep, candidates
@@ -230,37 +229,44 @@ ROWS = 20_000
 WORK = 3e11
 """Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
 
-WAYS = ("FR, rows", "OMP, rows", "FR, products", "OMP, products", "FR, ours", "OMP, ours")
-"""Method and computation: literal from the rows, literal from the products X'X and X'Y, or in one sweep (ours)."""
-
 DataName: TypeAlias = Literal["yahoo_sample", "kddcup99"]
 
 
 def timed(setting: Setting, data: DataName, size: int | None, turns: int, turns_of_rows: int) -> Result:
-    """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself."""
+    """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself.
+
+    A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
+    """
     X, y, groups = _problem(setting, data, size)
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        products, rows = FromGram(gram, ALPHA), FromRows.of(X, y, gram, ALPHA)
-        ways: dict[str, tuple[Callable[[], TimedPath], int]] = {
-            "FR, ours": (partial(clocked, gram, groups, "fr"), turns),
-            "OMP, ours": (partial(clocked, gram, groups, "omp"), turns),
-            "FR, products": (partial(literal_fr, products, groups), turns),
-            "OMP, products": (partial(literal_omp, products, groups), turns),
-            "FR, rows": (partial(literal_fr, rows, groups), turns_of_rows),
-            "OMP, rows": (partial(literal_omp, rows, groups), turns_of_rows),
+        products, rows = FromGram(gram), FromRows.of(X, y, gram)
+        ways: dict[str, Callable[[], TimedPath]] = {
+            "FR, ours": partial(clocked, gram, groups, "fr"),
+            "OMP, ours": partial(clocked, gram, groups, "omp"),
+            "FR, products": partial(literal_fr, products, groups),
+            "OMP, products": partial(literal_omp, products, groups),
+            "FR, rows": partial(literal_fr, rows, groups),
+            "OMP, rows": partial(literal_omp, rows, groups),
         }
         others: dict[str, Callable[[], object]] = {
             "FR, whole": partial(sequence, gram, groups, "fr", ALPHA),
             "OMP, whole": partial(sequence, gram, groups, "omp", ALPHA),
             "moments": partial(moments_of, X, y),
         }
-        paths, totals = _in_turns(ways, others, turns)
+        paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
+        totals = dict.fromkeys(others, np.inf)
+        for turn in range(turns):
+            for name, way in ways.items():
+                if turn < turns_of_rows or "rows" not in name:
+                    paths[name].append(way())
+            for name, other in others.items():
+                totals[name] = min(totals[name], _seconds(other))
     return {
         "groups": len(groups),
         "features": len(gram.S),
         "rows": len(X),
-        "seconds": {name: _fastest(paths[name]).tolist() for name in WAYS},
+        "seconds": {name: _fastest(found).tolist() for name, found in paths.items()},
         "totals": totals,
         "counted": counted(groups, paths["FR, ours"][0].order),
         "same": {name: _agreement({way: found[0] for way, found in paths.items()}, name) for name in ("FR", "OMP")},
@@ -283,9 +289,9 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
     groups = consecutive_groups([10] * (features // 10), rng.uniform(1, 10, features // 10))
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        methods = {method: partial(sequence, gram, groups, method, ALPHA) for method in ("fr", "omp")}
-        _, fastest = _in_turns({}, methods, turns)
-    return {"features": features, "ratio": fastest["fr"] / fastest["omp"]}
+        fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS)
+        seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(turns)]).min(axis=0)
+    return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
 
 def _fastest(paths: Many[TimedPath]) -> Float:
@@ -293,21 +299,6 @@ def _fastest(paths: Many[TimedPath]) -> Float:
     steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
     seconds: Float = np.cumsum(steps)
     return seconds
-
-
-def _in_turns(
-    ways: Mapping[str, tuple[Callable[[], TimedPath], int]], others: Mapping[str, Callable[[], object]], turns: int
-) -> tuple[dict[str, list[TimedPath]], dict[str, float]]:
-    """Return the paths of each way, as often as specified, and the fewest seconds of the others, alternating them."""
-    paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
-    totals: dict[str, float] = {}
-    for turn in range(turns):
-        for name, (way, times) in ways.items():
-            if turn < times:
-                paths[name].append(way())
-        for name, other in others.items():
-            totals[name] = min(_seconds(other), totals.get(name, np.inf))
-    return paths, totals
 
 
 def _problem(setting: Setting, name: DataName, size: int | None) -> tuple[Float, Float, FeatureGroups]:
@@ -401,16 +392,15 @@ def _section(setting: Setting, results: Results) -> Section:
     return Section(
         (_same(problems), _factor(problems), _paper(problems, real), _ours(problems, synthetic)),
         (
-            "In the paper, CS-G-FR builds a new model for every candidate at every step, so CS-G-OMP needs only a "
-            "small part of its training time. We store the factor of the covariance and subtract from all remaining "
-            "columns what each selected group explains: the exact gains of the candidates then come from stored "
-            "blocks.",
+            "In the paper, CS-G-FR builds a new model for every candidate at every step. We store the factor of the "
+            "covariance and subtract from all remaining columns what each selected group explains: the exact gains of "
+            "the candidates then come from stored blocks.",
             f"Conclusion: use method fr. It selects by the objective itself, and the complete training takes at most "
             f"{_complete_ratio(problems):.2g} times as long as OMP, including the pass over the rows.",
-            "All ways were measured in turns in one process on one BLAS thread, in processor time, and the fastest "
-            "time of each step counts. Seconds depend on the machine; compare the ratios. The literal way starts "
-            "from the rows, as in the paper's count of operations, or, with an advantage, from the products X'X "
-            "computed once. Ours starts from the products; in comparisons with the rows, computing them is included.",
+            "All ways were measured in turns on one BLAS thread, in processor time, and the fastest time of each step "
+            "counts. The literal way starts from the rows, as in the paper's count of operations, or, with an "
+            "advantage, from the products X'X computed once. Ours starts from the products; in comparisons with the "
+            "rows, computing them is included.",
             f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, at most {ROWS:,} rows, and on "
             "synthetic problems.",
         ),
