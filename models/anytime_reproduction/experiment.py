@@ -71,14 +71,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One unit of work: `work(setting, **arguments)`.
+    """One unit of work: `work(setting, **arguments)`, under a name that is valid as a file name.
 
-    Attributes
-    ----------
-    name : its name in the experiment, valid as a file name.
-    work : a top-level function, so that another process can import it.
-    arguments : plain values.
-    alone : run without other runs at the same time, because it measures time.
+    `work` is a top-level function, so that another process can import it, and the arguments are plain values. A run
+    that measures time is executed `alone`, without other runs at the same time.
     """
 
     name: str
@@ -116,12 +112,7 @@ def by_name(results: Results, names: Iterable[str]) -> dict[str, list[Result]]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs and its standard error; None for one run only, or if unknown.
-
-    Attributes
-    ----------
-    runs : number of independent values in the mean; 1 if unknown.
-    """
+    """A mean over runs, its standard error (None if unknown), and the number of independent values (1 if unknown)."""
 
     mean: float
     error: float | None = None
@@ -235,12 +226,7 @@ Cell: TypeAlias = str | int | float | Estimate | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, also written as a CSV file of that name.
-
-    Attributes
-    ----------
-    digits : decimals of the numbers shown; the file has all digits.
-    """
+    """A table of the report, with `digits` decimals; also written as a CSV file of that name, with all digits."""
 
     name: str
     caption: str
@@ -275,10 +261,8 @@ class Experiment:
     Attributes
     ----------
     name : name on the command line, and of the folder of its runs.
-    title : title in the report.
-    source : publication; empty if unpublished.
-    runs : returns its runs in a setting.
-    section : returns the report's section from their results.
+    title, source : title in the report, and publication; empty if unpublished.
+    runs, section : return its runs in a setting, and the report's section from their results.
     sets : names of the data sets that it uses.
     of_the_sets : its verdicts concern these data sets themselves, and are omitted for stand-ins.
     """

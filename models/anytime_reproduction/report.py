@@ -16,7 +16,7 @@ from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
-from anytime_reproduction.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
+from anytime_reproduction.experiment import Cell, Estimate, Experiment, Section, Table
 
 __all__ = ["STYLE", "STYLES", "Style", "check_folder", "curve", "mean", "panels", "write_report"]
 
@@ -100,18 +100,18 @@ def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator
     source = experiment.source or "not in the papers"
     yield f"<p class='source'>{escape(source)} · anytime reproduce {escape(experiment.name)}</p>"
     yield "<ul class='findings'>"
-    yield from (_finding(finding) for finding in section.findings)
+    for finding in section.findings:
+        verdict = {True: "agrees", False: "differs", None: "noted"}[finding.agrees]
+        yield f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
     yield "</ul>"
     yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
     for table in section.tables:
         yield from _table(table)
     for figure in section.figures:
-        yield _figure(figure, folder)
-
-
-def _finding(finding: Finding) -> str:
-    verdict = {True: "agrees", False: "differs", None: "noted"}[finding.agrees]
-    return f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
+        picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
+        caption = escape(figure.caption)
+        yield f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>"
+        yield f"<figcaption>{caption}</figcaption></figure>"
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -132,13 +132,6 @@ def _shown(cell: Cell, digits: int) -> str:
     if isinstance(cell, float):
         return f"{cell:.{digits}f}"
     return "" if cell is None else str(cell)
-
-
-def _figure(figure: Figure, folder: Path) -> str:
-    picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
-    caption = escape(figure.caption)
-    image = f"<img src='data:image/png;base64,{picture}' alt='{caption}'>"
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import toeplitz
+from scipy.linalg import block_diag, toeplitz
 from scipy.special import ndtr, ndtri
 
 from anytime._linalg import single_blas_thread
@@ -22,6 +22,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import staircase
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
+from anytime.selection.criteria import whitening
 from anytime.selection.sparse import group_lasso_path
 from anytime.types import Bool, Float
 from anytime_reproduction.experiment import Result, Setting
@@ -158,12 +159,6 @@ def _draw_measurements(rng: np.random.Generator, rows: int) -> Float:
     return X
 
 
-def _second_of_measurements() -> Float:
-    second = np.eye(40)
-    second[:15, :15] = 0.1 * np.eye(15) + np.kron(np.eye(3), np.ones((5, 5)))
-    return second
-
-
 def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
     """Return five hidden variables with a weak effect on ten measurements each."""
     hidden = np.repeat(rng.normal(size=(rows, 5)), 10, axis=1)
@@ -214,7 +209,7 @@ DESIGNS: tuple[Design, ...] = (
         validation=50,
         draw=_draw_measurements,
         mean=np.zeros(40),
-        second=_second_of_measurements(),
+        second=block_diag(0.1 * np.eye(15) + np.kron(np.eye(3), np.ones((5, 5))), np.eye(25)),
     ),
     Design(
         number=4,
@@ -243,11 +238,8 @@ SMALLEST = 1e-4
 GAP = 1e-7
 """Target duality gap on the Group Lasso's path, as a share of |y|^2."""
 
-NOUGHT = 1e-9
+ROUNDING = 1e-9
 """Coefficients below this share of the path's largest are rounding at a knot."""
-
-NULL = 1e-10
-"""Directions of a group below this share of its largest variance count as null, the factorisation's own tolerance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +280,7 @@ def lasso(rows: Rows) -> Float:
     knots, _, coef = lars_path_gram(A.T @ rows.y, A.T @ A, n_samples=len(A), method="lasso", max_iter=max_knots)
     grid = float(knots[0]) * np.geomspace(1.0, SMALLEST, PENALTIES)
     path = np.stack([np.interp(-grid, -knots, w) for w in coef], axis=1)
-    path[np.abs(path) <= NOUGHT * np.abs(path).max()] = 0.0
+    path[np.abs(path) <= ROUNDING * np.abs(path).max()] = 0.0
     return path / rows.lengths
 
 
@@ -319,7 +311,9 @@ def group_lasso(rows: Rows, root: float = 0.0) -> Float:
 
     The paper prints root 0; Yuan and Lin have root 1/2.
     """
-    T = _orthonormalising(rows)
+    A = rows.X / rows.lengths
+    blocks = [whitening(A[:, columns].T @ A[:, columns] / len(A)) for columns in rows.groups.slices]
+    T = block_diag(*blocks) / rows.lengths[:, np.newaxis]  # zero columns for lost rank
     gram = _about_zero(rows.X @ T, rows.y)
     sizes = np.array([len(group.features) for group in rows.groups.groups], dtype=np.float64)
     found = group_lasso_path(gram, rows.groups.slices, sizes**root, count=PENALTIES, smallest=SMALLEST, tolerance=GAP)
@@ -331,17 +325,6 @@ def _about_zero(X: Float, y: Float) -> Gram:
     """Return the normal equations of rows that are not centred."""
     Z, D = np.column_stack([X, y]), X.shape[1]
     return Gram.of(Moments(D, 1, len(Z), float(len(Z)), np.zeros(D + 1), Z.T @ Z, np.zeros(D)))
-
-
-def _orthonormalising(rows: Rows) -> Float:
-    """Return a block-diagonal T (D, D) with X T orthonormal in each group up to sqrt(n); zero columns for lost rank."""
-    A = rows.X / rows.lengths
-    T = np.zeros((A.shape[1], A.shape[1]))
-    for columns in rows.groups.slices:
-        values, vectors = np.linalg.eigh(A[:, columns].T @ A[:, columns] / len(A))
-        positive = values > NULL * values[-1]
-        T[columns, columns] = vectors * np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
-    return T / rows.lengths[:, np.newaxis]
 
 
 METHODS: dict[str, Method] = {
@@ -367,7 +350,8 @@ def f1(selected: Bool, true: Bool) -> float:
 
 def groups_with(variables: Bool, groups: FeatureGroups) -> Bool:
     """Return the groups (groups,) that contain any of some variables (D,)."""
-    return np.array([variables[columns].any() for columns in groups.slices], dtype=np.bool_)
+    found: Bool = np.logical_or.reduceat(variables, [columns.start for columns in groups.slices])
+    return found
 
 
 def model_errors(path: Float, truth: Float, second: Float) -> Float:

@@ -291,7 +291,9 @@ def _section_2(setting: Setting, results: Results) -> Section:
         tables += [_table_2(case, by_size, setting), _differences_2(case.label, by_size)]
         findings += _findings(f"{case.label}: ", by_size)
         if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
-            findings.append(_training_finding(case.label, by_size))
+            verdicts = [c.judged(c.difference(result["train"])) for result in by_size.values() for c in ORDER]
+            agree = f"{verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
+            findings.append(Finding(f"{case.label}, on the training rows: {agree}", unanimous(verdicts)))
         findings += _shrinkage(case.label, by_size)
     return Section(findings, _text_2(setting, measured), tables)
 
@@ -334,13 +336,6 @@ def _differences_2(label: str, by_size: Mapping[str, Sides]) -> Table:
             for claim in ORDER
         ],
     )
-
-
-def _training_finding(label: str, by_size: Mapping[str, Sides]) -> Finding:
-    """Return a finding on whether the order is valid on the training rows, which exclude sampling effects."""
-    verdicts = [claim.judged(claim.difference(sides["train"])) for sides in by_size.values() for claim in ORDER]
-    words = f"{label}, on the training rows: {verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
-    return Finding(words, unanimous(verdicts))
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -31,7 +30,7 @@ from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import consecutive_groups, load_set, regrouped
+from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
 __all__ = [
     "TRAINING_TIME",
@@ -81,8 +80,8 @@ class FromGram:
 
     def gradient(self, columns: Index, w: Float) -> Float:
         """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        explained: Float = self.gram.S[:, columns] @ w
-        return self.gram.q - explained
+        gradient: Float = self.gram.q - self.gram.S[:, columns] @ w
+        return gradient
 
     def covariance(self, columns: slice) -> Float:
         """Return X_g'X_g/n of one group."""
@@ -113,13 +112,14 @@ class FromRows:
 
     def gradient(self, columns: Index, w: Float) -> Float:
         """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        residual = self.Y - self.X[:, columns] @ w
-        return self.X.T @ residual / len(self.X)
+        gradient: Float = self.X.T @ (self.Y - self.X[:, columns] @ w) / len(self.X)
+        return gradient
 
     def covariance(self, columns: slice) -> Float:
         """Return X_g'X_g/n of one group."""
         Xg = self.X[:, columns]
-        return Xg.T @ Xg / len(Xg)
+        covariance: Float = Xg.T @ Xg / len(Xg)
+        return covariance
 
 
 Equations: TypeAlias = FromGram | FromRows
@@ -229,15 +229,18 @@ ROWS = 20_000
 WORK = 3e11
 """Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
 
-DataName: TypeAlias = Literal["yahoo_sample", "kddcup99"]
 
-
-def timed(setting: Setting, data: DataName, size: int | None, turns: int, turns_of_rows: int) -> Result:
+def timed(setting: Setting, data: SetName, size: int | None, turns: int, turns_of_rows: int) -> Result:
     """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself.
 
     A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
     """
-    X, y, groups = _problem(setting, data, size)
+    loaded = load_set(data, setting)
+    if size is not None:
+        loaded = regrouped(loaded, size, np.random.default_rng([setting.seed, size]))
+    groups, limit = loaded.groups, min(ROWS, int(12 * WORK / (loaded.X.shape[1] * len(loaded.groups)) ** 2))
+    training = np.flatnonzero(loaded.part == 0)[:limit]
+    X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
         products, rows = FromGram(gram), FromRows.of(X, y, gram)
@@ -262,11 +265,13 @@ def timed(setting: Setting, data: DataName, size: int | None, turns: int, turns_
                     paths[name].append(way())
             for name, other in others.items():
                 totals[name] = min(totals[name], _seconds(other))
+    # The fastest time of each step excludes other load.
+    steps = {name: np.min([np.diff(p.seconds, prepend=0.0) for p in found], axis=0) for name, found in paths.items()}
     return {
         "groups": len(groups),
         "features": len(gram.S),
         "rows": len(X),
-        "seconds": {name: _fastest(found).tolist() for name, found in paths.items()},
+        "seconds": {name: np.cumsum(seconds).tolist() for name, seconds in steps.items()},
         "totals": totals,
         "counted": counted(groups, paths["FR, ours"][0].order),
         "same": {name: _agreement({way: found[0] for way, found in paths.items()}, name) for name in ("FR", "OMP")},
@@ -292,22 +297,6 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
         fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS)
         seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(turns)]).min(axis=0)
     return {"features": features, "ratio": float(seconds[0] / seconds[1])}
-
-
-def _fastest(paths: Many[TimedPath]) -> Float:
-    """Return seconds until each group was selected, from the fastest time of each step, which excludes other load."""
-    steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
-    seconds: Float = np.cumsum(steps)
-    return seconds
-
-
-def _problem(setting: Setting, name: DataName, size: int | None) -> tuple[Float, Float, FeatureGroups]:
-    data = load_set(name, setting)
-    if size is not None:
-        data = regrouped(data, size, np.random.default_rng([setting.seed, size]))
-    limit = min(ROWS, int(12 * WORK / (data.X.shape[1] * len(data.groups)) ** 2))
-    rows = np.flatnonzero(data.part == 0)[:limit]
-    return data.X[rows], data.y[rows], data.groups
 
 
 def _seconds(work: Callable[[], object]) -> float:
