@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from anytime.evaluation.compare import VARIANTS
-from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
-from anytime.selection import Entries, FactoredSequence, given_sequence, sequence, shrunken_curve, sparse_entries
-from anytime.types import Float, Index
+from anytime.selection import given_sequence, sequence, shrunken_curve, sparse_entries
+from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import RealSet, SetName, Split, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, numbered_grouping
 from anytime_reproduction.uai.timeliness import validated_alpha
 
 __all__ = ["CURVES", "METHODS", "PROBLEMS", "draw_curves"]
@@ -65,50 +63,31 @@ def draw_curves(setting: Setting, number: int) -> Result:
         groups, order = numbered_grouping(setting, groups, problem.size)
         split = split.ordered(order)
     alpha = validated_alpha(setting, problem.name, problem.size or 1) if problem.alpha is None else problem.alpha
-    found: Result = {"risk": 0.5 * float(split.held.yy.sum()), "alpha": alpha, "methods": {}}
-    seen = _Seen(split, data, order)
-    for name, variant in METHODS.items():
-        found["methods"][name] = seen.prefixes(sequence(split.gram, groups, variant.method, alpha, variant.cost_blind))
-    entries = sparse_entries(split.gram, groups)
-    found["methods"]["Sparse"] = seen.prefixes(given_sequence(split.gram, groups, entries.steps, alpha))
-    found["methods"]["Sparse (shrunken)"] = seen.path(entries, groups)
-    return found
+    gram = split.gram
+    X = (data.X[np.ix_(split.test, order)] - gram.x_mean) / gram.x_scale
 
-
-@dataclass(frozen=True)
-class _Seen:
-    """A split and its rows, from which curves are measured; `order` maps the split's columns to the data set's."""
-
-    split: Split
-    data: RealSet
-    order: Index
-
-    def prefixes(self, learned: FactoredSequence) -> Result:
-        """Return the curves of the prefixes of a sequence."""
-        W = staircase(learned.factor, learned.z, learned.ends)
-        held = [
-            float(self.split.held.explained(learned.columns[:end], w[:end]).sum())
-            for end, w in zip(learned.ends, W, strict=True)
-        ]
-        coef = np.zeros((len(W), len(self.order)))
-        coef[:, learned.columns] = W[:, :, 0]
-        return self._curves(learned.costs, learned.explained_variance, held, coef)
-
-    def path(self, entries: Entries, groups: FeatureGroups) -> Result:
-        """Return the curves of the shrunken weights of a Group Lasso path."""
-        gram = self.split.gram
-        costs, train = shrunken_curve(entries.path, groups, gram.own)
-        _, held = shrunken_curve(entries.path, groups, self.split.held)
-        coef = np.concatenate([np.zeros((1, len(self.order))), entries.path.coef[:, :, 0]])
-        return self._curves(costs, train.sum(axis=1), held.sum(axis=1).tolist(), coef)
-
-    def _curves(self, costs: Float, train: Float, held: list[float], coef: Float) -> Result:
+    def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
         """Return curves with the natural measure of models `coef` (models, D) in standard units, if there is one."""
-        gram, rows = self.split.gram, self.split.test
-        X = (self.data.X[np.ix_(rows, self.order)] - gram.x_mean) / gram.x_scale
-        measured = self.data.measured(rows, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
+        measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
         values = None if measured is None else measured.tolist()
-        return {"costs": costs.tolist(), "train": train.tolist(), "test": held, "measure": values}
+        return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
+
+    entries = sparse_entries(gram, groups)
+    learned = {name: sequence(gram, groups, v.method, alpha, v.cost_blind) for name, v in METHODS.items()}
+    learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
+    methods = {}
+    for name, found in learned.items():
+        W = staircase(found.factor, found.z, found.ends)
+        prefixes = zip(found.ends, W, strict=True)
+        held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
+        coef = np.zeros((len(W), len(order)))
+        coef[:, found.columns] = W[:, :, 0]
+        methods[name] = curves(found.costs, found.explained_variance, held, coef)
+    costs, train = shrunken_curve(entries.path, groups, gram.own)
+    _, held = shrunken_curve(entries.path, groups, split.held)
+    coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
+    methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
+    return {"risk": 0.5 * float(split.held.yy.sum()), "alpha": alpha, "methods": methods}
 
 
 def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
