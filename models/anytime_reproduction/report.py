@@ -1,4 +1,7 @@
-"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files."""
+"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files.
+
+All figures are drawn in the styles of this module.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -123,8 +122,7 @@ def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int
 
 
 def _task(experiment: str, run: Run, setting: Setting, folder: Path, inputs: Many[str]) -> _Task:
-    source = Path(str(sys.modules[run.work.__module__].__file__)).read_text(encoding="utf-8")
-    what = [_library(), source, run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *inputs]
+    what = [_library(), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *inputs]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
     return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
 

@@ -78,11 +78,10 @@ FOLDS = 5
 
 @lru_cache(maxsize=16)
 def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
-    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve, on a set's first training part.
+    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve (section 5.1).
 
-    Parameters
-    ----------
-    size : size of the random groups; the first grouping of a size represents all of them. Rows of a query share a fold.
+    It is found on a set's first training part; the first grouping of a size represents all of them. Rows of a query
+    share a fold.
     """
     data = load_set(name, setting)
     groups, order = numbered_grouping(setting, data.groups, size)
