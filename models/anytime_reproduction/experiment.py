@@ -234,6 +234,11 @@ class Table:
     rows: Many[Many[Cell]]
     digits: int = 4
 
+    @staticmethod
+    def of(name: str, caption: str, records: Many[Mapping[str, Cell]], digits: int = 4) -> Table:
+        """Return a table of at least one record, with a column for each key."""
+        return Table(name, caption, tuple(records[0]), [tuple(record.values()) for record in records], digits)
+
 
 @dataclass(frozen=True)
 class Figure:

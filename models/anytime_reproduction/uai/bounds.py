@@ -399,34 +399,39 @@ def _naive_finding(by_problem: ByProblem) -> Finding:
 
 
 def _gamma_table(by_problem: ByProblem) -> Table:
-    columns = ("problem", "groups", "features", "gamma FR", "gamma OMP", "paper's, not whitened", "ratio of Eq. 9")
-    rows = []
-    for name, r in by_problem.items():
-        constants = (r["gamma"]["fr"], r["gamma"]["omp"], _naive(r), r["ratio"])
-        rows.append((name, r["groups"], r["features"], *(f"{value:.3g}" for value in constants)))
-    return Table("bounds-gamma", "The constants of the theorems", columns, rows)
+    records: list[Result] = [
+        {
+            "problem": name,
+            "groups": r["groups"],
+            "features": r["features"],
+            "gamma FR": f"{r['gamma']['fr']:.3g}",
+            "gamma OMP": f"{r['gamma']['omp']:.3g}",
+            "paper's, not whitened": f"{_naive(r):.3g}",
+            "ratio of Eq. 9": f"{r['ratio']:.3g}",
+        }
+        for name, r in by_problem.items()
+    ]
+    return Table.of("bounds-gamma", "The constants of the theorems", records)
 
 
 def _reached_table(by_problem: ByProblem) -> Table:
-    columns = (
-        "problem",
-        "bound FR, cost B",
-        "reached FR",
-        "bound OMP, cost B",
-        "reached OMP",
-        "bound Doubling, cost B/4",
-        "reached Doubling",
-        "Theorem 4.3 valid up to (share of total cost)",
-    )
-    rows = []
+    records: list[Result] = []
     for name, r in by_problem.items():
-        bounds = (_promised(r, "fr"), _promised(r, "omp"), doubling_bound(r["ratio"]))
-        reached = (_least_reached(r, method) for method in ("CS-G-FR", "CS-G-OMP", "Doubling"))
-        pairs = [cell for bound, least in zip(bounds, reached, strict=True) for cell in (f"{bound:.2g}", least)]
         shares = [case["Doubling"]["until"] / case["total"] for case in r["cases"]]
-        rows.append((name, *pairs, f"{min(shares):.2g} to {max(shares):.2g}"))
+        records.append(
+            {
+                "problem": name,
+                "bound FR, cost B": f"{_promised(r, 'fr'):.2g}",
+                "reached FR": _least_reached(r, "CS-G-FR"),
+                "bound OMP, cost B": f"{_promised(r, 'omp'):.2g}",
+                "reached OMP": _least_reached(r, "CS-G-OMP"),
+                "bound Doubling, cost B/4": f"{doubling_bound(r['ratio']):.2g}",
+                "reached Doubling": _least_reached(r, "Doubling"),
+                "Theorem 4.3 valid up to (share of total cost)": f"{min(shares):.2g} to {max(shares):.2g}",
+            }
+        )
     caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
-    return Table("bounds-reached", caption, columns, rows, digits=3)
+    return Table.of("bounds-reached", caption, records, digits=3)
 
 
 def _draw(curves: Result) -> Any:

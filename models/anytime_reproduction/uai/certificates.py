@@ -90,22 +90,8 @@ def _runs(setting: Setting) -> list[Run]:
 
 def _section(setting: Setting, results: Results) -> Section:
     found = {case: results[case.run] for case in _cases(setting)}
-    columns = (
-        "set",
-        "groups",
-        "prefixes",
-        "best known exactly",
-        "least certified",
-        "median",
-        "Theorem 3.2 at B = K",
-        "nodes",
-    )
-    table = Table(
-        "certificates",
-        "The certified share of every prefix of CS-G-FR of the best possible F at its cost.",
-        columns,
-        [_row(case, result) for case, result in found.items()],
-    )
+    caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
+    table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
     figure = Figure(
         "certificates",
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
@@ -115,11 +101,18 @@ def _section(setting: Setting, results: Results) -> Section:
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
 
-def _row(case: Case, result: Result) -> tuple[str | int, ...]:
+def _record(case: Case, result: Result) -> dict[str, Any]:
     shares, exact, promised = _shares(result), result["exact"], result["promised"]
-    certified_shares = at_least(float(shares.min())), at_least(float(np.median(shares)))
-    theorem = "" if promised is None else f"{promised:.1%}"
-    return (case.label, result["groups"], len(exact), sum(exact), *certified_shares, theorem, result["nodes"])
+    return {
+        "set": case.label,
+        "groups": result["groups"],
+        "prefixes": len(exact),
+        "best known exactly": sum(exact),
+        "least certified": at_least(float(shares.min())),
+        "median": at_least(float(np.median(shares))),
+        "Theorem 3.2 at B = K": "" if promised is None else f"{promised:.1%}",
+        "nodes": result["nodes"],
+    }
 
 
 def _text(found: dict[Case, Result]) -> tuple[str, ...]:

@@ -470,32 +470,21 @@ def _published(result: Result, name: str) -> str:
 
 
 def _table(results: Results) -> Table:
-    columns = (
-        "problem",
-        "groups",
-        "features",
-        "FR/OMP published",
-        "FR/OMP literal, rows",
-        "FR/OMP literal, products",
-        "FR/OMP ours",
-        "literal FR, products / our FR",
-        "literal FR, rows / our FR including products",
-    )
-    rows = [
-        (
-            name,
-            r["groups"],
-            r["features"],
-            _published(r, name),
-            _ratio(r, "rows"),
-            _ratio(r, "products"),
-            _our_ratio(r),
-            _speedup(r, "FR, products"),
-            _speedup(r, "FR, rows", "moments"),
-        )
+    records: list[Result] = [
+        {
+            "problem": name,
+            "groups": r["groups"],
+            "features": r["features"],
+            "FR/OMP published": _published(r, name),
+            "FR/OMP literal, rows": _ratio(r, "rows"),
+            "FR/OMP literal, products": _ratio(r, "products"),
+            "FR/OMP ours": _our_ratio(r),
+            "literal FR, products / our FR": _speedup(r, "FR, products"),
+            "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
+        }
         for name, r in results.items()
     ]
-    return Table("training-time", "Training times as ratios, all groups selected", columns, rows, digits=1)
+    return Table.of("training-time", "Training times as ratios, all groups selected", records, digits=1)
 
 
 def _draw(results: Results) -> Any:
