@@ -125,7 +125,7 @@ def _second_of_categories() -> Float:
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     z = edge + (nodes + 1.0) / 2.0 * (FAR - edge)
     density = weights * (FAR - edge) / 2.0 * np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)
-    second = np.kron(np.eye(FACTORS), np.eye(2) / 3)
+    second = np.asarray(np.kron(np.eye(FACTORS), np.eye(2) / 3), dtype=np.float64)
     for lag in range(1, FACTORS):
         rho = 0.5**lag
         spread = np.sqrt(1.0 - rho * rho)
