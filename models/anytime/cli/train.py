@@ -134,7 +134,15 @@ def train(
     settled = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
     options = Options(
-        method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon, tuple(first or ())
+        method,
+        cost_blind=cost_blind,
+        doubling=doubling,
+        alpha=parsed_alpha(alpha),
+        one_se=one_se,
+        nested=nested,
+        family=settled,
+        epsilon=epsilon,
+        first=tuple(first or ()),
     )
     options.check()
     jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
@@ -157,7 +165,7 @@ def train(
         observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
         with working(f"ordering {len(source.meaning.groups)} groups and fitting every prefix"):
             held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
-            fitted = fit(parts, source.meaning.groups, options, observed, held)
+            fitted = fit(parts, source.meaning.groups, options, observed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
         out.stem,

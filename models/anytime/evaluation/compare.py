@@ -112,7 +112,9 @@ def compare(
         if variant.method == "sparse":
             learned[key] = given_sequence(gram, groups, entries.steps, alpha)
         else:
-            learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
+            learned[key] = sequence(
+                gram, groups, variant.method, alpha, cost_blind=variant.cost_blind, doubling=variant.doubling
+            )
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)

@@ -222,7 +222,14 @@ class BlockView(View):
 
         An extreme held-out row may have an infinite loss, which times a weight of 0 would be NaN.
         """
-        return list(self._map(lambda i: self._weighed(i, theta)))
+
+        def of_block(i: int) -> Float:
+            eta, w = self._predictors(i, theta), self.design.weights[i]
+            if w is not None:
+                eta[w == 0] = 0.0
+            return eta
+
+        return list(self._map(of_block))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         """Return predictors moved by `share` times the directions, without a pass."""
@@ -247,19 +254,12 @@ class BlockView(View):
                 curvature = own_curvature if curvature is None else np.add(curvature, own_curvature, out=curvature)
         return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
 
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
-        """Return the Hessian at some predictors as a function of a direction (d + 1, Q).
-
-        Each call is one pass of 4 n d Q operations.
-        """
-
-        def product(direction: Float) -> Float:
-            total = np.zeros_like(direction)
-            for own in self._map(lambda i: self._product(i, etas[i], direction)):
-                total += own
-            return total / self.design.weight
-
-        return product
+    def product(self, etas: Predictors, direction: Float) -> Float:
+        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
+        total = np.zeros_like(direction)
+        for own in self._map(lambda i: self._product(i, etas[i], direction)):
+            total += own
+        return total / self.design.weight
 
     def weighted_gram(self, etas: Predictors) -> Float:
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
@@ -273,27 +273,21 @@ class BlockView(View):
         return sum(self._map(lambda i: self._held_deviance(i, theta)))
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
-        """Run a task for every block, by its index; yield the results in order."""
-        row_blocks = self.design.row_blocks
-        few = (
-            len(row_blocks) == 1 or sum(len(row_block.Y) for row_block in row_blocks) * self.width < MIN_PARALLEL_VALUES
-        )
-        if few or effective_n_jobs(self.design.n_jobs) == 1:
-            yield from map(self._released(task), range(len(row_blocks)))
-            return
-        run = Parallel(n_jobs=self.design.n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        yield from run(delayed(self._released(task))(i) for i in range(len(row_blocks)))
+        """Run a task for every block, by its index, and release the block; yield the results in order."""
+        row_blocks, n_jobs = self.design.row_blocks, self.design.n_jobs
 
-    def _released(self, task: Callable[[int], T]) -> Callable[[int], T]:
-        """Return the task, extended to release its block afterwards."""
-
-        def released(number: int) -> T:
+        def run(number: int) -> T:
             try:
                 return task(number)
             finally:
-                self.design.row_blocks[number].release()
+                row_blocks[number].release()
 
-        return released
+        values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
+        if len(row_blocks) == 1 or values < MIN_PARALLEL_VALUES or effective_n_jobs(n_jobs) == 1:
+            yield from map(run, range(len(row_blocks)))
+        else:
+            parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
+            yield from parallel(delayed(run)(i) for i in range(len(row_blocks)))
 
     def _chunks(self, number: int) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of a block; each is valid until the next."""
@@ -330,12 +324,6 @@ class BlockView(View):
                 eta += Z[out_of].T @ theta[to]
             for row, missing, mean in self._gaps(number):
                 eta[missing] += mean * theta[row]
-        return eta
-
-    def _weighed(self, number: int, theta: Float) -> Float:
-        eta, w = self._predictors(number, theta), self.design.weights[number]
-        if w is not None:
-            eta[w == 0] = 0.0
         return eta
 
     def _score(self, number: int, residual: Float) -> Float:

@@ -19,7 +19,7 @@ from anytime.errors import ArtifactError, TrainingError
 from anytime.glm.search import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
-from anytime.moments.files import valid_counts
+from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
@@ -101,14 +101,7 @@ def _arrays(p: PrefixModels, m: Moments | None, c: QuadraticModels | None) -> di
     if c is not None:
         arrays |= {"curvature.prefixes": c.prefixes.astype(np.int64), "curvature.h": c.packed, "curvature.r": c.r}
     if m is not None:
-        arrays |= {
-            "moments.rows": np.array([m.rows], dtype=np.int64),
-            "moments.weight": np.array([m.weight]),
-            "moments.mean": m.mean,
-            "moments.scatter": m.scatter,
-            "moments.fill": m.fill,
-            "moments.missing": np.array(m.missing, dtype=np.int64),
-        }
+        arrays |= packed(m, "moments.")
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
@@ -157,17 +150,8 @@ def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> QuadraticModels | No
 def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Moments | None:
     if "moments.rows" not in arrays:
         return None
-    found = Moments(
-        features=len(manifest.groups.features),
-        responses=len(manifest.responses),
-        rows=int(arrays["moments.rows"][0]),
-        weight=float(arrays["moments.weight"][0]),
-        mean=arrays["moments.mean"],
-        scatter=arrays["moments.scatter"],
-        fill=arrays["moments.fill"],
-        missing=tuple(arrays["moments.missing"].tolist()),
-    )
-    if not valid_counts(found) or found.weight == 0:
+    found = unpacked(arrays, "moments.", len(manifest.groups.features), len(manifest.responses))
+    if found is None or found.weight == 0:
         raise ArtifactError("has moments with invalid counts; train or copy it again")
     return found
 
@@ -229,10 +213,7 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
         "coef": (int(ends.sum()), P),
     }
     if any(name.startswith("moments.") for name in arrays):
-        missing = arrays.get("moments.missing", np.empty(0)).size
-        width = D + P + missing
-        shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": (missing,)}
-        shapes |= {"moments.mean": (width,), "moments.scatter": (width, width)}
+        shapes |= packed_shapes(arrays, "moments.", D, P)
     if manifest.family != "gaussian":
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):

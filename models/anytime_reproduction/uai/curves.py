@@ -84,7 +84,7 @@ def draw_curves(setting: Setting, number: int) -> Result:
     found: Result = {"risk": 0.5 * float(split.held.yy.sum()), "alpha": alpha, "methods": {}}
     seen = _Seen(split, data, order)
     for name, (method, cost_blind) in METHODS.items():
-        found["methods"][name] = seen.prefixes(sequence(split.gram, groups, method, alpha, cost_blind))
+        found["methods"][name] = seen.prefixes(sequence(split.gram, groups, method, alpha, cost_blind=cost_blind))
     entries = sparse_entries(split.gram, groups)
     found["methods"]["Sparse"] = seen.prefixes(given_sequence(split.gram, groups, entries.steps, alpha))
     found["methods"]["Sparse (shrunken)"] = seen.path(entries, groups)
