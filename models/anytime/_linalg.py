@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import scipy.linalg  # noqa: F401  (loads scipy's OpenBLAS, so that the controller finds both)
 from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf
 from threadpoolctl import ThreadpoolController
 
 from anytime.types import Bool, Float
@@ -35,6 +35,7 @@ __all__ = [
 
 @cache
 def _controller() -> ThreadpoolController:
+    """Return the controller of the BLAS libraries loaded so far; the imports above load numpy's and scipy's."""
     return ThreadpoolController()
 
 
@@ -74,12 +75,8 @@ class Factor:
 
 def factorise(A: Float, reference: Float) -> Factor:
     """Return the factor of A (d, d); pivots are compared with `reference` (d,), the columns' original diagonal."""
-    try:
-        L = np.asarray(np.linalg.cholesky(A), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return _by_columns(A, reference)
-    pivots = np.square(np.diagonal(L))
-    if (pivots > RANK_TOLERANCE * reference).all():
+    L, info = dpotrf(A, lower=1, clean=1)  # for one column 1 us instead of 6 by `np.linalg.cholesky`
+    if info == 0 and (np.square(np.diagonal(L)) > RANK_TOLERANCE * reference).all():
         return Factor(L, np.zeros(len(A), dtype=np.bool_))
     return _by_columns(A, reference)
 

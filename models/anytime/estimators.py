@@ -29,7 +29,7 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, MomentStream, fold_moments_of
+from anytime.moments.accumulate import Block, MomentStream, dense, fold_moments_of
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
@@ -301,18 +301,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             ensure_all_finite="allow-nan",
             reset=False,
         )
-        X = ordered_columns(X, self._columns)
-        dense = X.toarray() if hasattr(X, "toarray") else X
-        filled: Float = np.where(np.isnan(dense), self.fit_.prefixes.mean, dense)
+        X = dense(ordered_columns(X, self._columns))
+        filled: Float = np.where(np.isnan(X), self.fit_.prefixes.mean, X)
         return filled
 
-    def _prefix(self, budget: float | None) -> int:
-        """Return the longest prefix within a budget."""
-        return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
-
     def _scores(self, X: Any, budget: float | None) -> Float:
+        """Return the scores (n, P) of the longest prefix within a budget."""
         checked = self._checked(X)
-        return self.fit_.prefixes.predict(checked, self._prefix(budget))
+        prefix = affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
+        return self.fit_.prefixes.predict(checked, prefix)
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         checked = self._checked(X)

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
-from anytime.moments.accumulate import Block
+from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
@@ -120,9 +120,8 @@ def _cut(block: Block) -> Iterator[Block]:
 
 def _fill(Z: Float, part: Block, gram: Gram) -> dict[int, Bool]:
     """Fill Z with rows in standard units; return where features are missing, which become 0."""
-    X: Any = part.X.toarray() if hasattr(part.X, "toarray") else np.asarray(part.X)
     Z[0] = 1.0
-    np.subtract(X.T, gram.x_mean[:, np.newaxis], out=Z[1:])
+    np.subtract(dense(part.X).T, gram.x_mean[:, np.newaxis], out=Z[1:])
     Z[1:] /= gram.x_scale[:, np.newaxis]
     Z[1:][gram.constant] = 0.0
     gaps: dict[int, Bool] = {}

@@ -20,7 +20,6 @@ from anytime.types import Bool, Float, Index
 
 __all__ = [
     "NOISE",
-    "TIE",
     "Candidates",
     "Search",
     "Sequence",

@@ -15,7 +15,6 @@ from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.greedy import Candidates, Sequence, Step, cost_of, greedy, with_prerequisites
-from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Method
@@ -105,8 +104,6 @@ def sequencer(
 
     def order(alpha: float) -> FactoredSequence:
         with single_blas_thread():
-            if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
-                return FactoredSequence.with_factor(*single_columns(gram, groups, alpha, cost_blind=cost_blind))
             criterion = CRITERIA[method](gram)
             sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
             search = _SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))

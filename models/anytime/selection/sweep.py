@@ -25,7 +25,7 @@ from anytime._linalg import Factor, factorise
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = ["PANEL", "SelectionState", "SizeClass", "Sweep"]
+__all__ = ["SelectionState", "SizeClass", "Sweep"]
 
 
 @dataclass

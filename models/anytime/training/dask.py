@@ -97,7 +97,8 @@ class Cluster:
             dataset.table.batches([dataset.query])  # determines its kind once, here, and not in every task
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
-        futures = [self._client.submit(tally_of_span, dataset, assigner, span, pure=False) for span in ranges]
+        submit = self._client.submit
+        futures = [submit(dataset.tally, assigner, start=s.start, stop=s.stop, pure=False) for s in ranges]
         with cluster_errors():
             tallies: list[FoldCounts] = self._client.gather(futures)
         if not any(tally.rows for tally in tallies):
@@ -175,11 +176,6 @@ def spans(starts: Sequence[int], limit: int) -> list[Span]:
     count = min(limit, len(starts))
     edges = [starts[round(i * len(starts) / count)] for i in range(count)]
     return [Span(start, stop) for start, stop in zip(edges, [*edges[1:], None], strict=True)]
-
-
-def tally_of_span(dataset: Dataset, assigner: FoldAssigner, span: Span) -> FoldCounts:
-    """Return the summary of some rows that fold assignment needs."""
-    return dataset.tally(assigner, start=span.start, stop=span.stop)
 
 
 def moments_of_part(part: Part) -> list[Moments]:
