@@ -16,8 +16,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
+from operator import iadd
 from typing import TypeVar
 
 import numpy as np
@@ -255,21 +256,44 @@ class BlockView(View):
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
-        total = np.zeros_like(direction)
-        for own in self._map(lambda i: self._product(i, etas[i], direction)):
-            total += own
-        return total / self.design.weight
+
+        def of_block(i: int) -> Float:
+            curved, w = self.design.family.bend(etas[i], self._predictors(i, direction)), self.design.weights[i]
+            return self._score(i, curved if w is None else curved * w[:, np.newaxis])
+
+        return self._mean(of_block)
 
     def weighted_gram(self, etas: Predictors) -> Float:
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
-        total = np.zeros((self.width, self.width))
-        for own in self._map(lambda i: self._weighted_gram(i, etas[i])):
-            total += own
-        return total / self.design.weight
+
+        def of_block(i: int) -> Float:
+            total = np.zeros((self.width, 1, self.width, 1))
+            for Z, rows in self._chunks(i):
+                h = self._curvature(i, etas[i][rows], rows)
+                mean = np.einsum("iaa->i", h) / h.shape[1]
+                _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
+            return total.reshape(self.width, self.width)
+
+        return self._mean(of_block)
 
     def held_deviance(self, theta: Float) -> float:
         """Return the sum of weight times deviance over the rows of the held-out fold."""
-        return sum(self._map(lambda i: self._held_deviance(i, theta)))
+        family = self.design.family
+
+        def of_block(i: int) -> float:
+            row_block = self.design.row_blocks[i]
+            weights = row_block.weights_where(lambda folds: folds == self.design.held)
+            with np.errstate(over="ignore", invalid="ignore"):
+                losses = family.loss(self._predictors(i, theta), row_block.Y)[0] - family.saturated(row_block.Y)
+            counted = weights > 0  # rows of weight 0 do not count, even at infinite loss
+            return 2.0 * float(weights[counted] @ losses[counted])
+
+        return sum(self._map(of_block))
+
+    def _mean(self, of_block: Callable[[int], Float]) -> Float:
+        """Return the sum over the blocks, divided by the weight of all rows."""
+        total: Float = reduce(iadd, self._map(of_block))
+        return total / self.design.weight
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
@@ -359,31 +383,10 @@ class BlockView(View):
         score = self._score(number, residual)
         return float(losses.sum()), score, None if H is None else H.reshape(self.width * Q, -1)
 
-    def _product(self, number: int, eta: Float, direction: Float) -> Float:
-        w = self.design.weights[number]
-        curved = self.design.family.bend(eta, self._predictors(number, direction))
-        return self._score(number, curved if w is None else curved * w[:, np.newaxis])
-
-    def _weighted_gram(self, number: int, eta: Float) -> Float:
-        total = np.zeros((self.width, 1, self.width, 1))
-        for Z, rows in self._chunks(number):
-            h = self._curvature(number, eta[rows], rows)
-            mean = np.einsum("iaa->i", h) / h.shape[1]
-            _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
-        return total.reshape(self.width, self.width)
-
     def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
         h, w = self.design.family.hessian(eta), self.design.weights[number]
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
-
-    def _held_deviance(self, number: int, theta: Float) -> float:
-        row_block, family = self.design.row_blocks[number], self.design.family
-        weights = row_block.weights_where(lambda folds: folds == self.design.held)
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses = family.loss(self._predictors(number, theta), row_block.Y)[0] - family.saturated(row_block.Y)
-        counted = weights > 0  # rows of weight 0 do not count, even at infinite loss
-        return 2.0 * float(weights[counted] @ losses[counted])
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:
