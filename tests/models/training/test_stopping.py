@@ -131,7 +131,7 @@ def test_cost_blind_omp_on_orthonormal_groups_is_group_omp(groups: FeatureGroups
     y = X @ (rng.normal(size=X.shape[1]) * rng.choice([0.1, 1.0], X.shape[1])) + 0.1 * rng.normal(size=n)
     # The paper's X'X is the identity in each group, and y as it is; ours are divided by n and by the deviation of y.
     y = (y - y.mean()) / y.std()
-    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, False, epsilon)
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, cost_blind=True, epsilon=epsilon)
     expected = group_omp(X, y, groups.slices, epsilon * math.sqrt(n))
     assert [step.adds for step in found.steps] == [(g,) for g in expected]
 
@@ -167,7 +167,7 @@ def test_costs_have_no_part_in_when_to_stop() -> None:
     # The dear group alone is longer than epsilon, but the cheap and the free one go before it.
     found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, epsilon=0.5)
     assert [step.adds for step in found.steps] == [(2,), (0,), (1,)]
-    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, epsilon=0.5)
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, cost_blind=True, epsilon=0.5)
     assert [step.adds for step in found.steps] == [(1,)]
 
 
