@@ -535,7 +535,7 @@ def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_
         train, held, test = np.split(rng.permutation(len(y)), [253, 380])
         hold_out = HoldOut("held", partial(squares, moments_of(X[held], y[held])))
         options = Options("omp", cost_blind=True, alpha=0.0)
-        whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, None, h) for h in (None, hold_out))
+        whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, hold_out=h) for h in (None, hold_out))
         kept.append(len(fitted.sequence.steps))
         errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])
     median = np.median(errors, axis=0)
