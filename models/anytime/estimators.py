@@ -185,7 +185,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return options of `validate_data` for y."""
         return {}
 
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, classes: Any) -> Float:
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
         """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
         raise NotImplementedError
 
@@ -238,7 +238,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if first:
             columns = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
             self._groups, self._columns = settled_columns(columns, self._given_groups)
-        Y = self._responses(y, names, first=first, classes=classes)
+        Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
         X = ordered_columns(X, self._columns)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
@@ -402,7 +402,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     def _y_checks(self) -> dict[str, bool]:
         return {"multi_output": self._family() != "poisson", "y_numeric": True}
 
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, classes: Any) -> Float:  # noqa: ARG002
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
@@ -465,13 +465,14 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         return self._learn(X, y, sample_weight, classes=classes, decay=decay)
 
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, classes: Any) -> Float:
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
         check_classification_targets(y)
         if first:
             self.classes_ = np.unique(y if classes is None else classes)
             if len(self.classes_) < 2:
                 only = self.classes_.tolist()[0]
-                raise TrainingError(f"y has one class, {only!r}; expected 2 or more (in partial_fit, by classes=)")
+                remedy = "give all of them by classes=" if streamed else "expected 2 or more"
+                raise TrainingError(f"y has one class, {only!r}; {remedy}")
             task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
             self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()))
         new = [] if first and classes is None else np.setdiff1d(y, self.classes_).tolist()
