@@ -816,7 +816,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
 
 def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("anytime.cli.train.fit", fail)
