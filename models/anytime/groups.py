@@ -30,6 +30,7 @@ from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
 __all__ = [
+    "COST_TOLERANCE",
     "SUFFIXES",
     "FeatureGroup",
     "FeatureGroups",
@@ -38,6 +39,9 @@ __all__ = [
     "write_groups",
     "write_text",
 ]
+
+COST_TOLERANCE = 1e-9
+"""Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""

@@ -60,7 +60,7 @@ def _ready() -> None:
     """Import what tasks need, which takes as long as some of them."""
     import pyarrow.parquet  # noqa: F401, PLC0415
 
-    import anytime.training.dask.design  # noqa: F401, PLC0415
+    import anytime.training.dask  # noqa: F401, PLC0415
 
 
 def killed(client: Client) -> None:

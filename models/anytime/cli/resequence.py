@@ -80,7 +80,7 @@ def resequence(
     elif data is not None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(loaded.groups) - len(changes.without)} groups and fitting every prefix"):
-        changed = resequenced(loaded, groups, out.stem, retrained, changes).save(out)
+        changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")

@@ -100,7 +100,15 @@ def train(
     family = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
     training = Options(
-        method, cost_blind, doubling, options.parsed_alpha(alpha), one_se, nested, family, epsilon, tuple(first or ())
+        method,
+        cost_blind=cost_blind,
+        doubling=doubling,
+        alpha=options.parsed_alpha(alpha),
+        one_se=one_se,
+        nested=nested,
+        family=family,
+        epsilon=epsilon,
+        first=tuple(first or ()),
     )
     training.check()
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
@@ -127,7 +135,7 @@ def train(
             observed = source.observed(folds, seed, jobs)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = None if validated is None else hold_out(validated, family, n_jobs=jobs)
-            fitted = fit(parts, settled.groups, training, observed, held)
+            fitted = fit(parts, settled.groups, training, observed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
         out.stem,

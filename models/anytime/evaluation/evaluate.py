@@ -17,7 +17,7 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, class_probabilities, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
 from anytime.target import class_codes
-from anytime.training.stopping import HoldOut
+from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
 __all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "hold_out", "ndcg"]

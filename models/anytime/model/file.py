@@ -20,7 +20,7 @@ from anytime.errors import ArtifactError, TrainingError
 from anytime.glm.search import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
-from anytime.moments.files import valid_counts
+from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
@@ -59,8 +59,7 @@ def write_model(
         arrays["curvature.prefixes"] = curvatures.prefixes
         arrays |= {"curvature.h": curvatures.packed, "curvature.r": curvatures.r}
     if moments is not None:
-        for name in ("rows", "weight", "mean", "scatter", "fill", "missing"):
-            arrays[f"moments.{name}"] = np.atleast_1d(getattr(moments, name))
+        arrays |= packed(moments, "moments.")
     arrays = {
         name: np.ascontiguousarray(array, np.int64 if name in INTEGER_ARRAYS else np.float64)
         for name, array in arrays.items()
@@ -85,7 +84,11 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
         _check_manifest(manifest)
         if _version(manifest, arrays) != manifest.version:
             raise _damaged("was changed after it was written (its content hash differs)")
-        moments = _moments(manifest, arrays) if "moments.rows" in arrays else None
+        moments = None
+        if "moments.rows" in arrays:
+            moments = unpacked(arrays, "moments.", len(manifest.groups.features), len(manifest.responses))
+            if moments is None or moments.weight == 0:
+                raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
         raise ArtifactError(f"{str(path)!r} {error}") from None
     prefixes = PrefixModels(
@@ -158,10 +161,7 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
         "coef": (int(ends.sum()), P),
     }
     if any(name.startswith("moments.") for name in arrays):
-        missing = arrays.get("moments.missing", np.empty(0)).size
-        width = D + P + missing
-        shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": (missing,)}
-        shapes |= {"moments.mean": (width,), "moments.scatter": (width, width)}
+        shapes |= packed_shapes(arrays, "moments.", D, P)
     if manifest.family != "gaussian":
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
@@ -213,19 +213,3 @@ def _check_manifest(manifest: Manifest) -> None:
         check_family(manifest.family, target)
     except TrainingError as error:
         raise _damaged(f"has family {manifest.family!r}, which does not fit task {manifest.task!r}") from error
-
-
-def _moments(manifest: Manifest, arrays: Arrays) -> Moments:
-    moments = Moments(
-        features=len(manifest.groups.features),
-        responses=len(manifest.responses),
-        rows=int(arrays["moments.rows"][0]),
-        weight=float(arrays["moments.weight"][0]),
-        mean=arrays["moments.mean"],
-        scatter=arrays["moments.scatter"],
-        fill=arrays["moments.fill"],
-        missing=tuple(arrays["moments.missing"].tolist()),
-    )
-    if not valid_counts(moments) or moments.weight == 0:
-        raise _damaged("has moments with invalid counts")
-    return moments

@@ -73,7 +73,7 @@ def draw_curves(setting: Setting, number: int) -> Result:
         return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
 
     entries = sparse_entries(gram, groups)
-    learned = {name: sequence(gram, groups, v.method, alpha, v.cost_blind) for name, v in METHODS.items()}
+    learned = {name: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for name, v in METHODS.items()}
     learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
     methods = {}
     for name, found in learned.items():

@@ -816,7 +816,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
 
 def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("anytime.cli.train.fit", fail)
@@ -871,7 +871,7 @@ def test_lack_of_memory_while_a_table_is_read_is_no_fault_of_the_table(
 def test_an_interruption_says_so_without_a_traceback(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("anytime.cli.train.fit", interrupt)

@@ -255,8 +255,8 @@ def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None
     ]
     model = trained("regression", {"groups": groups})
     for first in names:
-        text = c_source(resequence(model, None, "m", None, Changes(first=(first,))))
-        places = list(resequence(model, None, "m", None, Changes(first=(first,))).places)
+        text = c_source(resequence(model, name="m", changes=Changes(first=(first,))))
+        places = list(resequence(model, name="m", changes=Changes(first=(first,))).places)
         constants = re.findall(r"ANYTIME_M_GROUP_(\w+),", text)
         words = dict(zip(places, constants, strict=True))
         assert words == {"a-b": "A_B", "a b": "A_B_2", "速度": "UNNAMED", "a b 2": "A_B_2_1"}
@@ -299,7 +299,7 @@ def test_scores_of_classes_that_are_not_finite_tell_the_base_rate(tmp_path: Path
 
 
 def test_a_first_step_without_features_is_complete_from_the_start(tmp_path: Path) -> None:
-    model = resequence(trained("regression"), None, "m", None, Changes(first=("visit",)))
+    model = resequence(trained("regression"), name="m", changes=Changes(first=("visit",)))
     model = model.save(tmp_path / "m.safetensors")
     answers = [Prediction(model).answer(budget) for budget in (0.5, 1.0)]
     assert [(answer.prefix, answer.complete) for answer in answers] == [(0, True), (1, True)]

@@ -56,7 +56,7 @@ def from_gram(problem: Problem, options: dict[str, Any]) -> Timed:
     blind = bool(options.get("cost_blind"))
 
     def run() -> tuple[FactoredSequence, PrefixModels]:
-        found = sequence(gram, groups, "fr", ALPHA, blind)
+        found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
 
     return run, _read
@@ -69,7 +69,7 @@ def from_rows(problem: Problem, options: dict[str, Any]) -> Timed:
 
     def run() -> tuple[FactoredSequence, PrefixModels]:
         gram = Gram.of(moments_of(X, y, n_jobs=options["threads"]))
-        found = sequence(gram, groups, "fr", ALPHA, blind)
+        found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
 
     return run, _read
