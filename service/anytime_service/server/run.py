@@ -39,7 +39,7 @@ from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.slicing import SlicedHttpProtocol, SlicedWebSocketProtocol
 from anytime_service.server.tls import reload_certificates, tls_context
 from anytime_service.settings import Settings
-from anytime_service.telemetry.logs import LIMITED, WINDOW_S, log_config
+from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
 
 __all__ = [
@@ -247,7 +247,7 @@ class Server(uvicorn.Server):
         if state is not None:
             await state.sessions.close()
             state.handler.close()
-        LIMITED.report()
+        RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:
         """Measure the delay of the event loop, ten times a second, and report dropped log lines."""
@@ -255,7 +255,7 @@ class Server(uvicorn.Server):
         self._ticked_ms = now
         if last is not None and state is not None:
             state.handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
-        LIMITED.report(WINDOW_S)
+        RATE_LIMIT.report(WINDOW_S)
         stop = await super().on_tick(counter)
         if self._side is not None:
             self._side.set_default_headers(self.server_state.default_headers)

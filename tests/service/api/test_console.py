@@ -18,8 +18,7 @@ from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.console import pages
-from anytime_service.api.console.curve import curve
-from anytime_service.api.sample import sample
+from anytime_service.api.console.model_data import curve, sample
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE

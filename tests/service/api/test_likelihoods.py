@@ -19,7 +19,7 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime_service.api.sample import sample
+from anytime_service.api.console.model_data import sample
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.core import solver as solving

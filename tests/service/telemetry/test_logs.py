@@ -30,9 +30,9 @@ from anytime_service.telemetry.context import CURRENT, RequestContext, new_ids, 
 from anytime_service.telemetry.logs import (
     MAX_LINES,
     WINDOW_S,
-    JsonLines,
-    Limited,
-    TextLines,
+    JsonFormatter,
+    RateLimitFilter,
+    TextFormatter,
     log_config,
     shown_path,
     shown_query,
@@ -51,7 +51,9 @@ def written(settings: Settings) -> Iterator[io.StringIO]:
     """What loggers of the service write in the form that is set."""
     sink = io.StringIO()
     handler = logging.StreamHandler(sink)
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines("%(levelprefix)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter() if settings.log_format == "json" else TextFormatter("%(levelprefix)s %(message)s")
+    )
     ours, server = logging.getLogger("anytime_service"), logging.getLogger("uvicorn.error")
     before = ours.level
     ours.setLevel(settings.log_level.upper())
@@ -149,7 +151,7 @@ def test_a_line_of_json_says_what_when_and_of_which_request() -> None:
     record = logging.LogRecord(
         "anytime_service", logging.WARNING, __file__, 1, "of %s\nand more \ud800", ("two",), None
     )
-    line = JsonLines().format(record)
+    line = JsonFormatter().format(record)
     assert "\n" not in line
     told = json.loads(line)
     assert told["message"] == "of two\nand more \ud800"
@@ -158,7 +160,7 @@ def test_a_line_of_json_says_what_when_and_of_which_request() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["ts"])
     assert set(told) == {"ts", "level", "logger", "message"}
     with on_behalf_of(correlation([(b"traceparent", TRACEPARENT.encode())])):
-        told = json.loads(JsonLines().format(record))
+        told = json.loads(JsonFormatter().format(record))
     assert (told["request_id"], told["trace_id"], told["span_id"]) == ("the-request", TRACE, SPAN)
 
 
@@ -167,7 +169,7 @@ def test_an_exception_is_a_field_of_its_line() -> None:
         _ = 1 / 0
     except ZeroDivisionError:
         record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", None, sys.exc_info())
-    line = JsonLines().format(record)
+    line = JsonFormatter().format(record)
     assert "\n" not in line
     assert json.loads(line)["exception"].startswith("Traceback (most recent call last):\n")
     assert json.loads(line)["exception"].endswith("ZeroDivisionError: division by zero")
@@ -175,7 +177,7 @@ def test_an_exception_is_a_field_of_its_line() -> None:
 
 def test_a_line_of_text_ends_with_its_request() -> None:
     record = logging.LogRecord("anytime_service", logging.INFO, __file__, 1, "served", None, None)
-    lines_of_text = TextLines("%(levelprefix)s %(message)s", use_colors=False)
+    lines_of_text = TextFormatter("%(levelprefix)s %(message)s", use_colors=False)
     assert lines_of_text.format(record) == "INFO:     served"
     with on_behalf_of(correlation()):
         assert lines_of_text.format(record) == "INFO:     served [the-request]"
@@ -399,7 +401,7 @@ def record_of(line: int, level: int = logging.WARNING) -> logging.LogRecord:
 def test_warnings_are_limited_by_their_place_in_the_code_and_again_let_through_after_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = Limited()
+    limited = RateLimitFilter()
     assert [limited.filter(record_of(1)) for _ in range(MAX_LINES + 3)] == [True] * MAX_LINES + [False] * 3
     assert limited.filter(record_of(2)), "another place"
     assert all(limited.filter(record_of(1, logging.INFO)) for _ in range(100)), "information is not limited"

@@ -23,9 +23,8 @@ from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
-from anytime_service.telemetry.exposition import Exposition
-from anytime_service.telemetry.group_timings import LONGEST_MS, GroupTimings, SessionTimings
 from anytime_service.telemetry.metrics import Histograms, Metrics, memory_limit
+from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
 from service.serving import VALUES, Running, running, small_model, trained_model
 
 LIMITS = Settings(port=0)
@@ -37,7 +36,7 @@ def told(signals: Metrics, accept: str = "") -> str:
     """What a scrape tells."""
 
     async def write() -> str:
-        content, _ = await signals.exposition.write(accept)
+        content, _ = await signals.write(accept)
         return content.decode()
 
     return asyncio.run(write())
@@ -152,7 +151,7 @@ def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None
                 loop.call_soon(turn)
 
         turn()
-        await signals.exposition.write("")
+        await signals.write("")
         done = True
         return len(turns), max(b - a for a, b in pairwise(turns)), turns[-1] - turns[0]
 
@@ -161,13 +160,10 @@ def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None
     assert longest < whole / 3
 
 
-def test_a_family_that_nothing_was_observed_of_is_told_by_its_name_alone() -> None:
-    registry = CollectorRegistry()
-    Histograms("empty_seconds", "Nothing yet.", ["model"], (0.1, 1.0), registry)
-    text, _ = asyncio.run(Exposition(registry).write(""))
-    assert text == b"# HELP empty_seconds Nothing yet.\n# TYPE empty_seconds histogram\n"
-    with pytest.raises(ValueError, match="Duplicated"):
-        Histograms("empty_seconds", "Again.", [], (0.1,), registry)
+def test_a_family_without_members_is_exposed_by_its_name_alone() -> None:
+    text = told(Metrics())
+    head = "Answers sent.\n# TYPE anytime_predictions_total counter\n"
+    assert f"# HELP anytime_predictions_total {head}# HELP " in text
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 1.0, 2.0), (-1.0, 0.0, 1.0)])
@@ -176,7 +172,7 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
     own = Histograms("a_seconds", "Times.", ["model"], bounds, ours)
     library = Histogram("a_seconds", "Times.", ["model"], buckets=bounds, registry=theirs)
     for value in (-2.0, -1.0, 0.0, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5):
-        own.of("m").observe(value)
+        own.labels("m").observe(value)
         library.labels("m").observe(value)
 
     def shown(registry: CollectorRegistry) -> list[tuple[Any, ...]]:
@@ -185,8 +181,8 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
         return [tuple(each)[:3] for each in family.samples if not each.name.endswith(without)]
 
     assert shown(ours) == shown(theirs)
-    with pytest.raises(ValueError, match="has labels"):
-        own.of("m", "n")
+    with pytest.raises(ValueError, match="Duplicated"):
+        Histograms("a_seconds", "Again.", [], (0.1,), ours)
 
 
 def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:

@@ -22,7 +22,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry import tracing
-from anytime_service.telemetry.logs import JsonLines
+from anytime_service.telemetry.logs import JsonFormatter
 from anytime_service.telemetry.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
 from service.commands import command
@@ -177,7 +177,7 @@ def test_a_caller_who_tells_its_trace_with_the_handshake_finds_the_predictions_t
 def test_lines_of_the_log_have_the_ids_of_our_own_span(service: Running, here: Collector) -> None:
     sink, logger = io.StringIO(), logging.getLogger("anytime_service")
     handler = logging.StreamHandler(sink)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     logger.addHandler(handler)
     logger.setLevel("DEBUG")
     try:
