@@ -52,13 +52,13 @@ class _SessionEndpoint(Endpoint):
         self.sessions = sessions
         self.bodies = handler.bodies
 
-    def limited(self, headers: Mapping[str, str], exchange: Exchange) -> Form:
-        """Return the form of the body, and apply its size limit to the exchange."""
+    async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
+        """Return the form of the body and the body, read within the size limit of its form."""
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.handler.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
-        return form
+        return form, await exchange.read_all()
 
 
 class CreateSession(_SessionEndpoint):
@@ -67,8 +67,7 @@ class CreateSession(_SessionEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
         """Create a session."""
         headers = headers_of(scope)
-        form = self.limited(headers, exchange)
-        content = await exchange.read_all()
+        form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
         limit = self.handler.settings.max_rows
         if request.rows is not None and request.rows > limit:
@@ -90,8 +89,7 @@ class SessionGroups(_SessionEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
         """Store the groups of the body in the session."""
         headers = headers_of(scope)
-        form = self.limited(headers, exchange)
-        content = await exchange.read_all()
+        form, content = await self.read_body(headers, exchange)
         if not exchange.ended:
             return
         name = scope["path_params"]["id"]

@@ -91,7 +91,7 @@ def test_no_feature_of_a_group_is_one_of_another(blocks: dict[str, Float]) -> No
         assert np.abs(one.T @ other).max() < 1.0 - 1e-6
 
 
-def test_topology_tells_a_ring_from_a_stroke() -> None:
+def test_topology_distinguishes_a_ring_from_a_stroke() -> None:
     holes = 1
     ring, stroke = EXTRACTORS["topology"](EXTREMES["ring"]), EXTRACTORS["topology"](EXTREMES["one pixel"])
     assert (ring[holes], stroke[holes]) == (1.0, 0.0)
