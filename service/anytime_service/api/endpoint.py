@@ -40,15 +40,15 @@ class Endpoint:
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
-            try:
-                await self.answer(scope, exchange, opened)
-            except Exception as error:
-                exchange.reply(self.problem(error))
-            finally:
-                await exchange.finish()
+            await self.answer(scope, exchange, opened)
+        except Exception as error:
+            _drop(opened)  # now: the client may go on sending its body for a while
+            exchange.reply(self.problem(error))
         finally:
-            for active in opened:
-                active.drop()
+            try:
+                await exchange.finish()
+            finally:
+                _drop(opened)
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Send the response, or open the prediction that sends it and add it to `opened`."""
@@ -62,3 +62,8 @@ class Endpoint:
 def converting(handler: PredictionService, content: bytes) -> AbstractAsyncContextManager[None]:
     """Return the context in which to convert a body: one long body at a time, and any number of short ones."""
     return handler.converting if len(content) > AT_ONCE else nullcontext()
+
+
+def _drop(opened: list[ActivePrediction]) -> None:
+    for active in opened:
+        active.drop()
