@@ -51,7 +51,7 @@ PROBLEMS = {
 }
 """Problems that routes document, by status."""
 
-_STRUCTS: set[type] = set()
+_STRUCTS: dict[type, None] = {}
 """Structs that the operations refer to; `_ref` adds them."""
 
 
@@ -62,7 +62,7 @@ def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str,
 
 
 def _ref(struct: type) -> dict[str, str]:
-    _STRUCTS.add(struct)
+    _STRUCTS[struct] = None
     return {"$ref": f"{_REF}{struct.__name__}"}
 
 
@@ -73,7 +73,7 @@ def _content(schema: type | dict[str, Any], *media_types: str) -> dict[str, Any]
 
 def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[str, Any]:
     """Return the successful response of an operation with these fields, and the problems."""
-    responses = {status: fields, **problem_responses(*problems, schema=schema)}
+    responses: dict[int | str, Any] = {status: fields, **problem_responses(*problems, schema=schema)}
     return {str(each): response for each, response in responses.items()}
 
 
@@ -117,7 +117,7 @@ _ROWS = _parameter(
     "Number of rows in the body. An answer sent before the body is received has this many rows; default 1.",
 )
 _SESSION_ID = _parameter("id", _STRING, "Id of the session.", "path", required=True)
-_ANSWER = {"description": "The answer; also after the deadline", "content": _content(Answer)}
+_ANSWER: dict[str, Any] = {"description": "The answer; also after the deadline", "content": _content(Answer)}
 
 _PREDICTIONS: dict[str, dict[str, Any]] = {
     "predict": {

@@ -281,7 +281,7 @@ class ModelMetrics:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits = []
+    limits: list[int] = []
     # Control groups of version 2 and of version 1; "max" is no limit.
     for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limits += [int(line) for line in _lines(root / path) if line.isdigit()]
