@@ -33,11 +33,7 @@ from anytime_service.telemetry.logs import AccessLog
 from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
 
-__all__ = [
-    "HotRoutes",
-    "create_app",
-    "create_side_app",
-]
+__all__ = ["HotRoutes", "create_app", "create_side_app"]
 
 
 class HotRoutes:

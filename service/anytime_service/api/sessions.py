@@ -36,12 +36,7 @@ from anytime_service.schemas.predict import (
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import OpenSession, SessionStore
 
-__all__ = [
-    "CreateSession",
-    "DeleteSession",
-    "PredictSession",
-    "SessionGroups",
-]
+__all__ = ["CreateSession", "DeleteSession", "PredictSession", "SessionGroups"]
 
 
 class _SessionEndpoint(Endpoint):

@@ -43,13 +43,7 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, array_of
 from anytime_service.telemetry.records import GroupTimings
 
-__all__ = [
-    "MAX_OPEN",
-    "REMEMBERED",
-    "SUBPROTOCOL",
-    "Stream",
-    "UpgradeRequired",
-]
+__all__ = ["MAX_OPEN", "REMEMBERED", "SUBPROTOCOL", "Stream", "UpgradeRequired"]
 
 SUBPROTOCOL = "anytime.v1"
 

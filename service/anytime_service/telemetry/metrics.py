@@ -33,14 +33,7 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
 from anytime_service.version import release
 
-__all__ = [
-    "SLICE_MS",
-    "Histograms",
-    "Metrics",
-    "ModelMetrics",
-    "Tally",
-    "memory_limit",
-]
+__all__ = ["SLICE_MS", "Histograms", "Metrics", "ModelMetrics", "Tally", "memory_limit"]
 
 SLICE_MS = 0.2
 """Time that one turn of the event loop may spend on writing metrics, in ms; the current piece is completed."""
