@@ -1,4 +1,7 @@
-"""The command `anytime serve`, which the library's command line includes; the server is imported when it runs."""
+"""The commands `anytime serve` and `anytime demo`, which the library's command line includes.
+
+What a command needs is imported when it runs, so that `anytime --help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import typer
 
 from anytime.errors import AnytimeError
 
-__all__ = ["serve"]
+__all__ = ["demo", "serve"]
 
 _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
 
@@ -78,3 +81,15 @@ def serve(
     if not settings.models:
         raise AnytimeError("no model to serve; pass model files or folders, or set ANYTIME_MODELS")
     run(load_registry(settings.models), settings)
+
+
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the server; a free port if it is in use.")] = 8000,
+) -> None:
+    """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines."""
+    try:
+        from anytime_service.demo.story import run_demo  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise AnytimeError(f"the demo needs {error.name}; pip install 'anytime-linear[all]'") from error
+    run_demo(once=once, port=port)

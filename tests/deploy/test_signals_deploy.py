@@ -50,7 +50,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def measured() -> dict[str, str]:
     """Names of what the service measures, as Prometheus is told, and their types."""
-    text, _ = asyncio.run(Metrics().exposition.write(""))
+    text, _ = asyncio.run(Metrics().write(""))
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
 
 

@@ -27,8 +27,8 @@ from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
-from anytime_service.telemetry.group_timings import PredictionRecord
 from anytime_service.telemetry.metrics import Metrics
+from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [

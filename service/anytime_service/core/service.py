@@ -23,8 +23,8 @@ from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
-from anytime_service.telemetry.group_timings import SessionTimings
 from anytime_service.telemetry.metrics import Metrics
+from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [

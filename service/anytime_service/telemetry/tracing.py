@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Link
 
-__all__ = [
-    "OFF",
-    "Origin",
-    "Tracing",
-    "collector",
-    "load_tracing",
-]
+__all__ = ["OFF", "Origin", "Tracing", "collector", "load_tracing"]
 
 CLOSE_S = 2.0
 """Time that shutdown waits for spans to be sent, in seconds."""
@@ -75,7 +69,7 @@ class Tracing:
             "tracing": True,
             "tracer_provider": self._provider,
             "operation_spans": False,
-            "exclude": _untraced,
+            "exclude": lambda scope: scope.get("path") in UNTRACED,
         }
 
     def begun(self, scope: Mapping[str, Any]) -> None:
@@ -105,7 +99,7 @@ class Tracing:
         if traceparent is not None:
             return Origin(self._extract({"traceparent": traceparent}, self._nothing), ())
         current = CURRENT.get()
-        if current is not None and current.connection and not current.traced:
+        if current is not None and current.connection and current.caller() is None:
             ids = self._trace.get_current_span().get_span_context()
             return Origin(self._nothing, (self._trace.Link(ids),) if ids.is_valid else ())
         return Origin(self._current(), ())
@@ -193,7 +187,3 @@ def load_tracing() -> Tracing | None:
     except ValueError as error:
         raise AnytimeError(f"cannot set up tracing from the variables OTEL_*: {error}") from error
     return Tracing(provider)
-
-
-def _untraced(scope: MutableMapping[str, Any]) -> bool:
-    return scope.get("path") in UNTRACED
