@@ -22,15 +22,12 @@ from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import answer_callbacks, problem_reply
 from anytime_service.schemas.codecs import Form, too_large
 from anytime_service.schemas.predict import (
-    GroupLine,
-    LongLine,
     arrays,
     read_late_line,
     read_line,
-    read_long_line,
     read_request,
 )
-from anytime_service.schemas.values import AT_ONCE, array_of
+from anytime_service.schemas.values import AT_ONCE
 
 __all__ = [
     "AT_A_TIME",
@@ -94,14 +91,12 @@ class Lines:
         if not content.strip():
             return
         active, limit = self._active, self._handler.settings.max_rows
-        line: GroupLine | LongLine
         try:
             if len(content) <= AT_ONCE:
-                line = read_line(content, self._number)
-                array = array_of(active.model, line.group, line.values, None, limit)
+                line, array = await read_line(content, self._number, active.model, limit)
             else:
                 async with self._handler.converting:
-                    line, array = await read_long_line(content, self._number, active.model, limit)
+                    line, array = await read_line(content, self._number, active.model, limit)
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
