@@ -186,17 +186,13 @@ class PostPrediction:
 
     async def _read(self, form: Form, content: bytes, active: ActivePrediction, rows: int | None) -> dict[str, Any]:
         request = read_request(form, content, self.handler.settings.max_json_bytes)
-        limit = self.handler.settings.max_rows
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)
         body_rows = request.rows
         if body_rows is not None and rows is not None and body_rows != rows:
             raise FieldError("rows", f"rows is {body_rows} in the body and {rows} in the query; send it once")
-        if body_rows is not None and not 1 <= body_rows <= limit:
-            raise FieldError(
-                "rows", f"rows is {body_rows}; expected 1 to {limit}; split more rows into several predictions"
-            )
-        groups = await arrays(form, active.model, request.groups, limit)
+        self.handler.check_rows(body_rows)
+        groups = await arrays(form, active.model, request.groups, self.handler.settings.max_rows)
         if body_rows is not None and not active.answered:
-            active.opened.expect_rows(body_rows)
+            active.opened.prediction.expect_rows(body_rows)
         return groups

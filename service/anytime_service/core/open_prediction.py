@@ -48,7 +48,7 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.inference.values import Answer
 from anytime.model.model import Model
-from anytime.types import Policy, Reason
+from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "TRANSITIONS",
     "OpenPrediction",
     "State",
+    "checked_groups",
 ]
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
@@ -108,7 +109,8 @@ class OpenPrediction:
         self.deadline_at: float | None = None
         """Time of the deadline, on the clock of the events; None without a deadline."""
         self._shared = shared
-        self._prediction = shared or Prediction(model)
+        self.prediction = shared or Prediction(model)
+        """The groups received so far."""
         self._begun_ms = 0.0
         self._budget: float | None = None
         self._allowed = model.steps
@@ -123,30 +125,11 @@ class OpenPrediction:
         self._reported: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
-    def received(self) -> tuple[str, ...]:
-        """Groups received so far, in sequence order."""
-        return self._prediction.received
-
-    def has(self, name: str) -> bool:
-        """Return whether a group has been received."""
-        return self._prediction.has(name)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values received."""
-        return self._prediction.nbytes
-
-    @property
-    def many(self) -> bool:
-        """Whether there are several rows, so that precomputed scores are useful."""
-        return self._prediction.rows > 1
-
-    @property
     def unsolved(self) -> frozenset[str] | None:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
         if not self._solving or self.state is State.ANSWERED:
             return None
-        wanted = self._prediction.usable(self._budget)
+        wanted = self.prediction.usable(self._budget)
         return None if wanted in self._solved else wanted
 
     def begin(
@@ -195,7 +178,7 @@ class OpenPrediction:
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
         self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
-        self._policy, self._prediction = policy, prediction
+        self._policy, self.prediction = policy, prediction
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
         self.state = State.OPEN
@@ -208,19 +191,12 @@ class OpenPrediction:
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         self._expect("group")
-        self._prediction.take(name, self._checked(name, values))
-        return self._took((name,), now_ms)
+        return self._accept(now_ms, {name: values})
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        arrays = {name: self._checked(name, each) for name, each in values.items()}
-        if len({len(array) for array in arrays.values()}) > 1:
-            counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
-            raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
-        for name, array in arrays.items():
-            self._prediction.take(name, array)
-        return self._took(values, now_ms)
+        return self._accept(now_ms, values)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
         """Note groups that the shared prediction has received."""
@@ -252,8 +228,8 @@ class OpenPrediction:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
-        prediction = self._prediction
-        optimum = self._optimum(self.model, prediction.usable(self._budget)) if self._solving else None
+        prediction = self.prediction
+        optimum = self._solved.get(prediction.usable(self._budget)) if self._solving else None
         current = (
             min(prediction.prefix, self._allowed),
             None if optimum is None else optimum.groups,
@@ -266,13 +242,10 @@ class OpenPrediction:
         self._reported = current
         return self._made(now_ms, None)
 
-    def expect_rows(self, rows: int) -> None:
-        """Set the number of rows if `begin` did not set it."""
-        self._prediction.expect_rows(rows)
-
     def prepare(self) -> None:
-        """Compute the scores before the deadline expires; useful for many rows."""
-        self._prediction.prepare(self._allowed)
+        """Compute the scores of several rows before the deadline expires."""
+        if self.prediction.rows > 1:
+            self.prediction.prepare(self._budget)
 
     def _expect(self, event: str) -> None:
         if (self.state, event) not in TRANSITIONS:
@@ -284,11 +257,10 @@ class OpenPrediction:
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
 
-    def _checked(self, name: str, values: Any) -> Any:
-        try:
-            return self._prediction.checked(name, values)
-        except ValuesError as error:
-            raise FieldError(f"groups.{name}", str(error)) from error
+    def _accept(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
+        for name, array in checked_groups(self.prediction, values).items():
+            self.prediction.take(name, array)
+        return self._took(values, now_ms)
 
     def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
@@ -311,15 +283,32 @@ class OpenPrediction:
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
-        return self._prediction.answer(
+        return self.prediction.answer(
             self._budget,
             self._policy,
             ranking=self._ranking,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,
-            solve=self._optimum,
+            solve=lambda _, groups: self._solved.get(groups),
         )
 
-    def _optimum(self, _model: Model, groups: frozenset[str]) -> ArrivedModel | None:
-        return self._solved.get(groups)
+
+def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Float]:
+    """Validate the values of groups and return them as arrays for `Prediction.take`.
+
+    Raises
+    ------
+    FieldError
+        Values are invalid, or groups differ in their numbers of rows; the field names the group.
+    """
+    arrays: dict[str, Float] = {}
+    for name, each in values.items():
+        try:
+            arrays[name] = prediction.checked(name, each)
+        except ValuesError as error:
+            raise FieldError(f"groups.{name}", str(error)) from error
+    if len({len(array) for array in arrays.values()}) > 1:
+        counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
+        raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
+    return arrays

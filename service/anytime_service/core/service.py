@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
-from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
@@ -117,14 +116,16 @@ class PredictionService:
         model = shared.model if shared is not None else self.registry.get(request.model)
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
-        most = self.settings.max_rows
-        if request.rows is not None and not 1 <= request.rows <= most:
-            raise FieldError(
-                "rows", f"rows is {request.rows}; expected 1 to {most}; use several predictions for more rows"
-            )
-        live = ActivePrediction(self._context, OpenPrediction(model, shared), on_answer, on_error, update, account)
+        self.check_rows(request.rows)
+        live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
         live.begin(request, begun_ms, overloaded=not admitted)
         return live
+
+    def check_rows(self, rows: int | None) -> None:
+        """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""
+        limit = self.settings.max_rows
+        if rows is not None and not 1 <= rows <= limit:
+            raise FieldError("rows", f"rows is {rows}; expected 1 to {limit}; use several predictions for more rows")
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""

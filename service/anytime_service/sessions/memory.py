@@ -14,9 +14,10 @@ from typing import Any, Literal
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
+from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
-from anytime_service.sessions.store import AcceptedGroups, Session, checked_groups, gone, unknown
+from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
 
@@ -62,11 +63,11 @@ class MemorySessions:
 
     def __init__(self, limit: int, ttl_s: float, held: MemoryBudget | None = None) -> None:
         self.limit = limit
-        self._no_account = Account(MemoryBudget(sys.maxsize) if held is None else held)
+        self._no_account = Account(held or MemoryBudget(sys.maxsize))
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -76,9 +77,9 @@ class MemorySessions:
 
     async def close(self) -> None:
         """Stop the sweep."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`."""
@@ -91,11 +92,11 @@ class MemorySessions:
         session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
         self._sessions[session.id] = session
         account.sessions += 1
-        self._wake_later()
+        self._sweep_later()
         return session.id
 
     async def get(self, name: str) -> MemorySession:
-        """Return a session, which counts as a use of it; raises GoneSessionError or UnknownSessionError."""
+        """Return a session, which counts as a use of it; raises as `SessionStore.get`."""
         return self._get(name)
 
     @asynccontextmanager
@@ -144,12 +145,12 @@ class MemorySessions:
             self._ended.popitem(last=False)
         session.end()
 
-    def _wake_later(self) -> None:
+    def _sweep_later(self) -> None:
         """Schedule a sweep while there are sessions, so that idle ones free their memory."""
-        if self._sweep is None and self._sessions:
-            self._sweep = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._wake)
+        if self._timer is None and self._sessions:
+            self._timer = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._sweep)
 
-    def _wake(self) -> None:
-        self._sweep = None
+    def _sweep(self) -> None:
+        self._timer = None
         self._expire()
-        self._wake_later()
+        self._sweep_later()

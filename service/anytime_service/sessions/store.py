@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
-from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
-from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
+from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
-__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "checked_groups", "gone", "unknown"]
+__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "gone", "unknown"]
 
 
 class AcceptedGroups(NamedTuple):
@@ -119,12 +118,14 @@ class Session:
     prediction : prediction with the received groups, from which all answers of the session are made.
     waiting : open predictions.
     note : note to add to answers; None without one.
+    on_leave : called when an open prediction has ended.
     """
 
     id: str
     prediction: Prediction
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
+    on_leave: Callable[[], None] = lambda: None
 
     @property
     def model(self) -> Model:
@@ -133,12 +134,13 @@ class Session:
 
     def join(self, live: ActivePrediction) -> None:
         """Add an open prediction, which receives all further groups until it ends."""
-        self.waiting.add(live)
-        live.on_end = lambda: self.leave(live)
 
-    def leave(self, live: ActivePrediction) -> None:
-        """Remove a prediction."""
-        self.waiting.discard(live)
+        def leave() -> None:
+            self.waiting.discard(live)
+            self.on_leave()
+
+        self.waiting.add(live)
+        live.on_end = leave
 
     def more_bytes(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of bytes that storing the groups would add."""
@@ -146,7 +148,7 @@ class Session:
         return size * VALUE_BYTES
 
     def put(self, arrays: Mapping[str, Any]) -> None:
-        """Store groups that `checked_groups` accepted, and pass them to the open predictions."""
+        """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
         for name, array in arrays.items():
             self.prediction.take(name, array)
         for live in tuple(self.waiting):
@@ -166,21 +168,7 @@ class Session:
         """Add the note to an answer."""
         if self.note is None:
             return answer
-        return replace(answer, note=self.note if answer.note is None else f"{answer.note}; {self.note}")
-
-
-def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the values of groups and return them as arrays for `Prediction.take`.
-
-    Raises
-    ------
-    FieldError
-        Values are invalid; the field names the group.
-    """
-    arrays = {name: _checked(prediction, name, each) for name, each in values.items()}
-    if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
-        raise FieldError("groups", "groups have different numbers of rows; every group needs all rows")
-    return arrays
+        return replace(answer, note="; ".join(filter(None, (answer.note, self.note))))
 
 
 def gone() -> GoneSessionError:
@@ -191,10 +179,3 @@ def gone() -> GoneSessionError:
 def unknown(name: str) -> UnknownSessionError:
     """Return the error for a session that never existed."""
     return UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")
-
-
-def _checked(prediction: Prediction, name: str, values: Any) -> Any:
-    try:
-        return prediction.checked(name, values)
-    except ValuesError as error:
-        raise FieldError(f"groups.{name}", str(error)) from error

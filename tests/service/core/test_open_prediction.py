@@ -68,7 +68,7 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
     with pytest.raises(UnexpectedEventError, match=event):
         EVENTS[event](opened, 3.0)
     assert opened.state is state
-    assert opened.received == (() if state is State.NEW else ("hog",))
+    assert opened.prediction.received == (() if state is State.NEW else ("hog",))
 
 
 def test_an_illegal_event_does_not_show_in_the_answer() -> None:
@@ -179,7 +179,7 @@ def test_a_refused_group_changes_nothing_and_names_its_field() -> None:
     with pytest.raises(FieldError) as error:
         opened.group(1.0, "hog", [1.0])
     assert error.value.field == "groups.hog"
-    assert (opened.state, opened.received) == (State.OPEN, ())
+    assert (opened.state, opened.prediction.received) == (State.OPEN, ())
 
 
 @pytest.mark.parametrize("before", [{}, {"lab": [0.5]}])
@@ -189,7 +189,7 @@ def test_of_groups_that_come_together_all_are_taken_or_none(before: dict[str, li
     opened.groups(1.0, before)
     with pytest.raises(FieldError):
         opened.groups(2.0, {"speed": [2.0], "hog": [1.0]})
-    assert opened.received == tuple(before)
+    assert opened.prediction.received == tuple(before)
     answer = opened.groups(3.0, VALUES)
     assert answer is not None
     assert answer.groups == ("speed", "hog", "lab")
@@ -224,13 +224,13 @@ def test_a_budget_and_a_deadline_without_end_are_refused_alike_by_every_binding(
 def test_rows_are_counted_in_the_first_values_where_they_were_not_told() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, rows=None)
-    assert not opened.many
+    assert opened.prediction.rows == 1
     opened.group(1.0, "speed", [[1.0], [2.0], [3.0]])
-    assert opened.many
+    assert opened.prediction.rows == 3
     with pytest.raises(FieldError, match="expected 3 x 2"):
         opened.group(2.0, "hog", [1.0, 2.0])
     with pytest.raises(ValuesError, match="expected 3"):
-        opened.expect_rows(2)
+        opened.prediction.expect_rows(2)
     opened.prepare()
     assert len(opened.drain(3.0).prediction) == 3
 
@@ -240,7 +240,7 @@ def test_groups_that_come_together_have_one_number_of_rows() -> None:
     opened.begin(0.0, rows=None)
     with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
         opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
-    assert (error.value.field, opened.received) == ("groups", ())
+    assert (error.value.field, opened.prediction.received) == ("groups", ())
 
 
 def test_rows_are_ranked_by_their_scores_where_asked_for() -> None:
@@ -429,7 +429,7 @@ def test_groups_that_others_share_are_heard_of() -> None:
     shared.add("speed", VALUES["speed"])
     opened = OpenPrediction(MODEL, shared)
     assert opened.begin(0.0, budget=5.0, deadline_ms=100.0) is None
-    assert opened.received == ("speed",)
+    assert opened.prediction.received == ("speed",)
     shared.add("lab", VALUES["lab"])
     assert opened.took(1.0, ["lab"]) is None
     shared.add("hog", VALUES["hog"])
@@ -491,7 +491,7 @@ def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) 
     opened = OpenPrediction(TRAINED)
     told: list[Answer | str | None] = []
     for name, now, arguments in log:
-        before = (opened.state, opened.received, opened.unsolved, opened.deadline_at)
+        before = (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at)
         try:
             told.append(happen(opened, name, now, arguments))
             assert opened.state in TRANSITIONS[before[0], name]
@@ -499,7 +499,7 @@ def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) 
                 seen.add((before[0], name, opened.state))
         except AnytimeError as error:
             told.append(str(error))
-            assert (opened.state, opened.received, opened.unsolved, opened.deadline_at) == before
+            assert (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at) == before
     return told
 
 

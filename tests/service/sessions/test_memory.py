@@ -142,7 +142,7 @@ def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
                 await asyncio.sleep(0.01)
         gc.collect()
         assert not any(each() for each in kept)
-        assert sessions._sweep is None, "nothing runs when there is nothing to look after"
+        assert sessions._timer is None, "nothing runs when there is nothing to look after"
         session = await begun(sessions)
         async with asyncio.timeout(20):
             while len(sessions):
@@ -188,7 +188,7 @@ def test_closing_ends_what_runs_beside() -> None:
         await sessions.create(MODEL, 1)
         await sessions.close()
         await sessions.close()
-        assert sessions._sweep is None
+        assert sessions._timer is None
 
     run(main())
 

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.sessions.mirrors import BEHIND, MAX_HELD, Mirrors
-from anytime_service.sessions.packing import Bounds, Snapshot, StoredGroup, packed, read_message
+from anytime_service.sessions.mirrors import BEHIND, MAX_PENDING, Mirrors
+from anytime_service.sessions.redis_format import (
+    Bounds,
+    SessionInfo,
+    Snapshot,
+    StoredGroup,
+    pack_values,
+    read_message,
+)
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
@@ -33,7 +40,7 @@ def message(revision: int, groups: dict[str, list[float]]) -> bytes:
 
 
 def packed_of(name: str, values: list[float]) -> bytes:
-    return packed(NAME, name, np.array([values]))
+    return pack_values(NAME, name, np.array([values]))
 
 
 class Posts:
@@ -50,7 +57,7 @@ class Posts:
         groups: dict[str, StoredGroup] = {}
         for number, (name, values) in enumerate(self.posts[:revision], start=1):
             groups[name] = StoredGroup(number, name in groups, packed_of(name, values))
-        return Snapshot(MODEL.name, MODEL.version, 1 if groups else None, revision, groups)
+        return Snapshot(SessionInfo(MODEL.name, MODEL.version, 1 if groups else None), revision, groups)
 
     def prediction(self) -> Prediction:
         prediction = Prediction(MODEL, None)
@@ -101,7 +108,7 @@ def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None
 
 
 def test_more_messages_than_are_held_have_the_session_read_again() -> None:
-    count = MAX_HELD + 1
+    count = MAX_PENDING + 1
     store = Posts([("speed", float(number)) for number in range(count)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)

@@ -29,9 +29,8 @@ from anytime_service.errors import (
 )
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
-from anytime_service.sessions.packing import MAX_KEPT, ModelVersions, packed
-from anytime_service.sessions.redis import RedisSessions
-from anytime_service.sessions.scripts import ENDED_KEY, SESSIONS_KEY, keys_of
+from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
+from anytime_service.sessions.redis_store import MAX_RETAINED, ModelVersions, RedisSessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
@@ -48,7 +47,7 @@ class Replica:
 
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
         self.handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        self.models = ModelVersions(lambda: self.handler.registry, keep_s=60, max_rows=MAX_ROWS)
+        self.models = ModelVersions(lambda: self.handler.registry, retain_s=60, max_rows=MAX_ROWS)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
@@ -279,7 +278,7 @@ def test_rows_that_were_counted_elsewhere_meanwhile_are_those_of_the_session(rep
 
 def kept(name: str, group: str, values: list[list[float]]) -> bytes:
     """A group as it is kept in a session."""
-    return b"\1\0\0\0\0\0\0\0" + packed(name, group, np.array(values))
+    return b"\1\0\0\0\0\0\0\0" + pack_values(name, group, np.array(values))
 
 
 DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
@@ -341,7 +340,7 @@ def test_what_somebody_else_wrote_is_an_error_and_never_a_number(
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
-            assert (a.store.followed, b.store.followed) == (0, 1)
+            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
             await give(a.store, other, VALUES)
             await until(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
@@ -442,13 +441,13 @@ def test_who_waits_is_told_of_damage_and_not_of_a_number(
             name = await a.store.create(MODEL, None)
             await b.wait(name)
             await give(a.store, name, {"speed": [1.0]})
-            await until(lambda: bool(next(iter(b.handler.live)).opened.received))
+            await until(lambda: bool(next(iter(b.handler.live)).opened.prediction.received))
             # A post that no replica would have made.
             shared_redis.ask("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
             await give(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, b.store.followed, len(b.handler.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors), len(b.handler.live)) == ([], 0, 0)
 
     run(main())
 
@@ -486,7 +485,7 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
             assert b.store.trouble is None
             await until(lambda: followed.note is None)  # it was read again too
             await a.store.delete(idle)
-            await until(lambda: not b.store.followed)
+            await until(lambda: not len(b.store._mirrors))
 
     run(main())
 
@@ -498,10 +497,10 @@ def test_a_post_is_sent_only_where_somebody_waits(replicas: Callable[..., Any], 
             await b.wait(name)
             waiting = shared_redis.ask("HKEYS", keys_of(name)[1], database=DATABASE)
             assert waiting == [b.store._replica.encode()]
-            assert (a.store.followed, b.store.followed, c.store.followed) == (0, 1, 0)
+            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
             await give(c.store, name, VALUES)
             await until(lambda: bool(b.answers))
-            assert b.store.followed == 0
+            assert len(b.store._mirrors) == 0
 
     run(main())
 
@@ -520,11 +519,11 @@ def test_values_are_held_where_somebody_waits_and_refused_where_they_do_not_fit(
             held.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
-            assert (held.bytes, a.store.followed) == (24, 1), "who waited still does"
+            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "who waited still does"
             await give(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, a.store.followed, b.handler.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors), b.handler.held.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
             held.most = 32
             await a.wait(name)
@@ -540,14 +539,14 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             b.handler.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, keep_s=60, max_rows=MAX_ROWS)
+            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, retain_s=60, max_rows=MAX_ROWS)
             for ask in (give(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
                 with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
                     await ask
             a.handler.registry = ModelRegistry.of([newer])
             assert await give(a.store, name, VALUES) == (3, set()), "it served that version when the session began"
             assert (await answered(a.store, name)).version == "v1"
-            assert not b.store.followed
+            assert not len(b.store._mirrors)
 
     run(main())
 
@@ -557,15 +556,15 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
         return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
 
     registry = ModelRegistry.of([version(0)])
-    kept = ModelVersions(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
-    for number in range(1, MAX_KEPT + 3):
+    kept = ModelVersions(lambda: registry, retain_s=3600, max_rows=MAX_ROWS)
+    for number in range(1, MAX_RETAINED + 3):
         registry = ModelRegistry.of([version(number)])
         kept.notice()
         assert kept.find("brake", "v0").version == "v0", "used each time"
-    assert len(kept) == MAX_KEPT
+    assert len(kept) == MAX_RETAINED
     with pytest.raises(MissingVersionError):
         kept.find("brake", "v1")
-    brief = ModelVersions(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
+    brief = ModelVersions(lambda: registry, retain_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()
@@ -573,7 +572,7 @@ def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> N
 
 
 def test_what_is_remembered_here_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anytime_service.sessions.redis.MAX_KNOWN", 3)
+    monkeypatch.setattr("anytime_service.sessions.redis_store.MAX_KNOWN", 3)
 
     async def main() -> None:
         async with replicas() as (a, b):
@@ -601,7 +600,7 @@ def test_only_so_many_connections_are_opened(replicas: Callable[..., Any], share
 def test_a_link_that_is_well_stays(
     replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.sessions.link.CHECK_S", 0.02)
+    monkeypatch.setattr("anytime_service.sessions.redis_connection.CHECK_S", 0.02)
 
     async def main() -> None:
         async with replicas(count=1, timeout_ms=250.0):
@@ -647,7 +646,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
             finally:
                 shared_redis.go_on()
             await until(lambda: a.store.trouble is None)
-            assert not a.store.followed
+            assert not len(a.store._mirrors)
 
     run(main())
 
@@ -660,7 +659,7 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
             name = await a.store.create(MODEL, 1)
             await give(a.store, name, {"speed": [1.0]})
             for least_ms in (0.0, 2_000.0):
-                monkeypatch.setattr("anytime_service.sessions.redis.MIN_MS", least_ms)
+                monkeypatch.setattr("anytime_service.sessions.redis_store.MIN_MS", least_ms)
                 shared_redis.ask("CLIENT", "PAUSE", "100", "ALL")
                 if least_ms:
                     await a.wait(name, 5.0)
