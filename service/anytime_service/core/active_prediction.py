@@ -212,14 +212,10 @@ class ActivePrediction:
         self._after(answer)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
-        """Accept the values of one group; `took_ms` is the client's report of their computation time, None without one.
+        """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
-        Raises
-        ------
-        FieldError
-            The values are invalid. The prediction does not change.
-        OverloadedError
-            The values exceed the memory budget. The prediction does not change.
+        Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
+        does not change then.
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:

@@ -295,12 +295,9 @@ class OpenPrediction:
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Float]:
-    """Validate the values of groups and return them as arrays for `Prediction.take`.
+    """Return the values of groups as arrays for `Prediction.take`.
 
-    Raises
-    ------
-    FieldError
-        Values are invalid, or groups differ in their numbers of rows; the field names the group.
+    Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """
     arrays: dict[str, Float] = {}
     for name, each in values.items():

@@ -152,13 +152,7 @@ class PredictionService:
         )
 
     async def reload(self, name: str | None = None) -> None:
-        """Reload models in a thread; open predictions continue with their models.
-
-        Raises
-        ------
-        RegistryError, ArtifactError, UnknownModelError
-            Loading a model failed; the registry does not change. See `registry.reloaded`.
-        """
+        """Reload models in a thread; open predictions continue with their models. Raises as `registry.reloaded`."""
         async with self._reloading:
             with self.signals.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)

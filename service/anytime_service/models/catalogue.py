@@ -117,47 +117,27 @@ def card(model: Model) -> ModelCard:
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     """Return the summary of a model's manifest and its loaded versions."""
-    manifest = model.manifest
+    manifest = {name: getattr(model.manifest, name) for name in type(model.manifest).model_fields}
     return ModelSummary(
-        name=model.name,
-        version=model.version,
-        versions=tuple(versions),
-        task=manifest.task,
-        family=manifest.family,
-        link=manifest.link,
-        method=manifest.method,
-        target=manifest.target,
-        responses=manifest.responses,
-        classes=manifest.classes,
-        cost_unit=model.groups.cost_unit,
-        total_cost=float(model.costs[-1]),
-        prior_error=manifest.prior_error,
-        prior_deviance=manifest.prior_deviance,
-        policies=("prefix", "arrived") if model.supports_arrived else ("prefix",),
-        guarantee=manifest.guarantee,
-        calibration=manifest.calibration,
-        stopped=manifest.stopped,
-        certificate=manifest.certificate,
-        redundant=manifest.redundant,
-        steps=manifest.steps,
-        groups=model.groups.groups,
+        **{name: value for name, value in manifest.items() if name in ModelSummary.model_fields}
+        | {
+            "versions": tuple(versions),
+            "cost_unit": model.groups.cost_unit,
+            "total_cost": float(model.costs[-1]),
+            "policies": ("prefix", "arrived") if model.supports_arrived else ("prefix",),
+            "groups": model.groups.groups,
+        }
     )
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
-    """Plan which groups of a model's sequence to compute next, given the available groups.
+    """Plan which groups of a model's sequence to compute next; raise FieldError if the model lacks one of `have`.
 
     Parameters
     ----------
-    model : the model.
     budget : as for a prediction: limit on the cost of the complete prefix, including the available groups; None means
         no limit.
     have : available groups; the groups that they require count as paid, too.
-
-    Raises
-    ------
-    FieldError
-        The model has no such group.
     """
     available = tuple(dict.fromkeys(have))
     paid = _paid(model, available)

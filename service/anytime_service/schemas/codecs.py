@@ -60,13 +60,7 @@ def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
 
 
 def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
-    """Return a decoded message.
-
-    Raises
-    ------
-    MalformedBodyError
-        The message is not of this form or not of the decoder's type; the error names the place.
-    """
+    """Return a decoded message; raise MalformedBodyError, which names the place, if it is not of this form and type."""
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -100,13 +94,7 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def encode_answer(form: Form, answer: Answer) -> bytes:
-    """Return an encoded answer.
-
-    Raises
-    ------
-    FieldError
-        The prediction or its interval overflowed and is not finite. JSON would encode it as null.
-    """
+    """Return an encoded answer; raise FieldError if it is not finite, since JSON would encode it as null."""
     check_finite(answer, "groups")
     return form.encode(_fields(answer))
 

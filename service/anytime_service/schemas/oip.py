@@ -79,6 +79,12 @@ EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
 
 PLATFORM = "anytime_safetensors"
 
+_PARAMETERS = (
+    *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "reason", "policy"),
+    *("approximate", "elapsed_ms", "late_groups", "note"),
+)
+"""Fields of an answer that a reply has as parameters."""
+
 Scalar: TypeAlias = str | bool | int | float
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -172,13 +178,7 @@ _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes) -> InferRequest:
-    """Return the decoded JSON of a request.
-
-    Raises
-    ------
-    MalformedBodyError
-        The content is not JSON, or not an inference request; the error names the place.
-    """
+    """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, if it is invalid."""
     request: InferRequest = read(JSON, _REQUEST, content)
     return request
 
@@ -186,10 +186,7 @@ def read_infer(content: bytes) -> InferRequest:
 def overload_of(content: bytes) -> Any:
     """Return the parameter `overload` in the JSON of a request, None without it; ignore the rest.
 
-    Raises
-    ------
-    MalformedBodyError
-        The content is not JSON, or its parameters are not an object; the error names the place.
+    Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
     request: _Parametrised = read(JSON, _PARAMETRISED, content)
     return None if request.parameters is None else request.parameters.overload
@@ -215,13 +212,7 @@ class Tensor:
     data: msgspec.Raw
 
     def from_bytes(self, content: bytes) -> Array:
-        """Return the values of the bytes after the JSON, (rows, features), in their datatype.
-
-        Raises
-        ------
-        FieldError
-            A BOOL is neither 0 nor 1.
-        """
+        """Return the values of the bytes after the JSON, (rows, features); raise FieldError if a BOOL is not 0 or 1."""
         array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self.rows, self.features)
         if self.datatype == "BOOL":
             self._check_range(array)
@@ -267,11 +258,8 @@ class Tensor:
 def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
     """Return the inputs of a request, checked against the model except for their values.
 
-    Raises
-    ------
-    FieldError
-        An input is not a group of the model, is repeated, or has an invalid datatype, shape or size; the error's field
-        names the place.
+    Raise FieldError, which names the place, if an input is not a group of the model, is repeated, or has an invalid
+    datatype, shape or size.
     """
     tensors = tuple(_tensor(model, f"inputs[{number}]", each, max_rows) for number, each in enumerate(request.inputs))
     first: dict[str, Tensor] = {}
@@ -376,13 +364,7 @@ def infer_problem(problem: Problem) -> InferProblem:
 
 
 def check_outputs(model: Model, request: InferRequest) -> None:
-    """Check that the model provides the requested outputs.
-
-    Raises
-    ------
-    FieldError
-        A requested output does not exist, or is requested twice; the error's field names the place.
-    """
+    """Raise FieldError, which names the place, if a requested output does not exist or is requested twice."""
     known, seen = [kind.name for kind in _output_kinds(model)], set[str]()
     if len(model.prefixes.intercept) == 1:
         known.append("ranking")
@@ -410,15 +392,8 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
 def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[bytes, int | None]:
     """Return an encoded answer, and the number of bytes of its JSON if outputs follow it as bytes, else None.
 
-    Parameters
-    ----------
-    model : the model that answered.
-    request : the request; None if the deadline expired before its JSON was received.
-
-    Raises
-    ------
-    FieldError
-        The prediction or its interval overflowed and is not finite.
+    Raise FieldError if the prediction or its interval is not finite. `request` is None if the deadline expired before
+    its JSON was received.
     """
     check_finite(answer, "inputs")
     tensors = _outputs(model, answer)
@@ -487,27 +462,10 @@ def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
 
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
-    expected = answer.expected
-    parameters: dict[str, Scalar | None] = {
-        "prefix": answer.prefix,
-        "steps": answer.steps,
-        "groups": json_text(answer.groups),
-        "cost": answer.cost,
-        "budget": answer.budget,
-        "complete": answer.complete,
-        "missing": json_text(answer.missing),
-        "imputed": json_text(answer.imputed),
-        "reason": answer.reason,
-        "policy": answer.policy,
-        "approximate": answer.approximate,
-        "expected_r2": expected.r2,
-        "expected_explained_variance": expected.explained_variance,
-        "expected_cv_error": expected.cv_error,
-        "expected_deviance": expected.deviance,
-        "elapsed_ms": answer.elapsed_ms,
-        "late_groups": json_text(answer.late_groups),
-        "note": answer.note,
-    }
+    """Return the fields of an answer that are not outputs and are known."""
+    fields = {name: getattr(answer, name) for name in _PARAMETERS}
+    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+    parameters = {name: json_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     return {name: value for name, value in parameters.items() if value is not None}
 
 

@@ -138,16 +138,9 @@ def read_session(form: Form, content: bytes) -> SessionRequest:
 
 
 async def read_line(content: bytes, number: int, model: Model, max_rows: int) -> tuple[GroupLine, Array]:
-    """Return a decoded line of a streamed body and its values as an array; yield to the event loop if it is long.
+    """Return line `number` (from 1) of a streamed body, decoded, and its values as an array.
 
-    Parameters
-    ----------
-    number : number of the line, from 1.
-
-    Raises
-    ------
-    MalformedBodyError, FieldError
-        The line or its values are invalid.
+    Yield to the event loop if it is long. Raise MalformedBodyError or FieldError if the line or its values are invalid.
     """
     pauses = Pauses()
     try:
@@ -176,10 +169,7 @@ def read_late_line(line: bytes) -> TookLine | None:
 async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> Arrays:
     """Return the values of groups as arrays, by name; yield to the event loop if the conversion is long.
 
-    Raises
-    ------
-    FieldError
-        The values of a group are invalid; the error's field names the group and the place.
+    Raise FieldError, which names the group and the place, if values are invalid.
     """
     pauses = Pauses()
     converted: Arrays = {}

@@ -155,10 +155,7 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
 async def array_of_long(form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int) -> Array:
     """Return the values of a long message as an array; yield to the event loop in between.
 
-    Raises
-    ------
-    MalformedBodyError, FieldError
-        A value is not a number, rows differ in length, or there are too many rows.
+    Raise MalformedBodyError or FieldError if a value is not a number, rows differ in length, or there are too many.
     """
     dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
     decoder = _VALUES[form.name]

@@ -94,10 +94,7 @@ class Pauses:
 def array_of(model: Model, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int) -> Array:
     """Return decoded values as an array of floats, (rows, features) or flat.
 
-    Raises
-    ------
-    FieldError
-        Lists are ragged or have a dtype, bytes do not make complete rows, or there are too many rows.
+    Raise FieldError if lists are ragged or have a dtype, bytes do not make complete rows, or there are too many rows.
     """
     if isinstance(values, bytes):
         array = _unpacked(model, group, values, dtype)
@@ -129,16 +126,8 @@ async def read_values(
 ) -> Array:
     """Return encoded values of a group as an array, see `array_of`; yield to the event loop if they are a long list.
 
-    Parameters
-    ----------
-    decoder : decoder of short or packed values of this form, to lists, bytes or `Packed`.
-
-    Raises
-    ------
-    msgspec.ValidationError
-        A value is not a number.
-    FieldError
-        As `array_of`; a long list with too many rows is not decoded.
+    `decoder` decodes short or packed values of this form to lists, bytes or `Packed`. Raise ValidationError if a value
+    is not a number, and FieldError as `array_of`; a long list with too many rows is not decoded.
     """
     if dtype is not None or not _is_long_list(form, content):
         values: Any = [] if _is_long_list(form, content) else decoder.decode(content)  # a list with a dtype is an error
@@ -159,22 +148,11 @@ async def read_values(
 
 
 async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses: Pauses) -> Array:
-    """Return a list of numbers, or of lists of numbers, as an array; yield to the event loop if it is long.
+    """Return a list of numbers, or of lists of at most `width` numbers, as an array with NaN for missing values.
 
-    Parameters
-    ----------
-    width : maximum number of values of a row.
-
-    Returns
-    -------
-    Array (rows, columns), or flat for a flat list; NaN for a missing value.
-
-    Raises
-    ------
-    msgspec.ValidationError
-        A value is not a number; the message names its place in the complete list.
-    ValueError
-        Rows differ in length, or are too long.
+    The array is (rows, columns), or flat for a flat list. Yield to the event loop if the list is long. Raise
+    ValidationError, which names the place in the complete list, if a value is not a number. Raise ValueError if rows
+    differ in length or are too long.
     """
     if not _is_long_list(form, content):
         return np.array(_LISTS[form.name].decode(content), dtype=np.float64)

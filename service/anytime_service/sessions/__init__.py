@@ -14,10 +14,7 @@ __all__ = ["session_store"]
 def session_store(handler: PredictionService) -> SessionStore:
     """Return the session store that the settings name, and register its metrics.
 
-    Raises
-    ------
-    AnytimeError
-        A required package is not installed, or a parameter of the store's URL is invalid.
+    Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
     """
     settings = handler.settings
     store: SessionStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import sys
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.queues import TTLCache
 from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
@@ -66,7 +68,7 @@ class MemorySessions:
         self._no_account = Account(held or MemoryBudget(sys.maxsize))
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: TTLCache[None] = TTLCache(REMEMBERED, math.inf)
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -140,9 +142,7 @@ class MemorySessions:
         del self._sessions[session.id]
         session.account.bytes -= session.prediction.nbytes
         session.account.sessions -= 1
-        self._ended[session.id] = None
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+        self._ended.add(session.id, None, 0.0)
         session.end()
 
     def _sweep_later(self) -> None:

@@ -93,19 +93,9 @@ class Mirror:
     def apply(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
         """Apply a snapshot and return the session.
 
-        Parameters
-        ----------
-        newest : value of the property `newest` when the snapshot was requested; pending messages up to this revision
-            that the snapshot does not contain are dropped.
-
-        Raises
-        ------
-        DamagedSessionError
-            The snapshot is invalid; the mirror is unchanged.
-        GoneSessionError
-            The session has ended meanwhile.
-        OverloadedError
-            The values exceed the memory budget.
+        `newest` is the property `newest` when the snapshot was requested: pending messages up to this revision that the
+        snapshot does not contain are dropped. Raise DamagedSessionError if the snapshot is invalid, GoneSessionError if
+        the session has ended meanwhile, and OverloadedError if the values exceed the memory budget.
         """
         if self._ended:
             raise gone()
@@ -130,10 +120,7 @@ class Mirror:
             self._count()
 
     def receive(self, message: Message) -> None:
-        """Apply a message, or store it until the revisions before it are known.
-
-        Raises DamagedSessionError or OverloadedError.
-        """
+        """Apply a message, or store it until earlier ones are known; raise DamagedSessionError or OverloadedError."""
         if self.session is None or message.revision > self._revision + 1:  # it waits for a snapshot
             size = sum(map(len, message.groups.values()))
             if len(self._pending) >= MAX_PENDING or not self._account.fits(size):

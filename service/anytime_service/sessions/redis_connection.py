@@ -167,18 +167,10 @@ class RedisConnection:
     async def run(
         self, script: str, keys: Sequence[str], arguments: Sequence[Any], limit_ms: float | None = None
     ) -> Any:
-        """Run a script and return its reply.
+        """Run a script and return its reply; wait at most `limit_ms`, if that is shorter than `timeout_ms`.
 
-        Parameters
-        ----------
-        limit_ms : longest time to wait, if shorter than `timeout_ms`.
-
-        Raises
-        ------
-        SessionsUnreachableError
-            There was no answer in time, or Redis answered with an error; the script may still be executed.
-        DamagedSessionError
-            A key has a value of another type.
+        Raise SessionsUnreachableError if there was no answer in time, or Redis answered with an error; the script may
+        still be executed. Raise DamagedSessionError if a key has a value of another type.
         """
         known = self._scripts.get(script)
         if known is None:

@@ -344,13 +344,7 @@ def pack_values(session: str, name: str, array: Float) -> bytes:
 
 
 def unpack_values(session: str, prediction: Prediction, groups: Mapping[str, bytes], max_rows: int) -> dict[str, Float]:
-    """Return values of groups as `Prediction.take` accepts them.
-
-    Raises
-    ------
-    DamagedSessionError
-        The values were not packed for this session and its model.
-    """
+    """Return values of groups as `Prediction.take` accepts them; raises DamagedSessionError."""
     arrays = {name: _unpack(session, prediction, name, content, max_rows) for name, content in groups.items()}
     if len({len(array) for array in arrays.values()}) > 1:
         raise damaged(session, "its groups have different numbers of rows")
@@ -368,13 +362,7 @@ def prediction_of(session: str, snapshot: Snapshot, model: Model, max_rows: int)
 
 
 def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> SessionInfo:
-    """Read format, name, version and rows of a session; a missing field is None.
-
-    Raises
-    ------
-    DamagedSessionError
-        Another release or another program wrote them.
-    """
+    """Read format, name, version and rows of a session; a missing field is None. Raises DamagedSessionError."""
     form, name, version, rows = fields
     if form != FORMAT.encode():
         raise damaged(session, f"its format is {(form or b'missing')[:10].decode(errors='replace')}; expected {FORMAT}")
@@ -399,13 +387,7 @@ def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
 
 
 def pieces(content: bytes, limit: int) -> list[bytes]:
-    """Split joined pieces; each piece follows its length.
-
-    Raises
-    ------
-    ValueError
-        The content is not in this format, is truncated, or has more than `limit` pieces.
-    """
+    """Split joined pieces, each after its length; raise ValueError for another format or more than `limit` pieces."""
     found: list[bytes] = []
     at, end = 0, len(content)
     while at + _LENGTH.size <= end and len(found) < limit:
@@ -437,13 +419,7 @@ def read_snapshot(session: str, content: bytes, bounds: Bounds) -> Snapshot:
 
 
 def read_address(content: bytes) -> str:
-    """Read only the session id of a message.
-
-    Raises
-    ------
-    DamagedSessionError
-        The message was not sent by this service.
-    """
+    """Read only the session id of a message; raise DamagedSessionError if this service did not send it."""
     try:
         (first,) = _LENGTH.unpack_from(content)
         (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)

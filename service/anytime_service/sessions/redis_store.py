@@ -101,13 +101,7 @@ class ModelVersions:
         return len(self._retained)
 
     def find(self, name: str, version: str) -> Model:
-        """Return a model in one version.
-
-        Raises
-        ------
-        MissingVersionError
-            This replica does not have the version.
-        """
+        """Return a model in one version; raise MissingVersionError if this replica does not have it."""
         self.notice()
         model = self._served.get((name, version))
         if model is not None:
@@ -277,13 +271,7 @@ class RedisSessions:
         self._known.pop(name, None)
 
     async def run(self, script: str, name: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
-        """Run a script for one session and return its reply; the first element is the status.
-
-        Raises
-        ------
-        GoneSessionError, UnknownSessionError, DamagedSessionError, SessionsUnreachableError
-            As `SessionStore.get`.
-        """
+        """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
         if _ID.fullmatch(name) is None:
             raise unknown(name)
         reply: Sequence[Any] = await self._connection.call(
