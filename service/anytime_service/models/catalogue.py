@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -117,17 +117,16 @@ def card(model: Model) -> ModelCard:
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     """Return the summary of a model's manifest and its loaded versions."""
-    manifest = {name: getattr(model.manifest, name) for name in type(model.manifest).model_fields}
-    return ModelSummary(
-        **{name: value for name, value in manifest.items() if name in ModelSummary.model_fields}
-        | {
-            "versions": tuple(versions),
-            "cost_unit": model.groups.cost_unit,
-            "total_cost": float(model.costs[-1]),
-            "policies": ("prefix", "arrived") if model.supports_arrived else ("prefix",),
-            "groups": model.groups.groups,
-        }
-    )
+    manifest = model.manifest
+    fields: dict[str, Any] = {
+        name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
+    }
+    fields["versions"] = tuple(versions)
+    fields["cost_unit"] = model.groups.cost_unit
+    fields["total_cost"] = float(model.costs[-1])
+    fields["policies"] = ("prefix", "arrived") if model.supports_arrived else ("prefix",)
+    fields["groups"] = model.groups.groups
+    return ModelSummary(**fields)
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
