@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = [
-    "release",
-]
+__all__ = ["release"]
 
 
 def release() -> str:

@@ -271,8 +271,9 @@ class _Connection:
         if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
             self._remember_refused(frame.id)
         if frame is None:
-            kind, name = peek(form, content)
-            if name in self.refused and kind != "begin":
+            peeked = peek(form, content)
+            name = peeked.id
+            if name in self.refused and peeked.type != "begin":
                 return
         else:
             name = frame.id

@@ -4,7 +4,7 @@ Every event carries its time, in milliseconds of any monotonic clock, so the sam
 Every transport translates its messages to these events and the answers back.
 
 ======== ======================= ================================ ================ ================= ================
-state    begin                   group, groups, took              solved           end               deadline, drain
+state    begin                   groups, took                     solved           end               deadline, drain
 ======== ======================= ================================ ================ ================= ================
 NEW      OPEN; or, when no group illegal                          illegal          illegal           illegal
          is awaited (deadline 0,
@@ -51,13 +51,7 @@ from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 
-__all__ = [
-    "OVERLOADED",
-    "TRANSITIONS",
-    "OpenPrediction",
-    "State",
-    "checked_groups",
-]
+__all__ = ["OVERLOADED", "TRANSITIONS", "OpenPrediction", "State", "checked_groups"]
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -72,18 +66,14 @@ class State(Enum):
     ANSWERED = auto()
 
 
-_AFTER_GROUPS = frozenset({State.OPEN, State.SOLVING, State.ANSWERED})
-
 TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
     (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "group"): _AFTER_GROUPS,
-    (State.OPEN, "groups"): _AFTER_GROUPS,
-    (State.OPEN, "took"): _AFTER_GROUPS,
+    (State.OPEN, "groups"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "took"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
     (State.OPEN, "solved"): frozenset({State.OPEN}),
     (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
     (State.OPEN, "drain"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "group"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
     (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
@@ -190,13 +180,14 @@ class OpenPrediction:
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
-        self._expect("group")
-        return self._accept(now_ms, {name: values})
+        return self.groups(now_ms, {name: values})
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        return self._accept(now_ms, values)
+        for name, array in checked_groups(self.prediction, values).items():
+            self.prediction.take(name, array)
+        return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
         """Note groups that the shared prediction has received."""
@@ -256,11 +247,6 @@ class OpenPrediction:
 
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
-
-    def _accept(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
-        for name, array in checked_groups(self.prediction, values).items():
-            self.prediction.take(name, array)
-        return self._took(values, now_ms)
 
     def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)

@@ -27,10 +27,7 @@ from anytime_service.telemetry.group_timings import SessionTimings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = [
-    "How",
-    "PredictionService",
-]
+__all__ = ["How", "PredictionService"]
 
 How = Literal["refused", "prior"]
 """Reply to a prediction that is not admitted: an error, or the base rate."""

@@ -14,15 +14,7 @@ from anytime.model.model import Model
 from anytime.types import FamilyName, Label, Link, Task
 from anytime_service.errors import FieldError
 
-__all__ = [
-    "ModelCard",
-    "ModelSummary",
-    "Plan",
-    "PlannedStep",
-    "card",
-    "plan",
-    "summary",
-]
+__all__ = ["ModelCard", "ModelSummary", "Plan", "PlannedStep", "card", "plan", "summary"]
 
 
 class _View(BaseModel):

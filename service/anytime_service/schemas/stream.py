@@ -33,6 +33,7 @@ __all__ = [
     "GroupFrame",
     "Id",
     "PackedGroupFrame",
+    "Peeked",
     "array_of_long",
     "peek",
     "read_frame",
@@ -102,7 +103,9 @@ class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     problem: Problem
 
 
-class _Peeked(msgspec.Struct, frozen=True):
+class Peeked(msgspec.Struct, frozen=True):
+    """The fields of an invalid message that identify it."""
+
     type: Any = None
     id: Id | None = None
     group: str | None = None
@@ -120,7 +123,7 @@ _LARGE_FRAMES: dict[str, Decoder] = {
 """Decoders of messages so large that their values must be packed."""
 
 _VALUES = decoders(Values, bytes | Values)
-_PEEKED = decoders(_Peeked)
+_PEEKED = decoders(Peeked)
 _START = 4096
 """Number of bytes at the start of a long message in which the server searches its type and id."""
 
@@ -148,7 +151,7 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
     except MalformedBodyError as error:
         if size > max_lists and error.field == "values" and "got `array`" in str(error):
             raise too_large(f"the message has values as a list and {size} bytes", max_lists) from error
-        raise of_group(error, _peeked(form, content).group) from error.__cause__
+        raise of_group(error, peek(form, content).group) from error.__cause__
     return frame
 
 
@@ -165,18 +168,13 @@ async def array_of_long(form: Form, model: Model, frame: GroupFrame[msgspec.Raw]
         raise malformed(error, frame.group) from error
 
 
-def peek(form: Form, content: bytes | str) -> tuple[Any, str | int | None]:
-    """Return type and id of a message that `read_frame` rejected; each is None if undecodable."""
-    peeked = _peeked(form, content)
-    return peeked.type, peeked.id
-
-
-def _peeked(form: Form, content: bytes | str) -> _Peeked:
+def peek(form: Form, content: bytes | str) -> Peeked:
+    """Return type, id and group of a message that `read_frame` rejected; each is None if it cannot be decoded."""
     for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            peeked: _Peeked = _PEEKED[form.name].decode(each)
+            peeked: Peeked = _PEEKED[form.name].decode(each)
             return peeked
-    return _Peeked()
+    return Peeked()
 
 
 def _before_values(content: bytes | str) -> Iterator[bytes | str]:

@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from anytime.model.model import Model
 from anytime_service.errors import DamagedSessionError, OverloadedError
@@ -44,10 +45,8 @@ class Mirror:
 
     Parameters
     ----------
-    reread : called with the id of the session when it must be read again.
-    on_leave : called with the id of the session when a prediction leaves it.
+    mirrors : all mirrors; they drop this one when no prediction waits.
     account : memory budget that counts the bytes of the values and of pending messages while the mirror exists.
-    bounds : returns the largest sizes of a session.
 
     Attributes
     ----------
@@ -56,24 +55,13 @@ class Mirror:
     behind : whether messages may have been lost.
     """
 
-    def __init__(
-        self,
-        name: str,
-        reread: Callable[[str], None],
-        on_leave: Callable[[str], None],
-        account: MemoryBudget,
-        bounds: Callable[[], Bounds],
-        *,
-        behind: bool,
-    ) -> None:
+    def __init__(self, name: str, mirrors: Mirrors, account: MemoryBudget) -> None:
         self.name = name
         self.session: Session | None = None
         self.readers = 0
-        self.behind = behind
-        self._reread = reread
-        self._on_leave = on_leave
+        self.behind = not mirrors.subscribed
+        self._mirrors = mirrors
         self._account = account
-        self._bounds = bounds
         self._counted = 0
         self._followed = True
         self._ended = False
@@ -101,9 +89,9 @@ class Mirror:
             raise gone()
         try:
             if self.session is None:
-                prediction = prediction_of(self.name, snapshot, model, self._bounds().rows)
+                prediction = prediction_of(self.name, snapshot, model, self._mirrors.bounds().rows)
                 self._account.check(prediction.nbytes)
-                self.session = Session(self.name, prediction, on_leave=lambda: self._on_leave(self.name))
+                self.session = Session(self.name, prediction, on_leave=partial(self._mirrors.drop_idle, self.name))
                 self._revision = snapshot.revision
                 self.mark(behind=self.behind)
             elif snapshot.revision > self._revision:
@@ -126,7 +114,7 @@ class Mirror:
             if len(self._pending) >= MAX_PENDING or not self._account.fits(size):
                 self._pending.clear()
                 self._count()
-                self._reread(self.name)
+                self._mirrors.reread(self.name)
                 return
         self._pending[message.revision] = message
         try:
@@ -166,11 +154,11 @@ class Mirror:
             self.mark(behind=False)  # the revisions are consecutive, so no message was lost
             self._put(session, message.groups, message.revision)
         if self._pending:
-            self._reread(self.name)
+            self._mirrors.reread(self.name)
 
     def _put(self, session: Session, contents: Mapping[str, bytes], revision: int, again: Iterable[str] = ()) -> None:
         """Add groups, whose values are packed, to the session; `again` names those that were sent more than once."""
-        arrays = unpack_values(self.name, session.prediction, contents, self._bounds().rows)
+        arrays = unpack_values(self.name, session.prediction, contents, self._mirrors.bounds().rows)
         self._count()
         self._account.check(session.more_bytes(arrays))
         session.prediction.replaced.update(dict.fromkeys(again))
@@ -205,12 +193,12 @@ class Mirrors:
         account: MemoryBudget | None = None,
         report: Callable[[DamagedSessionError], None] = lambda error: _log.warning("%s", error),
     ) -> None:
-        self._reread = reread
-        self._bounds = bounds
+        self.reread = reread
+        self.bounds = bounds
         self._report = report
         self._account = account or MemoryBudget(sys.maxsize)
         self._all: dict[str, Mirror] = {}
-        self._subscribed = False
+        self.subscribed = False
 
     def __len__(self) -> int:
         return len(self._all)
@@ -227,15 +215,13 @@ class Mirrors:
         """
         mirror = self._all.get(name)
         if mirror is None:
-            mirror = self._all[name] = Mirror(
-                name, self._reread, self._drop_idle, account or self._account, self._bounds, behind=not self._subscribed
-            )
+            mirror = self._all[name] = Mirror(name, self, account or self._account)
         mirror.readers += 1
         try:
             yield mirror
         finally:
             mirror.readers -= 1
-            self._drop_idle(name)
+            self.drop_idle(name)
 
     def receive(self, content: bytes) -> None:
         """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
@@ -244,7 +230,7 @@ class Mirrors:
             mirror = self._all.get(read_address(content))
             if mirror is None:
                 return  # all waiting predictions have been answered
-            message = read_message(content, self._bounds())
+            message = read_message(content, self.bounds())
             if message.revision:
                 mirror.receive(message)
             else:
@@ -257,14 +243,15 @@ class Mirrors:
 
     def mark_all(self, *, subscribed: bool) -> None:
         """Set whether the subscription exists: if so, read all sessions again, else mark them as behind."""
-        self._subscribed = subscribed
+        self.subscribed = subscribed
         for mirror in tuple(self._all.values()):
             if subscribed:
-                self._reread(mirror.name)
+                self.reread(mirror.name)
             else:
                 mirror.mark(behind=True)
 
-    def _drop_idle(self, name: str) -> None:
+    def drop_idle(self, name: str) -> None:
+        """Drop the mirror of a session if no prediction waits for it."""
         mirror = self._all.get(name)
         if mirror is not None and mirror.idle:
             del self._all[name]

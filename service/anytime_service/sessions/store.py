@@ -34,12 +34,7 @@ class OpenSession(Protocol):
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         """Add groups, all or none, and pass them to the waiting predictions.
 
-        Raises
-        ------
-        FieldError
-            Values are invalid; the field names the group.
-        GoneSessionError, SessionsUnreachableError
-            As `SessionStore.get`.
+        Raise FieldError, which names the group, if values are invalid; else as `SessionStore.get`.
         """
 
 
@@ -71,23 +66,14 @@ class SessionStore(Protocol):
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session for the key of an account and return its id.
 
-        Raises
-        ------
-        OverloadedError
-            The limit of sessions, or the key's share of it, is reached.
+        Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
         """
 
     async def get(self, name: str) -> OpenSession:
         """Return a session, which counts as a use of it.
 
-        Raises
-        ------
-        GoneSessionError
-            The session was deleted or has expired.
-        UnknownSessionError
-            The session never existed, or ended long ago.
-        MissingVersionError, DamagedSessionError
-            The stored content is not usable on this replica.
+        Raise GoneSessionError if it was deleted or has expired, UnknownSessionError if it never existed or ended long
+        ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
     def read(
@@ -95,14 +81,9 @@ class SessionStore(Protocol):
     ) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
-        After the block the session is kept up to date while predictions wait for it. If predictions may wait, the
-        values must fit the memory budget; otherwise OverloadedError is raised.
-
-        Parameters
-        ----------
-        due_ms : time by this process's clock until which a prediction may wait for more groups, and at which the
-            session is needed at the latest; None if no prediction will wait.
-        account : account of the key that reads the session.
+        With `due_ms`, a prediction may wait for more groups until then, by this process's clock. After the block the
+        session is then kept up to date while predictions wait, and OverloadedError is raised if its values, which count
+        for `account`, exceed the memory budget. The session is needed at `due_ms` at the latest.
         """
 
     async def delete(self, name: str) -> None:
