@@ -39,7 +39,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -123,9 +122,7 @@ local function remember(ended, id, when)
 end
 """
 
-_ONE = (
-    _BASE
-    + """
+_SESSION = """
 local session, waiting, sessions, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl = ARGV[1], tonumber(ARGV[2])
 local function missing()
@@ -154,11 +151,17 @@ local function publish(those, revision, first)
   end
 end
 """
-)
 
-CREATE = (
-    _BASE
-    + """
+
+def _script(body: str) -> str:
+    return _BASE + body
+
+
+def _session_script(body: str) -> str:
+    return _BASE + _SESSION + body
+
+
+CREATE = _script("""
 local session, sessions = KEYS[1], KEYS[3]
 local id, ttl, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local moment = now()
@@ -180,26 +183,20 @@ if owner ~= '' then
   if #expired > 0 then redis.call('ZREM', set, unpack(expired)) end
 end
 return {'ok', count + 1}
-"""
-)
+""")
 """Begin a session, unless the limit of sessions or the key's share is reached. Arguments: id, ttl, limit, format, name,
 version, rows, owner (empty without a key), share."""
 
-DESCRIBE = (
-    _ONE
-    + """
+DESCRIBE = _session_script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'format', 'name', 'version', 'rows')
 if not fits(found, 4, tonumber(ARGV[3])) then return {'damaged'} end
 used(ttl)
 return {'ok', unpack(found, 1, 4)}
-"""
-)
+""")
 """Return format, name, version and rows of a session. Arguments: id, ttl, their largest size in bytes."""
 
-ADD_GROUPS = (
-    _ONE
-    + """
+ADD_GROUPS = _session_script("""
 local rows, fields, bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'revision', 'rows')
@@ -222,14 +219,11 @@ if #ARGV > 5 then
 end
 used(ttl)
 return {'ok', pieces(replaced), pieces(redis.call('HKEYS', session))}
-"""
-)
+""")
 """Add groups, all or none. Arguments: id, ttl, rows (0 without groups), largest numbers of fields and bytes, and name
 and values of each group."""
 
-READ = (
-    _ONE
-    + """
+READ = _session_script("""
 local found = redis.call('HGETALL', session)
 if #found == 0 then return missing() end
 if not fits(found, 2 * tonumber(ARGV[5]), tonumber(ARGV[6])) then return {'large'} end
@@ -241,14 +235,11 @@ if wait > 0 then
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
 return {'ok', pieces(found)}
-"""
-)
+""")
 """Return a complete session and register the waiting replica. Arguments: id, ttl, wait in ms (0: no prediction waits),
 replica, largest numbers of fields and bytes."""
 
-DELETE = (
-    _ONE
-    + """
+DELETE = _session_script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
 local those = redis.pcall('HGETALL', waiting)
 publish(those.err and {} or those, 0, #ARGV + 1)
@@ -258,13 +249,10 @@ redis.call('ZREM', sessions, id)
 if set then redis.call('ZREM', set, id) end
 remember(ended, id, now())
 return {'ok'}
-"""
-)
+""")
 """End a session. Arguments: id, ttl."""
 
-CHECK = (
-    _BASE
-    + """
+CHECK = _script("""
 local sessions, ended, moment = KEYS[1], KEYS[2], now()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', sessions, id)
@@ -272,8 +260,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment)
 end
 redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
 return redis.call('ZCARD', sessions)
-"""
-)
+""")
 """Sweep and return the number of sessions. The script always writes, so a read-only Redis server refuses it."""
 
 _HEAD = struct.Struct("<II")  # of packed values: checksum, rows; of a stored group: revision, sent again
@@ -319,8 +306,7 @@ class StoredGroup(NamedTuple):
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Complete content of a session."""
 
     info: SessionInfo
@@ -328,11 +314,9 @@ class Snapshot:
     groups: Mapping[str, StoredGroup]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """Packed groups of one post; revision 0 means that the session has ended."""
 
-    session: str
     revision: int
     groups: Mapping[str, bytes]
 
@@ -439,7 +423,7 @@ def read_message(content: bytes, bounds: Bounds) -> Message:
         groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
     except (IndexError, ValueError) as error:
         raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
-    return Message(session, revision, groups)
+    return Message(revision, groups)
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:

@@ -150,7 +150,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             (answer,) = both[1].answers
             assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
-            assert not both[1].store.followed
+            assert not len(both[1].store._mirrors)
         await memory.close()
 
     run(main())
