@@ -77,7 +77,6 @@ def origin_of(text: str) -> str | None:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdigit() else host.lower()
 

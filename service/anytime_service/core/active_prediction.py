@@ -290,13 +290,11 @@ class ActivePrediction:
                 self._on_update(better)
 
     def _count_bytes(self) -> None:
-        """Count the bytes of the accepted values in the account."""
         stored = self.opened.prediction.nbytes
         self._account.bytes += stored - self._stored
         self._stored = stored
 
     def _solve(self) -> None:
-        """Start solving for the optimum of the received groups."""
         self._solve_due = False
         groups = self.opened.unsolved
         if groups is not None and not self.answered:

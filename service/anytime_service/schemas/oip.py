@@ -23,11 +23,11 @@ from anytime.errors import suggestion
 from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
+from anytime_service import __version__
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, read_list
-from anytime_service.version import release
 
 __all__ = [
     "DATATYPES",
@@ -433,7 +433,6 @@ def _binary(tensor: InferTensor) -> bytes:
 
 
 def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
-    """Return the outputs of an answer by name, with their data."""
     classes = model.manifest.classes
     numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
     width = len(model.manifest.responses if classes is None else classes)
@@ -518,7 +517,7 @@ class InferModel(msgspec.Struct, frozen=True):
 
 def server_metadata() -> InferServer:
     """Return the server metadata."""
-    return InferServer("anytime", release(), EXTENSIONS)
+    return InferServer("anytime", __version__, EXTENSIONS)
 
 
 def model_metadata(model: Model, versions: list[str]) -> InferModel:

@@ -105,7 +105,7 @@ class Mirror:
             self._apply_pending(self.session)
             return self.session
         finally:
-            self._count()
+            self._count_bytes()
 
     def receive(self, message: Message) -> None:
         """Apply a message, or store it until earlier ones are known; raise DamagedSessionError or OverloadedError."""
@@ -113,7 +113,7 @@ class Mirror:
             size = sum(map(len, message.groups.values()))
             if len(self._pending) >= MAX_PENDING or not self._account.fits(size):
                 self._pending.clear()
-                self._count()
+                self._count_bytes()
                 self._mirrors.reread(self.name)
                 return
         self._pending[message.revision] = message
@@ -121,7 +121,7 @@ class Mirror:
             if self.session is not None:
                 self._apply_pending(self.session)
         finally:
-            self._count()
+            self._count_bytes()
 
     def mark(self, *, behind: bool) -> None:
         """Set whether messages may have been lost."""
@@ -144,7 +144,7 @@ class Mirror:
     def release(self) -> None:
         """Release the bytes from the memory budget: no prediction waits."""
         self._followed = False
-        self._count()
+        self._count_bytes()
 
     def _apply_pending(self, session: Session) -> None:
         """Apply pending messages in order; request a reading if a revision is missing."""
@@ -159,14 +159,13 @@ class Mirror:
     def _put(self, session: Session, contents: Mapping[str, bytes], revision: int, again: Iterable[str] = ()) -> None:
         """Add groups, whose values are packed, to the session; `again` names those that were sent more than once."""
         arrays = unpack_values(self.name, session.prediction, contents, self._mirrors.bounds().rows)
-        self._count()
+        self._count_bytes()
         self._account.check(session.more_bytes(arrays))
         session.prediction.replaced.update(dict.fromkeys(again))
         self._revision = revision
         session.put(arrays)
 
-    def _count(self) -> None:
-        """Update the bytes in the memory budget."""
+    def _count_bytes(self) -> None:
         size = 0
         if self._followed:
             size = sum(len(each) for message in self._pending.values() for each in message.groups.values())

@@ -206,7 +206,6 @@ class RedisConnection:
             task.exception()  # retrieved: the caller has received it or has stopped waiting
 
     async def _keep_subscribed(self) -> None:
-        """Subscribe, and subscribe again after each failure."""
         failures = 0
         while True:
             connection = self._pool.make_connection()
@@ -233,7 +232,6 @@ class RedisConnection:
             await asyncio.sleep(_PAUSES.compute(failures))
 
     async def _listen(self, connection: Any) -> None:
-        """Pass on every message of the subscription."""
         for count in itertools.count(1):
             reply = await connection.read_response(timeout=3600.0)  # silence is normal; `_watch` detects a lost link
             self._received.set()
@@ -310,7 +308,6 @@ class RedisConnection:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """Return the first error of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -323,7 +323,6 @@ class RedisSessions:
         self._has_unread.set()
 
     async def _read_continuously(self) -> None:
-        """Read sessions again as needed, several concurrently."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_READING):
                 tasks.create_task(self._read_unread())

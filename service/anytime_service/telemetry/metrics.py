@@ -31,9 +31,9 @@ from anytime.inference.runner import LatenessRecord
 from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Reason
+from anytime_service import __version__
 from anytime_service.errors import UnknownModelError
 from anytime_service.telemetry.exposition import Exposition
-from anytime_service.version import release
 
 __all__ = [
     "Count",
@@ -275,7 +275,7 @@ class Metrics:
         self.errors = Counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"], registry=here)
         self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
         self.lag = Histograms("anytime_loop_lag_seconds", "Delay of a timer of the event loop.", [], _LAG_S, here).of()
-        Info("anytime_build", "Version of the service.", registry=here).info({"version": release()})
+        Info("anytime_build", "Version of the service.", registry=here).info({"version": __version__})
         # Exposed from the start with value 0, so that the first event is an increase too.
         self.errors.labels("fault")
         self.overloaded = self.errors.labels("overloaded")
