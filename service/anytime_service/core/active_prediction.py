@@ -145,23 +145,6 @@ class Context:
 class ActivePrediction:
     """An open prediction with a clock; its events are those of `OpenPrediction`, without the time argument."""
 
-    __slots__ = (
-        "_account",
-        "_context",
-        "_on_answer",
-        "_on_error",
-        "_on_update",
-        "_solve_due",
-        "_stored",
-        "_timer",
-        "answered",
-        "model",
-        "on_end",
-        "opened",
-        "record",
-        "signals",
-    )
-
     def __init__(
         self,
         context: Context,

@@ -51,7 +51,7 @@ from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 
-__all__ = ["OVERLOADED", "TRANSITIONS", "OpenPrediction", "State", "checked_groups"]
+__all__ = ["OVERLOADED", "OpenPrediction", "State", "checked_groups"]
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -66,22 +66,13 @@ class State(Enum):
     ANSWERED = auto()
 
 
-TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
-    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "groups"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "took"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "solved"): frozenset({State.OPEN}),
-    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
-    (State.OPEN, "drain"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "end"): frozenset({State.SOLVING}),
-    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
+_EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
+_LEGAL: Mapping[State, tuple[str, ...]] = {
+    State.NEW: ("begin",),
+    State.OPEN: _EVENTS,
+    State.SOLVING: _EVENTS,
+    State.ANSWERED: (),
 }
-"""Possible next states of each legal event; other pairs of state and event are illegal."""
 
 
 class OpenPrediction:
@@ -239,8 +230,8 @@ class OpenPrediction:
             self.prediction.prepare(self._budget)
 
     def _expect(self, event: str) -> None:
-        if (self.state, event) not in TRANSITIONS:
-            legal = [name for state, name in TRANSITIONS if state is self.state]
+        legal = _LEGAL[self.state]
+        if event not in legal:
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
             state = self.state.name.lower()
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {state}; {expected}")

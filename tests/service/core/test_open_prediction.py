@@ -14,7 +14,7 @@ from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.inference.values import Answer
-from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
+from anytime_service.core.open_prediction import OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
@@ -24,6 +24,22 @@ TRAINED = trained_model()
 """Has its moments; its sequence is lab, hog, speed."""
 HOG = frozenset({"hog"})
 EVERY_POLICY = ("prefix", "arrived")
+TRANSITIONS = {
+    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "groups"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "took"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "solved"): frozenset({State.OPEN}),
+    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
+    (State.OPEN, "drain"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "end"): frozenset({State.SOLVING}),
+    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
+}
+"""Possible next states of each legal event; other pairs of state and event are illegal."""
 EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
     "begin": lambda opened, now: opened.begin(now),
     "groups": lambda opened, now: opened.groups(now, {"speed": VALUES["speed"]}),
