@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
@@ -27,10 +27,7 @@ from anytime_service.telemetry.group_timings import SessionTimings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = ["How", "PredictionService"]
-
-How = Literal["refused", "prior"]
-"""Reply to a prediction that is not admitted: an error, or the base rate."""
+__all__ = ["PredictionService"]
 
 
 class PredictionService:
@@ -63,7 +60,7 @@ class PredictionService:
         self.bodies: TimeoutQueue[Any] = TimeoutQueue(settings.body_timeout_s, lambda exchange: exchange.overdue())
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
-        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}
+        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in ("refused", "prior")}
         self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
         self.signals.open.set_function(lambda: len(self.live))
         self.signals.held_bytes.set_function(lambda: self.held.bytes)
@@ -134,8 +131,8 @@ class PredictionService:
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
             raise OverloadedError(f"{why}; retry in a second, or use another replica")
 
-    def shed(self, how: How) -> None:
-        """Count a prediction that was not admitted because of its predicted lateness."""
+    def shed(self, how: Literal["refused", "prior"]) -> None:
+        """Count a prediction that was not admitted because of its predicted lateness: "prior" got the base rate."""
         self._shed[how].inc()
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:

@@ -137,10 +137,11 @@ async def read_values(
     place = model.places.get(group)
     if place is None:
         return np.empty(0)  # the prediction rejects an unknown group
-    _check_rows(_count_rows(form, bytes(content)), max_rows)
+    listed = bytes(content)
+    _check_rows(_count_rows(form, listed), max_rows)
     width = place.stop - place.start
     try:
-        return await read_list(form, content, width, pauses)
+        return await read_list(form, listed, width, pauses)
     except UnevenRowsError as error:
         raise FieldError(
             f"groups.{group}", f"values of group {group!r} are ragged: {error}; expected {width} numbers in each row"
