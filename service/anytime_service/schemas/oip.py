@@ -396,29 +396,20 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
     its JSON was received.
     """
     check_finite(answer, "inputs")
+    request = request or InferRequest([])
+    everything = bool((request.parameters or InferParameters()).binary_data_output)
     tensors = _outputs(model, answer)
+    binary = {each.name: (each.parameters or InferOutputParameters()).binary_data for each in request.outputs or ()}
+    # A requested output may be absent: only prefixes are calibrated, not other sets of groups.
+    outputs = [tensors[name] for name in binary or tensors if name in tensors]
     contents: list[bytes] = []
-    outputs = None if request is None else request.outputs
-    parameters = None if request is None else request.parameters
-    binary = parameters is not None and bool(parameters.binary_data_output)
-    if outputs:
-        wanted = {output.name: output.parameters and output.parameters.binary_data for output in outputs}
-        # Only prefixes are calibrated, not other sets of groups, so a requested output may be absent.
-        tensors = {name: tensors[name] for name in wanted if name in tensors}
-    else:
-        wanted = dict.fromkeys(tensors)
-    for name, tensor in tensors.items():
-        if binary if wanted[name] is None else wanted[name]:
+    for number, tensor in enumerate(outputs):
+        as_bytes = binary.get(tensor.name)
+        if everything if as_bytes is None else as_bytes:
             contents.append(_binary(tensor))
             size: dict[str, Scalar] = {"binary_data_size": len(contents[-1])}
-            tensors[name] = InferTensor(name, tensor.datatype, tensor.shape, size)
-    reply = InferReply(
-        answer.model,
-        list(tensors.values()),
-        _parameters(answer),
-        answer.version,
-        None if request is None else request.id,
-    )
+            outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
+    reply = InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id)
     head = msgspec.json.encode(reply)
     return b"".join((head, *contents)), len(head) if contents else None
 
