@@ -13,6 +13,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
@@ -131,28 +132,28 @@ class ModelVersions:
             del self._retained[key]
 
 
+@dataclass(frozen=True)
 class RedisSession:
-    """A session that accepts groups, see `OpenSession`."""
+    """A session that accepts groups, see `OpenSession`; `rows` is None until its number of rows is known."""
 
-    def __init__(self, store: RedisSessions, name: str, model: Model, rows: int | None) -> None:
-        self.id = name
-        self.model = model
-        self._store = store
-        self._rows = rows
+    store: RedisSessions
+    id: str
+    model: Model
+    rows: int | None
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         """Add groups; all are validated before they are sent to Redis, and none is sent if one is invalid."""
-        arrays = checked_groups(Prediction(self.model, self._rows), values)
+        arrays = checked_groups(Prediction(self.model, self.rows), values)
         rows = len(next(iter(arrays.values()))) if arrays else 0
         pairs = [each for name, array in arrays.items() for each in (name, pack_values(self.id, name, array))]
-        store, bounds = self._store, self._store.bounds
+        store, bounds = self.store, self.store.bounds
         with store.reporting():
             status, *reply = await store.run(ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
             if status == b"rows":
                 known = read_rows(self.id, reply[0], bounds.rows)
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
-        if arrays and self._rows is None:
+        if arrays and self.rows is None:
             store.remember(self.id, SessionInfo(self.model.name, self.model.version, rows))
         replaced, fields = (pieces(each, 2 * bounds.fields) for each in reply)
         return AcceptedGroups(_prefix(self.model, fields), {name.decode() for name in replaced})

@@ -100,9 +100,7 @@ def well(replica: Running) -> bool:
     return bool(replica.get("/readyz").json() == {"status": "ok", "sessions": "redis"})
 
 
-def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
-    model: Model, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     redis = RedisServer()
     try:
         with replicas(model, redis) as (replica,):
@@ -129,7 +127,7 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
         redis.close()
 
 
-def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_what_came(
+def test_when_redis_dies_waiting_predictions_are_answered_at_their_deadlines_from_the_received_groups(
     model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b), a.stream() as stream, logged() as records:
@@ -156,7 +154,7 @@ def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_wha
         assert all("the session store is unavailable" in line for line in lines)
 
 
-def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
+def test_when_redis_restarts_empty_old_sessions_are_unknown_and_new_ones_work(
     model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b):
@@ -186,12 +184,12 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
         post_groups(b, session, SPEED)
         waiting = wait(threads, b, session, deadline_ms=9_000)
         redis.hang()
-        held = [threads.submit(request) for request in requests(a, session)]
+        pending = [threads.submit(request) for request in requests(a, session)]
         for name in range(5):  # while those wait for Redis
             stream.say("begin", name, deadline_ms=40)
             answer = stream.answer(name)
             assert (answer["reason"], answer["elapsed_ms"] < TIMEOUT_MS) == ("deadline", True)
-        for each in held:
+        for each in pending:
             response = each.result(20)
             refused(response)
             assert response.elapsed.total_seconds() < 3.0
@@ -209,7 +207,7 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
         assert answer["prediction"] == expected(model, VALUES)["prediction"]
 
 
-def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: Model, redis: RedisServer) -> None:
+def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,), logged() as records:
         session, other = begin(replica), begin(replica)
         post_groups(replica, session, SPEED)
@@ -229,7 +227,7 @@ def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: Model, red
         assert replica.get(f"/sessions/{other}/predict").status_code == 410
 
 
-def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: Model, redis: RedisServer) -> None:
+def test_a_read_only_redis_is_unavailable(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,):
         session = begin(replica)
         redis.ask("REPLICAOF", "127.0.0.1", "1")
@@ -240,7 +238,7 @@ def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: Model,
         assert post_groups(replica, session, VALUES).json()["prefix"] == 3
 
 
-def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     with redis_server("--requirepass", "hunter2") as redis:
         with replicas(model, redis, user=":hunter2@") as (replica,):
             assert well(replica)
@@ -250,12 +248,12 @@ def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.C
                 ready = replica.get("/readyz").json()
                 assert ready["sessions"] == "unreachable: it refuses the user or the password"
                 assert "refuses" in refused(replica.post_to("/sessions"))
-        told = capfd.readouterr().err
-        assert told.count("it refuses the user or the password") == 2
-        assert "hunter" not in told
+        logged = capfd.readouterr().err
+        assert logged.count("it refuses the user or the password") == 2
+        assert "hunter" not in logged
 
 
-def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redis: RedisServer) -> None:
+def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redis: RedisServer) -> None:
     page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
     redis.ask("ACL", "SETUSER", *rights.split())
@@ -270,7 +268,7 @@ def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redi
         assert well(a)
 
 
-def test_a_socket_of_this_machine_leads_to_redis_too(model: Model, tmp_path: Any) -> None:
+def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) -> None:
     with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
         settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
         with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
@@ -278,9 +276,7 @@ def test_a_socket_of_this_machine_leads_to_redis_too(model: Model, tmp_path: Any
         assert redis.ask("DBSIZE", database=5)
 
 
-def test_in_the_midst_of_a_rollout_a_replica_without_the_version_says_so(
-    model: Model, shared_redis: RedisServer
-) -> None:
+def test_during_a_rollout_a_replica_without_the_version_reports_it(model: Model, shared_redis: RedisServer) -> None:
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     with replicas(model, shared_redis) as (old,), replicas(newer, shared_redis) as (new,):
         session = begin(old)

@@ -137,7 +137,7 @@ def test_a_session_can_be_named_in_the_query(service: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["/predict", "/groups", ""])
-def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Running, path: str) -> None:
+def test_an_unknown_session_is_404_and_an_ended_one_410(service: Running, path: str) -> None:
     session = begin(service)
     assert end(service, session).status_code == 204
     method = {"/predict": "GET", "/groups": "POST", "": "DELETE"}[path]
@@ -162,15 +162,15 @@ def test_the_last_values_of_a_group_count(service: Running, model: Model) -> Non
     assert post_groups(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
 
 
-def test_rows_are_told_or_counted_and_ranked(service: Running, model: Model) -> None:
+def test_rows_are_given_or_counted_and_ranked(service: Running, model: Model) -> None:
     rows = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, 1], [2, 2]]}
     for session in (begin(service), begin(service, rows=3)):
         post_groups(service, session, rows)
         answer = service.get(f"/sessions/{session}/predict", ranking="true").json()
         assert timeless(answer) == expected(model, rows, rows=3, ranking=True)
         assert refused(post_groups(service, session, {"lab": [[1.0]]}), 422)["field"] == "groups.lab"
-    told = begin(service, rows=3)
-    assert service.get(f"/sessions/{told}/predict").json()["prediction"] == [BASE_RATE] * 3
+    sized = begin(service, rows=3)
+    assert service.get(f"/sessions/{sized}/predict").json()["prediction"] == [BASE_RATE] * 3
 
 
 def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: Model) -> None:
@@ -208,7 +208,7 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: M
         ("/sessions/{}/groups", b" " * 100_001, 413, None),
     ],
 )
-def test_a_body_that_cannot_be_names_the_place(
+def test_an_invalid_body_names_the_place(
     service: Running, path: str, content: bytes, status: int, field: str | None
 ) -> None:
     session = begin(service)
@@ -239,7 +239,7 @@ def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[
         ({"deadline": "5"}, "deadline"),
     ],
 )
-def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: dict[str, str], field: str) -> None:
+def test_an_invalid_parameter_is_named(service: Running, parameters: dict[str, str], field: str) -> None:
     session = begin(service)
     assert refused(service.get(f"/sessions/{session}/predict", **parameters), 422)["field"] == field
 
@@ -294,7 +294,7 @@ def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_onc
     assert (answer["reason"], answer["elapsed_ms"] < 1_000) == ("budget", True)
 
 
-def test_deleting_a_session_answers_those_who_wait(service: Running, model: Model, ask: Ask) -> None:
+def test_deleting_a_session_answers_its_waiting_predictions(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
     asked = [ask(session, deadline_ms=1_900) for _ in range(3)]
@@ -306,7 +306,7 @@ def test_deleting_a_session_answers_those_who_wait(service: Running, model: Mode
     refused(end(service, session), 410)
 
 
-def test_several_may_wait_at_once_each_for_its_own(service: Running, model: Model, ask: Ask) -> None:
+def test_several_predictions_wait_at_once_with_their_own_options(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
     cheap = ask(session, deadline_ms=1_900, budget=1)
     whole = ask(session, deadline_ms=1_900)
@@ -320,7 +320,7 @@ def test_several_may_wait_at_once_each_for_its_own(service: Running, model: Mode
     assert answer["reason"] == "complete"
 
 
-def test_a_client_that_stops_waiting_is_forgotten(service: Running) -> None:
+def test_a_client_that_disconnects_leaves_no_prediction(service: Running) -> None:
     session = begin(service)
     with service.connect() as connection:
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
@@ -342,7 +342,7 @@ def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running)
     assert post_groups(service, session, VALUES).status_code == 200
 
 
-def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> None:
+def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Running) -> None:
     session = begin(several, model="lens")
     groups = {"hog": VALUES["hog"], "speed": VALUES["speed"]}
     post_groups(several, session, groups)
@@ -371,7 +371,7 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
         refused(post_groups(service, session, VALUES), 410)
 
 
-def test_there_are_only_so_many_sessions(model: Model, store: Callable[[int], str]) -> None:
+def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, max_sessions=2, session_store=store(2), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
@@ -390,7 +390,7 @@ def test_with_several_models_a_session_names_one(several: Running) -> None:
     refused(several.post_to("/sessions", {"model": "lens@none"}), 404)
 
 
-def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
+def test_a_failed_waiting_prediction_does_not_fail_the_post(
     service: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -407,7 +407,7 @@ def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
 
 
-def test_a_session_keeps_its_groups_apart_from_others(service: Running) -> None:
+def test_sessions_do_not_share_groups(service: Running) -> None:
     first, second = begin(service), begin(service)
     post_groups(service, first, VALUES)
     assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
