@@ -248,9 +248,9 @@ def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureF
                 ready = replica.get("/readyz").json()
                 assert ready["sessions"] == "unreachable: it refuses the user or the password"
                 assert "refuses" in refused(replica.post_to("/sessions"))
-        logged = capfd.readouterr().err
-        assert logged.count("it refuses the user or the password") == 2
-        assert "hunter" not in logged
+        output = capfd.readouterr().err
+        assert output.count("it refuses the user or the password") == 2
+        assert "hunter" not in output
 
 
 def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redis: RedisServer) -> None:
