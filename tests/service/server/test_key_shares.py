@@ -142,7 +142,7 @@ class Steps:
             elif kind == "delete" and name is not None:
                 await self.sessions.delete(name)
             elif kind == "rotate":
-                self.keys._several = not self.keys._several
+                self.keys.several = not self.keys.several
 
     async def event(self, kind: str, live: Any, which: int) -> None:
         if kind == "group":
