@@ -28,7 +28,7 @@ ORDER = {
     "anytime": "types errors _linalg _files groups target folds moments data selection glm model training inference "
     "evaluation costs estimators cli",
     "anytime_reproduction": "experiment report running sets group_omp uai cli",
-    "anytime_service": "errors clock version keys urls settings telemetry limits schemas models core sessions http api "
+    "anytime_service": "errors clock keys urls settings telemetry limits schemas models core sessions http api "
     "app server client demo cli",
 }
 """Folders and modules of each package. Each imports only those before it; `__init__` may import all of them."""

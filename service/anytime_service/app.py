@@ -25,7 +25,7 @@ from anytime_service.http import responses
 from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.chosen import chosen_store
+from anytime_service.sessions import session_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContextMiddleware
@@ -92,7 +92,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
     handler = PredictionService(registry, settings, tracing, keys)
-    stream, sessions = Stream(handler), chosen_store(handler)
+    stream, sessions = Stream(handler), session_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
     app.entrance = partial(_entrance, handler)
     responses.install(app)

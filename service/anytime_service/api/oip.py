@@ -31,7 +31,7 @@ from anytime_service.http.responses import oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
-from anytime_service.schemas.oip_request import (
+from anytime_service.schemas.oip import (
     InferModelState,
     InferParameters,
     InferRequest,
@@ -193,15 +193,15 @@ class InferBody:
 
     def _answer(self, answer: Answer) -> None:
         try:
-            encoded = encode_inference(self._model, answer, self._request)
+            content, json_bytes = encode_inference(self._model, answer, self._request)
         except AnytimeError as error:
             self._fail(error)
             return
-        if encoded.json_bytes is None:
-            self._exchange.reply(Reply(200, JSON.media_type, encoded.content))
+        if json_bytes is None:
+            self._exchange.reply(Reply(200, JSON.media_type, content))
         else:
-            header = (JSON_BYTES.lower().encode(), b"%d" % encoded.json_bytes)
-            self._exchange.reply(Reply(200, BINARY, encoded.content, (header,)))
+            header = (JSON_BYTES.lower().encode(), b"%d" % json_bytes)
+            self._exchange.reply(Reply(200, BINARY, content, (header,)))
 
     def _fail(self, error: Exception) -> None:
         self._exchange.reply(oip_problem_reply(error))

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from anytime.inference.prediction import Answer
 from anytime.types import Overload, Policy
 from anytime_service.http.auth import required_scope
-from anytime_service.schemas.oip_request import (
+from anytime_service.schemas.oip import (
     InferModel,
     InferModelState,
     InferProblem,

@@ -22,15 +22,12 @@ from anytime_service.http.responses import answer_callbacks
 from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.predict import (
     Arrays,
-    GroupLine,
-    LongLine,
     arrays,
     read_late_line,
     read_line,
-    read_long_line,
     read_request,
 )
-from anytime_service.schemas.values import AT_ONCE, array_of
+from anytime_service.schemas.values import AT_ONCE
 
 __all__ = ["Lines", "Predict"]
 
@@ -87,14 +84,12 @@ class Lines:
         if not content.strip():
             return
         active, limit = self._active, self._handler.settings.max_rows
-        line: GroupLine | LongLine
         try:
             if len(content) <= AT_ONCE:
-                line = read_line(content, self._number)
-                array = array_of(active.model, line.group, line.values, None, limit)
+                line, array = await read_line(content, self._number, active.model, limit)
             else:
                 async with self._handler.converting:
-                    line, array = await read_long_line(content, self._number, active.model, limit)
+                    line, array = await read_line(content, self._number, active.model, limit)
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
@@ -166,16 +161,14 @@ class Predict(Endpoint):
             active.end()
 
     async def _groups(self, content: bytes, active: ActivePrediction, head: Head) -> Arrays:
-        settings = self.handler.settings
-        request = read_request(head.form, content, settings.max_json_bytes)
+        request = read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)
-        rows, limit = request.rows, settings.max_rows
+        rows = request.rows
         if rows is not None and head.request.rows not in (None, rows):
             raise FieldError("rows", f"rows is {rows} in the body and {head.request.rows} in the query; send it once")
-        if rows is not None and not 1 <= rows <= limit:
-            raise FieldError("rows", f"rows is {rows}; expected 1 to {limit}; split more rows into several predictions")
-        groups = await arrays(head.form, active.model, request.groups, limit)
+        self.handler.check_rows(rows)
+        groups = await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
         if rows is not None and not active.answered:
-            active.opened.expect_rows(rows)
+            active.opened.prediction.expect_rows(rows)
         return groups

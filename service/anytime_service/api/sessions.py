@@ -64,9 +64,7 @@ class CreateSession(_SessionEndpoint):
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
-        limit = self.handler.settings.max_rows
-        if request.rows is not None and request.rows > limit:
-            raise FieldError("rows", f"rows is {request.rows}; expected 1 to {limit}")
+        self.handler.check_rows(request.rows)
         account = self.handler.accounts.of(scope)
         self.handler.check_capacity(account)
         model = self.handler.registry.get(request.model)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
@@ -35,7 +36,7 @@ from anytime_service.schemas.stream import (
     ErrorFrame,
     Frame,
     GroupFrame,
-    LongGroupFrame,
+    PackedGroupFrame,
     array_of_long,
     peek,
     read_frame,
@@ -204,8 +205,8 @@ class _Connection:
             async with self.handler.converting:
                 frame = read_frame(form, content, self.handler.settings.max_json_bytes)
                 await asyncio.sleep(0)
-                active = self.open.get(frame.id) if isinstance(frame, LongGroupFrame) else None
-                if isinstance(frame, LongGroupFrame) and active is not None:
+                active = self.open.get(frame.id)
+                if active is not None and isinstance(frame, GroupFrame) and isinstance(frame.values, msgspec.Raw):
                     array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows)
                     if self.open.get(frame.id) is active and not self.dismissed:
                         active.group(frame.group, array, frame.took_ms)
@@ -234,8 +235,9 @@ class _Connection:
         if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
             self._remember_refused(frame.id)
         if frame is None:
-            kind, name = peek(form, content)
-            if name in self.refused and kind != "begin":
+            peeked = peek(form, content)
+            name = peeked.id
+            if name in self.refused and peeked.type != "begin":
                 return
         else:
             name = frame.id
@@ -286,7 +288,7 @@ class _Connection:
             else:  # the client has received the answer and reports only how long the group took
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
-        dtype = None if isinstance(frame, GroupFrame) else frame.dtype
+        dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
         array = array_of(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
         active.group(frame.group, array, frame.took_ms)
 

@@ -54,7 +54,7 @@ from anytime_service.client.throttle import NetworkMargin, Throttle
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, LongPackedGroupFrame
+from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
 __all__ = [
     "Channel",
@@ -290,7 +290,7 @@ class Channel:
 
     def send_group(self, group: str, values: Encoded, took_ms: float | None) -> None:
         """Send the values of a group."""
-        self.link.send(LongPackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
+        self.link.send(PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
 
     def end(self) -> None:
         """Request the answer."""
@@ -348,7 +348,7 @@ class Link:
             channel.deliver(self.lost)
         return channel
 
-    def send(self, frame: BeginFrame | LongPackedGroupFrame | EndFrame) -> None:
+    def send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
         """Queue a frame for sending; drop it if the link is lost."""
         if self.lost is not None:
             return

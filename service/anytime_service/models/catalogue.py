@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from anytime.errors import suggestion
 from anytime.model.model import Model
@@ -28,46 +29,25 @@ def card(model: Model) -> ModelCard:
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     """Return the summary of a model's manifest and its loaded versions."""
     manifest = model.manifest
-    return ModelSummary(
-        name=model.name,
-        version=model.version,
-        versions=tuple(versions),
-        task=manifest.task,
-        family=manifest.family,
-        link=manifest.link,
-        method=manifest.method,
-        target=manifest.target,
-        responses=manifest.responses,
-        classes=manifest.classes,
-        cost_unit=model.groups.cost_unit,
-        total_cost=float(model.costs[-1]),
-        prior_error=manifest.prior_error,
-        prior_deviance=manifest.prior_deviance,
-        policies=("prefix", "arrived") if model.supports_arrived else ("prefix",),
-        guarantee=manifest.guarantee,
-        calibration=manifest.calibration,
-        stopped=manifest.stopped,
-        certificate=manifest.certificate,
-        redundant=manifest.redundant,
-        steps=manifest.steps,
-        groups=model.groups.groups,
-    )
+    fields: dict[str, Any] = {
+        name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
+    }
+    fields["versions"] = tuple(versions)
+    fields["cost_unit"] = model.groups.cost_unit
+    fields["total_cost"] = float(model.costs[-1])
+    fields["policies"] = ("prefix", "arrived") if model.supports_arrived else ("prefix",)
+    fields["groups"] = model.groups.groups
+    return ModelSummary(**fields)
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
-    """Plan which groups of a model's sequence to compute next, given the available groups.
+    """Plan which groups of a model's sequence to compute next; raise FieldError if the model lacks one of `have`.
 
     Parameters
     ----------
-    model : the model.
     budget : as for a prediction: limit on the cost of the complete prefix, including the available groups; None means
         no limit.
     have : available groups; the groups that they require count as paid, too.
-
-    Raises
-    ------
-    FieldError
-        The model has no such group.
     """
     available = tuple(dict.fromkeys(have))
     paid = _paid(model, available)

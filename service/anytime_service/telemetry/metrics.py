@@ -29,9 +29,9 @@ from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
 from anytime.model.model import Model
 from anytime.types import Reason
+from anytime_service import __version__
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
-from anytime_service.version import release
 
 __all__ = ["SLICE_MS", "Histograms", "Metrics", "ModelMetrics", "Tally", "memory_limit"]
 
@@ -160,7 +160,7 @@ class Metrics:
         self.lag = Histogram(
             "anytime_loop_lag_seconds", "Delay of a timer of the event loop.", buckets=_LAG_S, registry=here
         )
-        Info("anytime_build", "Version of the service.", registry=here).info({"version": release()})
+        Info("anytime_build", "Version of the service.", registry=here).info({"version": __version__})
         # Exposed from the start with value 0, so that the first event is an increase too.
         self.errors.labels("fault")
         self.overloaded = self.errors.labels("overloaded")

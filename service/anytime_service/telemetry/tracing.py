@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer
+from anytime_service import __version__
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
-from anytime_service.version import release
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
@@ -58,7 +58,7 @@ class Tracing:
         from opentelemetry.context import Context, get_current  # noqa: PLC0415
 
         self._provider = provider
-        self._tracer = provider.get_tracer("anytime", release())
+        self._tracer = provider.get_tracer("anytime", __version__)
         self._trace, self._extract, self._current, self._nothing = trace, propagate.extract, get_current, Context()
 
     @property
@@ -180,7 +180,7 @@ def load_tracing() -> Tracing | None:
             "unset OTEL_*"
         ) from error
     named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    attributes = {SERVICE_VERSION: release()} | ({} if named else {SERVICE_NAME: "anytime"})
+    attributes = {SERVICE_VERSION: __version__} | ({} if named else {SERVICE_NAME: "anytime"})
     try:
         provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

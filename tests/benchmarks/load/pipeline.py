@@ -10,7 +10,7 @@ from typing import Any
 from anytime.inference.prediction import Answer
 from anytime_service.client.messages import Reply, decode_reply, encode_values
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.stream import BeginFrame, EndFrame, LongPackedGroupFrame
+from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.load.frames import WebSocketClient, binary
 
 __all__ = ["Pipeline"]
@@ -43,7 +43,7 @@ class Pipeline:
             values = self._extractors[group](x)
             took_ms = (time.perf_counter() - begin) * 1e3
             encoded = encode_values(group, values)
-            self._send(LongPackedGroupFrame(name, group, encoded.values, took_ms, encoded.dtype))
+            self._send(PackedGroupFrame(name, group, encoded.values, took_ms, encoded.dtype))
             if select.select([self._client.sock], [], [], 0)[0]:
                 break
         else:
@@ -59,7 +59,7 @@ class Pipeline:
         """Close the connection."""
         self._client.close()
 
-    def _send(self, frame: BeginFrame | LongPackedGroupFrame | EndFrame) -> None:
+    def _send(self, frame: BeginFrame | PackedGroupFrame | EndFrame) -> None:
         self._client.sock.sendall(binary(MSGPACK.encode(frame)))
 
     @staticmethod

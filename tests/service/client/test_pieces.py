@@ -17,7 +17,7 @@ from anytime_service.client.throttle import MAX_MARGIN_MS, NetworkMargin
 from anytime_service.client.transport import Endpoint
 from anytime_service.models.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.stream import BeginFrame, LongPackedGroupFrame, PackedGroupFrame, read_frame
+from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
 from service.serving import LIKELIHOODS, likelihood_model
 
 
@@ -41,8 +41,8 @@ def test_the_server_reads_messages_without_their_defaults() -> None:
     assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(0)), 1_000) == BeginFrame(0)
     assert len(MSGPACK.encode(BeginFrame(0))) < 20
     sent = encode_values("hog", [1.0, None])
-    group = MSGPACK.encode(LongPackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
-    assert read_frame(MSGPACK, group, 1_000) == PackedGroupFrame(0, "hog", [1.0, None], None, 2.5)
+    group = MSGPACK.encode(PackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
+    assert read_frame(MSGPACK, group, 1_000) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
