@@ -61,6 +61,7 @@ _IMPORTED_ON_USE = {
     "calibrate": "anytime.evaluation.calibrate",
     "certify": "anytime.evaluation.certificate.certify",
     "evaluate": "anytime.evaluation.evaluate",
+    "__version__": "anytime._version",
     "open_table": "anytime.data.formats",
     "resequence": "anytime.training.resequencing",
 }

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from joblib import Parallel, delayed, effective_n_jobs
@@ -22,6 +21,7 @@ from joblib.externals.loky import get_reusable_executor
 
 import anytime
 from anytime._files import write_atomically
+from anytime._version import __version__
 from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
@@ -140,10 +140,7 @@ def _library() -> str:
 
 def _inputs(setting: Setting) -> list[str]:
     """Return the library's version, and name, size and time of every data file."""
-    try:
-        found = [version("anytime-linear")]
-    except PackageNotFoundError:  # the source tree is not installed
-        found = ["unknown"]
+    found = [__version__]
     for path in filter(None, [setting.data, *(setting.yahoo or ())]):
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         found += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]

@@ -8,7 +8,6 @@ first use, so that the command line can report which package to install if a req
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from anytime_service.models.registry import ModelRegistry, load_registry
     from anytime_service.server.run import serve
     from anytime_service.settings import Settings, load_settings
-
-    __version__: str
 
 __all__ = ["ModelRegistry", "OpenPrediction", "Settings", "create_app", "load_registry", "load_settings", "serve"]
 
@@ -34,11 +31,6 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        try:
-            return version("anytime-linear")
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            return "unknown"
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 import typer
 
 from anytime._files import check_writable
+from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import remark, results
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
-from anytime.training.fit import library_version, now
+from anytime.training.fit import now
 
 __all__ = ["moments"]
 
@@ -94,7 +95,7 @@ def _gathered(
         settled = source.columns
         record = MomentsRecord(
             created=now(),
-            library=library_version(),
+            library=__version__,
             data=(source.name,),
             task=settled.target.task,
             target=settled.target.columns,

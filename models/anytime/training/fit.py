@@ -13,11 +13,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from anytime._linalg import factorise, single_blas_thread
+from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
@@ -43,7 +43,7 @@ from anytime.training.model_selection import (
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
-__all__ = ["Fit", "fit", "library_version", "now", "provenance"]
+__all__ = ["Fit", "fit", "now", "provenance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +308,7 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
     features, selected = fitted.groups.features, set(fitted.selected[0].features)
     return Provenance(
         created=now(),
-        library=library_version(),
+        library=__version__,
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
@@ -316,14 +316,6 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         folds=folds,
         seed=seed,
     )
-
-
-def library_version() -> str:
-    """Return the version of this library."""
-    try:
-        return version("anytime-linear")
-    except PackageNotFoundError:  # the source tree is not installed
-        return "unknown"
 
 
 def now() -> str:

@@ -19,11 +19,11 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from anytime._version import __version__
 from anytime.errors import suggestion
 from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
-from anytime_service import __version__
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.problem import Problem

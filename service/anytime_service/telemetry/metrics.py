@@ -25,11 +25,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from anytime._version import __version__
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
 from anytime.model.model import Model
 from anytime.types import Reason
-from anytime_service import __version__
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
 

@@ -14,9 +14,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from anytime._version import __version__
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer
-from anytime_service import __version__
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from anytime.inference.prediction import Answer
 from anytime_service.client.messages import Reply, decode_reply, encode_values
 from anytime_service.schemas.codecs import MSGPACK
@@ -59,7 +61,7 @@ class Pipeline:
         """Close the connection."""
         self._client.close()
 
-    def _send(self, frame: BeginFrame | PackedGroupFrame | EndFrame) -> None:
+    def _send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
         self._client.sock.sendall(binary(MSGPACK.encode(frame)))
 
     @staticmethod
