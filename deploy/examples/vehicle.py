@@ -171,11 +171,7 @@ def train(path: Path) -> None:
                 blocks[name].append(extract(frame))
                 times[name].append((time.perf_counter() - begun) * 1e3)
     groups = [
-        {
-            "name": name,
-            "features": [f"{name}_{i}" for i in range(len(rows[0]))],
-            "cost": float(np.median(times[name])),
-        }
+        {"name": name, "features": [f"{name}_{i}" for i in range(len(rows[0]))], "cost": float(np.median(times[name]))}
         for name, rows in blocks.items()
     ]
     X = np.hstack([np.array(rows) for rows in blocks.values()])

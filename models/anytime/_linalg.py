@@ -23,14 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from anytime.types import Bool, Float
 
-__all__ = [
-    "RANK_TOLERANCE",
-    "Factor",
-    "conjugate_gradients",
-    "factorise",
-    "factorise_penalised",
-    "single_blas_thread",
-]
+__all__ = ["RANK_TOLERANCE", "Factor", "conjugate_gradients", "factorise", "factorise_penalised", "single_blas_thread"]
 
 
 @cache

@@ -19,15 +19,7 @@ from numpy.typing import NDArray
 from anytime.target import class_codes
 from anytime.types import FamilyName, Float, Index
 
-__all__ = [
-    "FoldAssigner",
-    "FoldCounts",
-    "FoldStream",
-    "GroupedFolds",
-    "StratifiedFolds",
-    "fold_count",
-    "stratified",
-]
+__all__ = ["FoldAssigner", "FoldCounts", "FoldStream", "GroupedFolds", "StratifiedFolds", "fold_count", "stratified"]
 
 
 class FoldStream:

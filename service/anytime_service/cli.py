@@ -29,8 +29,7 @@ def serve(
         Path | None, typer.Option(help="Unix socket to listen on instead of a host and port.", show_default=False)
     ] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow access from other machines without API keys."),
+        bool, typer.Option("--insecure", help="Allow access from other machines without API keys.")
     ] = False,
     metrics_port: Annotated[
         int | None,
@@ -41,8 +40,7 @@ def serve(
         typer.Option(case_sensitive=False, help="Least severe level to log.", show_default="info"),
     ] = None,
     session_store: Annotated[
-        str | None,
-        typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory"),
+        str | None, typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory")
     ] = None,
     ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.", show_default=False)] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,

@@ -104,10 +104,7 @@ def test_every_measure_is_documented_with_its_type() -> None:
     assert all(len(meaning) > 10 for *_, meaning in rows)
 
 
-@pytest.mark.parametrize(
-    ("where", "expression"),
-    [*expressions(), *((rule["alert"], rule["expr"]) for rule in RULES)],
-)
+@pytest.mark.parametrize(("where", "expression"), [*expressions(), *((rule["alert"], rule["expr"]) for rule in RULES)])
 def test_only_what_the_service_measures_is_asked_for(where: str, expression: str) -> None:
     named = set(re.findall(r"\b(?:anytime|process|python)_\w+|\bup\b", expression))
     assert named

@@ -110,13 +110,7 @@ class Drill:
         return kept and worst <= PROBED_MS
 
     def _rounds(
-        self,
-        child: Child,
-        whole: float,
-        shares: Sequence[float],
-        seconds: float,
-        rounds: int,
-        rng: np.random.Generator,
+        self, child: Child, whole: float, shares: Sequence[float], seconds: float, rounds: int, rng: np.random.Generator
     ) -> dict[float, Slot]:
         """Offer shares of a rate in turn, round after round; the medians of each."""
         slots: dict[float, list[Slot]] = {share: [] for share in shares}

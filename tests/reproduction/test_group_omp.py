@@ -190,11 +190,7 @@ def test_f1_by_hand() -> None:
     assert f1(true, true) == 1.0
     assert groups_with(
         np.array([False, True, False, False, False, False]), consecutive_groups([2, 3, 1], np.ones(3))
-    ).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    ).tolist() == [True, False, False]
 
 
 def test_errors_by_hand() -> None:

@@ -254,13 +254,7 @@ def test_rows_relevances_queries_and_parts_are_those_of_the_files(folder: Path) 
     assert data.groups.names == ("f1", "f2", "f3", "f5")
     assert data.groups.costs.tolist() == [1, 20, 5, 200]
     # What a line does not name is 0.
-    assert data.X.tolist() == [
-        [0.5, 0, 1, 0],
-        [0, 0, 0.25, 0],
-        [0.125, 0, 0, 0.75],
-        [1, 0.5, 0, 0],
-        [0, 0, 0, 1],
-    ]
+    assert data.X.tolist() == [[0.5, 0, 1, 0], [0, 0, 0.25, 0], [0.125, 0, 0, 0.75], [1, 0.5, 0, 0], [0, 0, 0, 1]]
     assert data.y.tolist() == [2, 0, 4, 1, 0]
     assert data.query is not None
     assert data.query.tolist() == [1, 1, 2, 9, 9]

@@ -116,9 +116,4 @@ def _certificate_values(model: Model) -> dict[str, Any]:
         }
         for prefix in range(model.steps + 1)
     ]
-    return {
-        "version": model.version,
-        "nodes": certificate.nodes,
-        "seconds": certificate.seconds,
-        "prefixes": prefixes,
-    }
+    return {"version": model.version, "nodes": certificate.nodes, "seconds": certificate.seconds, "prefixes": prefixes}

@@ -61,8 +61,7 @@ def train(
     method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = False,
     doubling: Annotated[
-        bool,
-        typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget."),
+        bool, typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget.")
     ] = False,
     first: options.First = None,
     without: options.Without = None,
@@ -138,12 +137,7 @@ def train(
             fitted = fit(parts, settled.groups, training, observed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
-        out.stem,
-        settled.target,
-        origin,
-        query=settled.query,
-        keep_moments=not no_moments,
-        left_out=changes.without,
+        out.stem, settled.target, origin, query=settled.query, keep_moments=not no_moments, left_out=changes.without
     )
     if calibration is not None:
         with working(f"calibrating on {calibration.table.name}"):

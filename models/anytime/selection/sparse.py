@@ -179,12 +179,7 @@ class Tracer:
     """
 
     def __init__(
-        self,
-        gram: Gram,
-        slices: Sequence[slice],
-        weights: Float,
-        tolerance: float = TOLERANCE,
-        rounds: int = ROUNDS,
+        self, gram: Gram, slices: Sequence[slice], weights: Float, tolerance: float = TOLERANCE, rounds: int = ROUNDS
     ) -> None:
         if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")

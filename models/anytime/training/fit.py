@@ -31,15 +31,7 @@ from anytime.selection import FactoredSequence, Sequence, given_sequence, sequen
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import (
-    Choice,
-    HeldBest,
-    HoldOut,
-    check_steps,
-    cross_validated,
-    shortened,
-    split,
-)
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, check_steps, cross_validated, shortened, split
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 

@@ -192,10 +192,7 @@ _SESSIONS: dict[str, dict[str, Any]] = {
     },
     "predict_session_by_query": {
         "summary": "The same as GET /sessions/{id}/predict",
-        "parameters": [
-            _parameter("session", _STRING, "Id of the session.", required=True),
-            *_PREDICTION_PARAMETERS,
-        ],
+        "parameters": [_parameter("session", _STRING, "Id of the session.", required=True), *_PREDICTION_PARAMETERS],
         "responses": _responses(404, 410, 415, 422, 500, 503, **_ANSWER),
     },
     "delete_session": {
@@ -216,14 +213,8 @@ _VERSION = _parameter("version", _STRING, "Version of the model.", "path", requi
 _BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _OIP: dict[str, dict[str, Any]] = {
-    "oip_server": {
-        "summary": "Describe the server",
-        "responses": _oip("The server and its extensions", InferServer),
-    },
-    "oip_live": {
-        "summary": "Report whether the process is alive",
-        "responses": _oip("It is alive", InferServerState),
-    },
+    "oip_server": {"summary": "Describe the server", "responses": _oip("The server and its extensions", InferServer)},
+    "oip_live": {"summary": "Report whether the process is alive", "responses": _oip("It is alive", InferServerState)},
     "oip_ready": {
         "summary": "Report whether any model is loaded",
         "responses": _oip("At least one model is loaded", InferServerState, 503),

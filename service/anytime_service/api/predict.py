@@ -20,13 +20,7 @@ from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import answer_callbacks
 from anytime_service.schemas.codecs import too_large
-from anytime_service.schemas.predict import (
-    Arrays,
-    arrays,
-    read_late_line,
-    read_line,
-    read_request,
-)
+from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request
 from anytime_service.schemas.values import AT_ONCE
 
 __all__ = ["Lines", "Predict"]

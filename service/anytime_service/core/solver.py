@@ -80,11 +80,7 @@ class Solver:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _done(
-        self,
-        model: Model,
-        groups: frozenset[str],
-        columns: int,
-        solving: asyncio.Future[tuple[ArrivedModel, float]],
+        self, model: Model, groups: frozenset[str], columns: int, solving: asyncio.Future[tuple[ArrivedModel, float]]
     ) -> None:
         callbacks = self._waiting.pop((model, groups), [])
         if solving.cancelled():

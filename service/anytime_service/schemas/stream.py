@@ -14,16 +14,7 @@ from anytime.types import Overload, Policy
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import (
-    AT_ONCE,
-    VALUES_SCHEMA,
-    Array,
-    Dtype,
-    Pauses,
-    Values,
-    malformed,
-    read_values,
-)
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
 
 __all__ = [
     "SUBPROTOCOL",

@@ -29,10 +29,7 @@ def session_store(handler: PredictionService) -> SessionStore:
 
 def _redis_store(handler: PredictionService) -> SessionStore:
     try:
-        from anytime_service.sessions.redis_store import (  # noqa: PLC0415  (an optional dependency)
-            ModelVersions,
-            RedisSessions,
-        )
+        from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional dependency)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise

@@ -274,7 +274,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
                 "filters": ["rate_limit"],
                 "formatter": "lines",
                 "stream": "ext://sys.stderr",
-            },
+            }
         },
         "loggers": {
             "uvicorn": {**ours, "level": uvicorn_level},

@@ -99,12 +99,7 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     ]
     for word in ("(base rate)", "visit + b", "wrote m.safetensors", model.version, "adds (ms)"):
         assert word in captured.out
-    assert sorted(path.name for path in desk.iterdir()) == [
-        "groups.json",
-        "m.safetensors",
-        "test.csv",
-        "train.parquet",
-    ]
+    assert sorted(path.name for path in desk.iterdir()) == ["groups.json", "m.safetensors", "test.csv", "train.parquet"]
 
 
 def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:

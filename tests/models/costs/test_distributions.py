@@ -18,10 +18,7 @@ from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(
-    groups={
-        "a": Samples(samples=(1.0, 2.0, 3.0, 4.0)),
-        "b": Histogram(bounds=(1.0, 3.0), counts=(10, 10, 0), sum=25.0),
-    }
+    groups={"a": Samples(samples=(1.0, 2.0, 3.0, 4.0)), "b": Histogram(bounds=(1.0, 3.0), counts=(10, 10, 0), sum=25.0)}
 )
 
 

@@ -60,10 +60,7 @@ def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
 
 
 @quick(max_examples=60)
-@given(
-    values=st.lists(st.floats(1e-3, 60.0), min_size=1, max_size=40),
-    q=st.floats(0.0, 1.0),
-)
+@given(values=st.lists(st.floats(1e-3, 60.0), min_size=1, max_size=40), q=st.floats(0.0, 1.0))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], q: float) -> None:
     bounds = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
     counts = np.bincount(np.searchsorted(bounds, values, side="left"), minlength=len(bounds) + 1)

@@ -19,12 +19,7 @@ from anytime.target import Target
 
 N = 12
 GROUPS = load_groups(
-    {
-        "groups": [
-            {"name": "g", "features": ["x1", "x0"], "cost": 1.0},
-            {"name": "h", "features": ["x2"], "cost": 2.0},
-        ]
-    }
+    {"groups": [{"name": "g", "features": ["x1", "x0"], "cost": 1.0}, {"name": "h", "features": ["x2"], "cost": 2.0}]}
 )
 
 

@@ -210,10 +210,7 @@ def test_with_a_penalty_what_is_separated_has_its_literal_optimum(name: str, alp
     assert found.objective == pytest.approx(wanted.objective, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    "name",
-    SEPARATED,
-)
+@pytest.mark.parametrize("name", SEPARATED)
 def test_the_estimators_say_which_groups_separate_and_what_to_do(name: str) -> None:
     family, made = SEPARATED[name]
     X, Y = made()

@@ -324,12 +324,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("a word and null", "near", [None, "2"], ["'near'", "not all numbers"]),
     ("bytes", "near", [b"1", b"2"], ["'near'", "not numbers"]),
     ("complex numbers", "near", [1j, 2.0], ["'near'", "not numbers"]),
-    (
-        "a complex number and null",
-        "near",
-        [None, np.complex128(1)],
-        ["'near'", "not all numbers", "expected 1 x 2"],
-    ),
+    ("a complex number and null", "near", [None, np.complex128(1)], ["'near'", "not all numbers", "expected 1 x 2"]),
     ("a number that is no float", "near", [None, Unfloatable()], ["'near'", "not all numbers", "expected 1 x 2"]),
     (
         "what is no array",

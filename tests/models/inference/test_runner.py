@@ -645,11 +645,7 @@ with Runner(MODEL, EXTRACTORS, WORKER) as runner:
     ended = forked(lambda: print("child", *reasons(runner)), [runner._workers._changed])
     print("after", *reasons(runner), ended)
 """
-    assert forking(code, worker, tmp_path) == [
-        "before complete None",
-        "child complete None",
-        "after complete None 0",
-    ]
+    assert forking(code, worker, tmp_path) == ["before complete None", "child complete None", "after complete None 0"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -30,16 +30,7 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.inferring import TWO_ROWS, infer, output, tensors
 from service.loops import run
-from service.serving import (
-    LIKELIHOODS,
-    VALUES,
-    Running,
-    expected,
-    likelihood_model,
-    running,
-    timeless,
-    trained_model,
-)
+from service.serving import LIKELIHOODS, VALUES, Running, expected, likelihood_model, running, timeless, trained_model
 
 LINKS = {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}
 STEPPED = ("binomial", "poisson")

@@ -70,9 +70,7 @@ def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    "piece",
-    [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536],
-    ids=["trailers", "one trailer", "line ends"],
+    "piece", [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536], ids=["trailers", "one trailer", "line ends"]
 )
 @pytest.mark.parametrize("request_line", [b"POST /predict", b"GET /livez", b"POST /nowhere", b"POST /sessions"])
 def test_trailers_count_against_the_limit_of_heads(service: Running, request_line: bytes, piece: bytes) -> None:

@@ -14,14 +14,7 @@ from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.sessions.mirrors import BEHIND, MAX_PENDING, Mirrors
-from anytime_service.sessions.redis_format import (
-    Bounds,
-    SessionInfo,
-    Snapshot,
-    StoredGroup,
-    pack_values,
-    read_message,
-)
+from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
@@ -245,8 +238,7 @@ def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(con
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40],
+    "content", [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40]
 )
 def test_content_that_is_not_a_message_is_an_error(content: bytes) -> None:
     with pytest.raises(DamagedSessionError):

@@ -365,11 +365,7 @@ def test_a_process_logs_json_alone_and_never_a_secret(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         output = served.stopped()
     logged = [json.loads(line) for line in output.splitlines()]
-    assert {line["logger"] for line in logged} >= {
-        "anytime_service",
-        "anytime_service.access",
-        "uvicorn.error",
-    }
+    assert {line["logger"] for line in logged} >= {"anytime_service", "anytime_service.access", "uvicorn.error"}
     assert sum(line.get("request_id") == "of-the-test" for line in logged) >= 4
     assert secret not in output
     assert str(value) not in output

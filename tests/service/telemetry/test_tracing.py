@@ -74,9 +74,7 @@ def test_a_prediction_has_a_span_in_that_of_its_request_in_the_trace_of_its_call
     service: Running, here: Collector
 ) -> None:
     answer = httpx.post(
-        f"{service.url}/predict?deadline_ms=5000",
-        json={"groups": VALUES},
-        headers={"traceparent": TRACEPARENT},
+        f"{service.url}/predict?deadline_ms=5000", json={"groups": VALUES}, headers={"traceparent": TRACEPARENT}
     ).json()
     [request] = here.named("POST /predict")
     [prediction] = here.named("predict brake")

@@ -105,9 +105,4 @@ def _read(found: tuple[FactoredSequence, PrefixModels]) -> dict[str, Any]:
     }
 
 
-CALLS: dict[str, Call] = {
-    "gram": from_gram,
-    "rows": from_rows,
-    "group lasso": group_lasso,
-    "product": product,
-}
+CALLS: dict[str, Call] = {"gram": from_gram, "rows": from_rows, "group lasso": group_lasso, "product": product}
